@@ -1,0 +1,57 @@
+# Everything a fresh machine needs is Python (3.10 or newer) with pip, and g++.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEMO := build/demo
+ZOO := build/zoo
+
+.PHONY: setup test smoke demo lint fuzz zoo clean
+
+setup: $(READY)
+
+# Where the venv module has no pip of its own to install, the machine's pip fills the environment.
+$(READY): pyproject.toml requirements-dev.txt
+	$(PYTHON) -m venv $(VENV) || { $(PYTHON) -m venv --without-pip --clear $(VENV) \
+		&& $(PYTHON) -m pip --python $(BIN)/python install pip; }
+	$(BIN)/python -m pip install -r requirements-dev.txt
+	$(BIN)/python -m pip install -c requirements-dev.txt -e '.[dev]'
+	touch $@
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest -n 2
+
+smoke: setup
+	$(BIN)/python -m pytest -q -m smoke
+
+demo: setup
+	@mkdir -p $(DEMO)
+	@for model in examples/*.py; do \
+		echo "== $$model"; \
+		$(BIN)/fusewright optimize $$model --target host -o $(DEMO)/$$(basename $$model .py)_new.py \
+			--json $(DEMO)/$$(basename $$model .py).json || exit $$?; \
+	done
+	@echo "The optimised models are in $(DEMO)/:" && ls $(DEMO)
+
+# The property tests again, with many more examples.
+fuzz: setup
+	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile=fuzz
+
+# Every model in zoo/, each on its own; the ones that fail are listed at the end.
+zoo: setup
+	@mkdir -p $(ZOO); failed=""; \
+	for model in zoo/*.py; do \
+		echo "== $$model"; \
+		$(BIN)/fusewright optimize $$model --target host -o $(ZOO)/$$(basename $$model .py)_new.py \
+			--json $(ZOO)/$$(basename $$model .py).json || failed="$$failed $$model"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

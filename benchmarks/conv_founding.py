@@ -1,0 +1,269 @@
+"""Times the convolution kernels of the first two founding models, tile by tile, and checks each against fp64.
+
+    PYTHONPATH=src python3 benchmarks/conv_founding.py [--tiles name,...] [--once]
+
+Needs a GPU, nvcc and torch. Every tile is built, checked and timed (median of CUDA events, L2 flushed in between).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import statistics
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "kernels" / "conv"))
+
+from founding import CONV1, CONV2, POOLED, STATISTICS, apply_ending  # noqa: E402
+
+from fusewright.kernels.conv import KernelText, Tile, conv_kernel  # noqa: E402
+
+HEADERS = "#include <cuda_runtime.h>\n#include <math.h>\n#include <stdint.h>\n#include <string.h>\n"
+PEAK = """
+__global__ void __launch_bounds__(256, 2) peak_kernel(float* out, int rounds) {
+  float acc[16][4] = {};
+  uint32_t a[4] = {threadIdx.x, 1, 2, 3}, b[2] = {threadIdx.x, 5};
+  for (int r = 0; r < rounds; ++r)
+#pragma unroll
+    for (int k = 0; k < 16; ++k) mma_tf32(acc[k], a, b);
+  float total = 0;
+#pragma unroll
+  for (int k = 0; k < 16; ++k) total += acc[k][0] + acc[k][1] + acc[k][2] + acc[k][3];
+  out[blockIdx.x * 256 + threadIdx.x] = total;
+}
+extern "C" const char* peak(float* out, long long rounds, void* stream) {
+  peak_kernel<<<264, 256, 0, (cudaStream_t)stream>>>(out, int(rounds));
+  return launch_error();
+}
+"""
+
+
+@dataclass(frozen=True)
+class Variant:
+    name: str
+    tile: Tile
+    nearest_even: bool = False  # to_tf32 as cvt.rn instead of cvt.rna
+
+
+def prelude(nearest_even: bool) -> str:
+    ptx = (ROOT / "src" / "fusewright" / "prelude_ptx.cuh").read_text()
+    if nearest_even:
+        ptx = ptx.replace("cvt.rna.tf32.f32", "cvt.rn.tf32.f32")
+    return HEADERS + ptx + (ROOT / "tests" / "kernels" / "conv" / "provisional.cuh").read_text()
+
+
+def build(folder: Path, label: str, source: str) -> ctypes.CDLL:
+    path = folder / f"{label}.cu"
+    path.write_text(source)
+    library = path.with_suffix(".so")
+    command = ["nvcc", "-arch=sm_90", "-O3", "-std=c++17", "-w", "-shared", "-Xcompiler", "-fPIC", "-Xptxas", "-v"]
+    result = subprocess.run([*command, "-o", str(library), str(path)], capture_output=True, text=True)
+    if result.returncode:
+        raise RuntimeError(f"{label}: {result.stderr[-2000:]}")
+    (folder / f"{label}.ptxas").write_text(result.stderr)
+    return ctypes.CDLL(str(library))
+
+
+def registers(folder: Path, label: str) -> str:
+    """Registers and spilled bytes of the vector kernel."""
+    lines = (folder / f"{label}.ptxas").read_text().splitlines()
+    at = next(k for k, line in enumerate(lines) if "kernelILi4E" in line and "Compiling" in line)
+    spill = lines[at + 2].split("bytes spill stores")[0].split(",")[-1].strip()
+    return lines[at + 3].split("Used ")[1].split(" ")[0] + ("" if spill == "0" else f" spill {spill}")
+
+
+def call(library: ctypes.CDLL, text: KernelText, values: dict) -> None:
+    args = [
+        ctypes.c_void_p(values[name].data_ptr()) if kind.endswith("*") else ctypes.c_longlong(values[name])
+        for kind, name in text.launcher_args
+    ]
+    launcher = getattr(library, text.name)
+    launcher.restype = ctypes.c_char_p
+    message = launcher(*args, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+    if message:
+        raise RuntimeError(f"{text.name}: {message.decode()}")
+
+
+FLUSH: list[torch.Tensor] = []
+
+
+def milliseconds(run, repeats: int = 25) -> float:
+    if not FLUSH:
+        FLUSH.append(torch.empty(64 * 2**20, dtype=torch.int32, device="cuda"))
+    for _ in range(3):
+        run()
+    times = []
+    for _ in range(repeats):
+        FLUSH[0].zero_()
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return statistics.median(times)
+
+
+def founding_tiles() -> tuple[list[Variant], list[Variant]]:
+    one = Tile(4, (1, 4, 1), (1, 2, 4), blocks_per_sm=2, resident=True)
+    first = [
+        Variant("4x1_2b", one),
+        Variant("4x1_2b_rn", one, True),
+        Variant("4x1_2b_place", replace(one, round_in_place=True)),
+        Variant("4x1_2b_r2_rn", replace(one, repeats=2), True),
+        Variant("4x1_2b_r4_rn", replace(one, repeats=4, warps=(1, 2, 4)), True),
+        Variant("4x1_4w4b_rn", replace(one, warps=(1, 2, 2), blocks_per_sm=4), True),
+        Variant("4x1_16w_rn", replace(one, warps=(1, 4, 4), blocks_per_sm=1), True),
+        Variant("4x2_8w_rn", replace(one, fragments=(1, 4, 2), warps=(1, 4, 2), blocks_per_sm=1), True),
+        Variant("4x2_4w2b_rn", replace(one, fragments=(1, 4, 2), warps=(1, 2, 2)), True),
+        Variant("2x1_3b_rn", replace(one, fragments=(1, 2, 1), warps=(1, 4, 2), blocks_per_sm=3), True),
+        Variant("c2_8x1_2b_rn", replace(one, channel_tiles=2, warps_c=2, fragments=(1, 8, 1), warps=(1, 1, 4)), True),
+    ]
+    two = Tile(4, (2, 4, 1), (1, 2, 4), columns=3)
+    second = [
+        Variant("8w", two),
+        Variant("8w_rn", two, True),
+        Variant("8w_place", replace(two, round_in_place=True)),
+        Variant("8w_c9_rn", replace(two, columns=9), True),
+        Variant("8w_1w_rn", replace(two, columns=1), True),
+        Variant("8w_wide_rn", replace(two, warps=(1, 1, 8)), True),
+        Variant("8w_tall_rn", replace(two, warps=(1, 4, 2)), True),
+        Variant("8w_222_rn", replace(two, fragments=(2, 2, 2), warps=(1, 4, 2)), True),
+        Variant("4w2b_rn", replace(two, warps=(1, 2, 2), blocks_per_sm=2), True),
+        Variant("8w2b_64_rn", replace(two, fragments=(2, 2, 1), warps=(1, 4, 2), blocks_per_sm=2), True),
+        Variant("16w_64_rn", replace(two, fragments=(2, 2, 1), warps=(1, 4, 4)), True),
+        Variant("c2_8w_rn", replace(two, channel_tiles=2, warps_c=2, fragments=(2, 4, 2), warps=(1, 2, 2)), True),
+    ]
+    return first, second
+
+
+def worst(out: torch.Tensor, reference: torch.Tensor) -> float:
+    assert not out.isnan().any(), "an element was not written"
+    return (out.double() - reference).abs().max().item()
+
+
+def first_model(folder: Path, pool: ThreadPoolExecutor, variants: list[Variant], once: bool) -> None:
+    torch.manual_seed(0)
+    conv, norm = torch.nn.Conv2d(8, 64, 3).cuda(), torch.nn.GroupNorm(16, 64).cuda()
+    torch.nn.init.uniform_(norm.weight, 0.5, 1.5)
+    torch.nn.init.normal_(norm.bias, 0, 0.2)
+    x = torch.rand(128, 8, 128, 128, device="cuda")
+
+    def eager(x, w, b, gamma, beta):
+        y = F.conv2d(x, w, b)
+        return torch.logsumexp(y + F.hardswish(torch.tanh(F.group_norm(y, 16, gamma, beta))), 1, keepdim=True)
+
+    parameters = [p.detach() for p in (conv.weight, conv.bias, norm.weight, norm.bias)]
+    reference = None if once else eager(x.double(), *(p.double() for p in parameters))
+    texts = {}
+    for v in variants:
+        texts[v.name, "stats"] = conv_kernel("stats", CONV1, STATISTICS, v.tile)
+        texts[v.name, "apply"] = conv_kernel("apply", CONV1, apply_ending(), v.tile)
+    jobs = {
+        key: pool.submit(
+            build, folder, f"m1_{key[0]}_{key[1]}",
+            prelude(next(v for v in variants if v.name == key[0]).nearest_even) + text.support + text.source,
+        )
+        for key, text in texts.items()
+    }  # fmt: skip
+    values = dict(
+        input=x, weight=parameters[0], bias=parameters[1], gamma=parameters[2], beta=parameters[3],
+        batch=128, in_h=128, in_w=128, out=torch.empty(128, 1, 126, 126, device="cuda"),
+    )  # fmt: skip
+    if not once:
+        print(f"model 1 eager: {milliseconds(lambda: eager(x, *parameters), 5):.3f} ms, "
+              f"its error {worst(eager(x, *parameters), reference):.2e}, values near {reference.mean().item():.2f}")
+    print(f"{'tile':16} {'stats ms':>9} {'apply ms':>9} {'sum':>7} {'error':>9}  registers (stats, apply)  smem")
+    for v in variants:
+        stats, apply = texts[v.name, "stats"], texts[v.name, "apply"]
+        slices = eval(stats.slices, {"batch": 128, "max": max})
+        moments = torch.full((128, slices, 64, 3), float("nan"), device="cuda")
+        values |= dict(partials=moments, moments=moments, slices=slices, moment_slices=slices)
+        values["out"].fill_(float("nan"))
+        run_stats = lambda: call(jobs[v.name, "stats"].result(), stats, values)  # noqa: E731
+        run_apply = lambda: call(jobs[v.name, "apply"].result(), apply, values)  # noqa: E731
+        run_stats()
+        run_apply()
+        if once:
+            continue
+        error = worst(values["out"], reference)
+        a, b = milliseconds(run_stats), milliseconds(run_apply)
+        regs = ", ".join(registers(folder, f"m1_{v.name}_{k}") for k in ("stats", "apply"))
+        print(f"{v.name:16} {a:9.4f} {b:9.4f} {a + b:7.4f} {error:9.2e}  {regs}  {apply.smem}", flush=True)
+
+
+def second_model(folder: Path, pool: ThreadPoolExecutor, variants: list[Variant], once: bool) -> None:
+    torch.manual_seed(0)
+    conv = torch.nn.Conv3d(32, 64, 3, padding=1).cuda()
+    x = torch.rand(4, 32, 32, 128, 128, device="cuda")
+
+    def eager(x, w, b):
+        return torch.relu(torch.logsumexp(F.max_pool3d(F.conv3d(x, w, b, padding=1), 2), 1, keepdim=True))
+
+    parameters = [p.detach() for p in (conv.weight, conv.bias)]
+    texts = {v.name: conv_kernel("pooled", CONV2, POOLED, v.tile) for v in variants}
+    jobs = {
+        v.name: pool.submit(build, folder, f"m2_{v.name}", prelude(v.nearest_even) + texts[v.name].support + texts[v.name].source)
+        for v in variants
+    }  # fmt: skip
+    reference = None if once else eager(x[3:].double(), *(p.double() for p in parameters))
+    out = torch.empty(4, 1, 16, 64, 64, device="cuda")
+    if not once:
+        print(f"model 2 eager: {milliseconds(lambda: eager(x, *parameters), 5):.3f} ms, "
+              f"its error {worst(eager(x, *parameters)[3:], reference):.2e}, values near {reference.mean().item():.2f}")
+    print(f"{'tile':16} {'ms':>7} {'TFLOP/s':>8} {'error':>9}  registers  smem")
+    for v in variants:
+        text = texts[v.name]
+        packed = torch.empty(eval(text.workspace["packed"]), device="cuda")
+        values = dict(input=x, weight=parameters[0], bias=parameters[1], out=out, packed=packed, batch=4, in_d=32, in_h=128, in_w=128)
+        out.fill_(float("nan"))
+        run = lambda: call(jobs[v.name].result(), text, values)  # noqa: E731
+        run()
+        if once:
+            continue
+        error = worst(out[3:], reference)
+        ms = milliseconds(run)
+        print(f"{v.name:16} {ms:7.4f} {232e9 / ms / 1e9:8.1f} {error:9.2e}  {registers(folder, f'm2_{v.name}')}  {text.smem}", flush=True)
+
+
+def tensor_peak(folder: Path) -> None:
+    library = build(folder, "peak", prelude(False) + PEAK)
+    out = torch.empty(264 * 256, device="cuda")
+    launcher = library.peak
+    launcher.restype = ctypes.c_char_p
+    rounds = 2000
+    run = lambda: launcher(ctypes.c_void_p(out.data_ptr()), ctypes.c_longlong(rounds),  # noqa: E731
+                           ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+    ms = milliseconds(run, 10)
+    flops = 264 * 8 * rounds * 16 * 16 * 8 * 8 * 2
+    print(f"m16n8k8 TF32 alone: {flops / ms / 1e9:.0f} TFLOP/s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tiles", default="", help="only these, by name")
+    parser.add_argument("--models", default="12")
+    parser.add_argument("--once", action="store_true", help="launch each once, for a profiler")
+    options = parser.parse_args()
+    wanted = set(options.tiles.split(",")) - {""}
+    first, second = ([v for v in variants if not wanted or v.name in wanted] for variants in founding_tiles())
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(16) as pool:
+        if not options.once:
+            tensor_peak(Path(folder))
+        if "1" in options.models and first:
+            first_model(Path(folder), pool, first, options.once)
+        if "2" in options.models and second:
+            second_model(Path(folder), pool, second, options.once)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,275 @@
+"""nn.Module -> Graph, by torch.export: functional, with symbolic batch and spatial sizes, every argument normalised once."""
+
+from __future__ import annotations
+
+import contextlib
+import keyword
+import logging
+import operator
+import re
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch import nn
+from torch.export import Dim as ExportDim
+from torch.utils import _pytree as pytree
+
+from .errors import Unsupported
+from .graph import Binding, Graph, Node, Output, Ref, Where
+
+# Words that a value must not be called, in the Python or in the CUDA that is written.
+RESERVED = set(keyword.kwlist) | set(
+    "auto bool break case char class const continue default delete do double else enum extern float for goto if inline int "
+    "long namespace new operator private public register return short signed sizeof static struct switch template this "
+    "typedef union unsigned using virtual void volatile while self torch aten math ctypes hashlib functools nn F Index VEC "
+    "row lane item v Model ModelNew acc main std and or not xor".split()
+)
+
+# Guards made while the tracer decides about strides and contiguity: the graph's meaning does not depend on them.
+LAYOUT_GUARDS = ("torch/_prims_common", "torch/_refs", "torch/_subclasses/fake_impls.py", "torch/_inductor")
+
+
+def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
+    """The model's forward on these inputs as a graph. Sizes are symbolic where the model allows it."""
+    with _quiet():
+        exported = _export(model, tuple(inputs), file)
+    return _Reader(exported, inputs, file).graph().check()
+
+
+def _export(model: nn.Module, inputs: tuple[Any, ...], file: str) -> torch.export.ExportedProgram:
+    dynamic = tuple(pytree.tree_map(_dynamic_dims, argument) for argument in inputs)
+    failure: Exception | None = None
+    for shapes in (dynamic, None):  # static sizes where symbolic ones cannot be had
+        try:
+            exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
+            exported = exported.run_decompositions({})
+            if shapes is None or _symbols_are_input_sizes(exported):
+                return exported
+        except Exception as error:  # the exporter raises many kinds
+            failure = error
+    assert failure is not None
+    raise Unsupported(_why_not(failure, file)) from failure
+
+
+def _dynamic_dims(argument: Any) -> dict[int, Any] | None:
+    """Batch and spatial sizes vary; the channel dimension of an image and the features of a row are fixed."""
+    if not isinstance(argument, torch.Tensor):
+        return None
+    rank = argument.dim()
+    fixed = {1} if (rank >= 4 or rank == 2) and argument.is_floating_point() else set()
+    return {dim: ExportDim.STATIC if dim in fixed else ExportDim.AUTO for dim in range(rank)}
+
+
+def _symbols_are_input_sizes(exported: torch.export.ExportedProgram) -> bool:
+    """Every symbol must be readable off an input, not only a function of it."""
+    plain: set[sympy.Symbol] = set()
+    used: set[sympy.Symbol] = set()
+    for node in exported.graph.nodes:
+        for value in pytree.tree_leaves(node.meta.get("val")):
+            sizes = value.shape if isinstance(value, torch.Tensor) else [value]
+            for size in sizes:
+                if isinstance(size, torch.SymInt):
+                    expression = size.node.expr
+                    used |= expression.free_symbols
+                    if node.op == "placeholder" and expression.is_Symbol:
+                        plain.add(expression)
+    return used <= plain
+
+
+def _why_not(error: Exception, file: str) -> str:
+    """One sentence: where in the user's file, and why."""
+    frames = traceback.extract_tb(error.__traceback__)
+    mine = [frame for frame in frames if file and frame.filename == file]
+    place = f"{file}:{mine[-1].lineno}" if mine else file or "the model"
+    text = str(error).strip()
+    if "data-dependent" in text or "GuardOnDataDependent" in type(error).__name__:
+        line = f" (`{mine[-1].line}`)" if mine and mine[-1].line else ""
+        return f"{place}: the control flow here depends on the values of a tensor{line}, so the model is not one graph"
+    first = text.splitlines()[0] if text else type(error).__name__
+    return f"{place}: this model cannot be captured: {type(error).__name__}: {first}"
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter's own warnings are not for the user."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+class _Reader:
+    """Reads one exported program; only lives for the length of `capture`."""
+
+    def __init__(self, exported: torch.export.ExportedProgram, inputs: Sequence[Any], file: str):
+        self.exported, self.inputs, self.file = exported, inputs, file
+        self.names: dict[str, str] = {}
+        self.taken: set[str] = set(RESERVED)
+        self.rename: dict[sympy.Symbol, sympy.Symbol] = {}
+        self.symbols: dict[sympy.Symbol, Binding] = {}
+        self.constants: dict[str, Any] = {}
+
+    def graph(self) -> Graph:
+        signature = self.exported.graph_signature
+        kinds = {spec.arg.name: spec for spec in signature.input_specs if hasattr(spec.arg, "name")}
+        user_inputs = [spec.arg for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
+        position = {getattr(argument, "name", None): i for i, argument in enumerate(user_inputs)}
+        nodes: list[Node] = []
+        placeholders = [n for n in self.exported.graph.nodes if n.op == "placeholder"]
+        for fx in placeholders:  # the user's names first: they keep theirs
+            if fx.name in position and isinstance(fx.meta.get("val"), torch.Tensor):
+                self._bind(fx, position[fx.name])
+        for fx in self.exported.graph.nodes:
+            if fx.op == "placeholder":
+                if isinstance(fx.meta.get("val"), torch.Tensor):
+                    nodes.append(self._leaf(fx, kinds[fx.name], position))
+            elif fx.op == "call_function" and self._is_tensor_call(fx):
+                nodes.append(self._call(fx))
+        outputs = self._outputs()
+        used = {ref.name for node in nodes for ref in map(Ref, node.inputs)}
+        used |= {o.value.name for o in outputs if isinstance(o.value, Ref)}
+        nodes = [n for n in nodes if not n.is_leaf or n.target == "input" or n.name in used]
+        names = [self.names[a.name] for a in user_inputs if getattr(a, "name", None) in self.names]
+        return Graph(tuple(nodes), tuple(names), tuple(outputs), self.symbols, self._guards(), self._result())
+
+    # ---- names and sizes
+
+    def _name(self, fx_name: str) -> str:
+        if fx_name not in self.names:
+            base = re.sub(r"\W", "_", re.sub(r"^(p|b|c|obj)_", "", fx_name)).strip("_") or "value"
+            base = re.sub(r"_(default|tensor)$", "", base, flags=re.IGNORECASE)
+            name, count = base, 1
+            while name in self.taken or name[0].isdigit():
+                name, count = f"{base}_{count}" if not base[0].isdigit() else f"value_{base}", count + 1
+            self.taken.add(name)
+            self.names[fx_name] = name
+        return self.names[fx_name]
+
+    def _bind(self, fx: torch.fx.Node, position: int) -> None:
+        name = self._name(fx.name)
+        for dim, size in enumerate(fx.meta["val"].shape):
+            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and size.node.expr not in self.rename:
+                symbol = sympy.Symbol(f"{name}_{dim}", integer=True, positive=True)
+                self.rename[size.node.expr] = symbol
+                self.taken.add(symbol.name)
+                bounds = self.exported.range_constraints.get(size.node.expr)
+                lower = int(bounds.lower) if bounds is not None and bounds.lower.is_Integer else 0
+                self.symbols[symbol] = Binding(position, dim, int(size.node.hint), lower)
+
+    def _size(self, size: Any) -> Any:
+        if isinstance(size, torch.SymInt):
+            expression = size.node.expr.xreplace(self.rename)
+            return int(expression) if expression.is_Integer else expression
+        if isinstance(size, (torch.SymFloat, torch.SymBool)):
+            expression = size.node.expr.xreplace(self.rename)
+            return float(expression) if expression.is_number else expression
+        return size
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            meta = value.meta.get("val")
+            is_size = isinstance(meta, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
+            return self._size(meta) if is_size else Ref(self._name(value.name))
+        if isinstance(value, (list, tuple)):
+            return [self._argument(item) for item in value]
+        return self._size(value)
+
+    # ---- nodes
+
+    def _leaf(self, fx: torch.fx.Node, spec: Any, position: dict[Any, int]) -> Node:
+        kind = {"PARAMETER": "parameter", "BUFFER": "buffer", "USER_INPUT": "input"}.get(spec.kind.name, "constant")
+        path: Any = position[fx.name] if kind == "input" else spec.target
+        kwargs = {"value": self.exported.constants[spec.target]} if kind == "constant" else {}
+        value = fx.meta["val"]
+        shape = tuple(self._size(size) for size in value.shape)
+        return Node(self._name(fx.name), kind, (path,), kwargs, shape, value.dtype)
+
+    def _is_tensor_call(self, fx: torch.fx.Node) -> bool:
+        return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(fx.meta.get("val")))
+
+    def _call(self, fx: torch.fx.Node) -> Node:
+        value = fx.meta["val"]
+        single = isinstance(value, torch.Tensor)
+        target: Any = fx.target
+        if target is operator.getitem:
+            target = "getitem"
+        return Node(
+            self._name(fx.name),
+            target,
+            tuple(self._argument(a) for a in fx.args),
+            {k: self._argument(v) for k, v in fx.kwargs.items()},
+            tuple(self._size(size) for size in value.shape) if single else None,
+            value.dtype if single else None,
+            self._where(fx),
+        )
+
+    def _where(self, fx: torch.fx.Node) -> Where:
+        stack = list((fx.meta.get("nn_module_stack") or {}).values())
+        module = re.sub(r"^L\['self'\]\.?", "", str(stack[-1][0])) if stack else ""
+        trace = fx.meta.get("stack_trace") or ""
+        frames = re.findall(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)', trace)
+        mine = [frame for frame in frames if self.file and frame[0] == self.file] or [
+            frame for frame in frames if "/torch/" not in frame[0]
+        ]
+        if not mine:
+            return Where(module=module)
+        file, line, code = mine[-1]
+        return Where(file.rsplit("/", 1)[-1], int(line), code.strip(), module)
+
+    # ---- what leaves the graph
+
+    def _outputs(self) -> list[Output]:
+        found = []
+        for spec in self.exported.graph_signature.output_specs:
+            kind = spec.kind.name
+            name = getattr(spec.arg, "name", None)
+            meta = self._output_meta().get(name)
+            if name is None or not isinstance(meta, torch.Tensor):
+                constant = self._size(meta) if name is not None else getattr(spec.arg, "value", None)
+                found.append(Output(constant))
+            elif kind == "BUFFER_MUTATION":
+                found.append(Output(Ref(self._name(name)), "buffer", spec.target))
+            elif kind == "USER_INPUT_MUTATION":
+                found.append(Output(Ref(self._name(name)), "input", self._name(spec.target)))
+            else:
+                found.append(Output(Ref(self._name(name))))
+        return found
+
+    def _output_meta(self) -> dict[str, Any]:
+        return {n.name: n.meta.get("val") for n in self.exported.graph.nodes if n.op != "output"}
+
+    def _result(self) -> Any:
+        """The user's return structure, each leaf the position of its value in `outputs`."""
+        specs = self.exported.graph_signature.output_specs
+        returned = [i for i, spec in enumerate(specs) if spec.kind.name not in ("BUFFER_MUTATION", "USER_INPUT_MUTATION")]
+        return pytree.tree_unflatten(returned, self.exported.call_spec.out_spec)
+
+    def _guards(self) -> tuple[sympy.Basic, ...]:
+        found: dict[sympy.Basic, None] = {}
+        for symbol, binding in self.symbols.items():
+            if binding.lower > 1:
+                found[symbol >= binding.lower] = None
+        environment = self._shape_environment()
+        for guard in environment.guards if environment is not None else ():
+            location = getattr(getattr(guard, "sloc", None), "framework_loc", None)
+            about_layout = any(part in str(location) for part in LAYOUT_GUARDS)
+            expression = environment.simplify(guard.expr).xreplace(self.rename)
+            if not about_layout and expression not in (sympy.true, True) and expression.free_symbols <= set(self.symbols):
+                found[expression] = None
+        return tuple(found)
+
+    def _shape_environment(self) -> Any:
+        for fx in self.exported.graph.nodes:
+            value = fx.meta.get("val")
+            if isinstance(value, torch.Tensor) and any(isinstance(s, torch.SymInt) for s in value.shape):
+                return next(s for s in value.shape if isinstance(s, torch.SymInt)).node.shape_env
+        return None

@@ -1,0 +1,84 @@
+"""The checks of `verify`, one function each: what it saw of a candidate in a trial, and whether that is right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..budget import Miss
+from ..observe import Observed, References, Subjects
+from ..shrink import Shapes
+from ..variants import Variant
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one check found. `number` is its measure: an error over its budget, a count."""
+
+    passed: bool
+    detail: str = ""
+    number: float | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One tensor of one variant, compared."""
+
+    variant: Variant
+    tensor: str
+    miss: Miss
+
+    def __str__(self) -> str:
+        return f"{self.tensor} {self.miss} ({self.variant})"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate on trial; the findings grow as the checks run."""
+
+    subjects: Subjects
+    shapes: Shapes
+    variants: tuple[Variant, ...]
+    kind_may_change: bool
+    findings: list[Finding] = field(default_factory=list)
+    errors: dict[Variant, str] = field(default_factory=dict)  # the candidate raised where the original did not
+    skipped: list[Variant] = field(default_factory=list)  # the original itself raises
+    launched: dict[str, Variant] = field(default_factory=dict)  # each kernel, and the first variant that launched it
+
+    def observe(self, variant: Variant, fill: float = math.nan) -> Observed:
+        """Run the candidate on a variant whose state is set, and note the kernels it launched."""
+        with self.subjects.candidate.launches() as kernels:
+            try:
+                return self.subjects.run_candidate(variant, fill)
+            finally:
+                for kernel in kernels:
+                    self.launched.setdefault(kernel, variant)
+
+    def compare(self, variant: Variant) -> tuple[Observed, References] | None:
+        """The candidate first, then the references; what they show is noted. None where one of them raised."""
+        self.subjects.set_state(variant)
+        got, error = None, ""
+        try:
+            got = self.observe(variant)
+        except Exception as raised:  # judged below: the original may raise as well
+            error = sentence(raised)
+        try:
+            references = self.subjects.references(variant)
+        except Exception:  # the original does not take this variant, or not in fp64
+            self.skipped.append(variant)
+            return None
+        if got is None:
+            self.errors[variant] = error
+            return None
+        for tensor, miss in self.subjects.judge(got, references, variant, self.kind_may_change).items():
+            self.findings.append(Finding(variant, tensor, miss))
+        return got, references
+
+
+Check = Callable[[Trial], Outcome]
+
+
+def sentence(error: BaseException) -> str:
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first[:200]}"

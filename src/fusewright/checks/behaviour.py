@@ -1,0 +1,265 @@
+"""Does the candidate behave like a function of its arguments: nothing cached, left unwritten, or touched besides?"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import pickle
+import time
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..candidate import Candidate
+from ..guard import threads
+from ..observe import Observed, filled_memory, observe
+from ..problem import _seeded
+from ..variants import Variant, named_state
+from . import Outcome, Trial, sentence
+
+MANY_CALLS = 30
+MANY_SECONDS = 1.0
+
+
+def left_alone(candidate: Candidate) -> Outcome:
+    """The candidate replaced no function of PyTorch, Python or the verifier, and changed no flag."""
+    before = candidate.before
+    patched, flags = before.patched(), before.changed_flags()
+    before.restore()
+    changes = [*patched, *flags]
+    if changes:
+        return Outcome(False, f"replaced or changed {', '.join(changes[:6])}", float(len(changes)))
+    return Outcome(True, f"{len(before.functions)} functions and {len(before.flags)} flags as they were", 0.0)
+
+
+def state(trial: Trial) -> Outcome:
+    """state_dict: the same keys, shapes, types, and initial values under the same seed; each loads the other's."""
+    original, new = trial.subjects.original, trial.subjects.new
+    theirs, ours = original.state_dict(), new.state_dict()
+    if list(theirs) != list(ours):
+        difference = sorted(set(theirs) ^ set(ours)) or ["their order"]
+        return Outcome(False, f"state_dict differs in {', '.join(difference[:6])}")
+    for name, value in theirs.items():
+        other = ours[name]
+        if value.shape != other.shape or value.dtype != other.dtype:
+            return Outcome(False, f"{name} is {_typed(other)} instead of {_typed(value)}")
+        if not _same_bits(value, other):
+            return Outcome(False, f"{name} starts with other values under the same seed")
+    trained = {name: p.requires_grad for name, p in original.named_parameters()}
+    if trained != {name: p.requires_grad for name, p in new.named_parameters()}:
+        return Outcome(False, "other parameters are trained")
+    others = sorted({name for name, _ in named_state(original)} ^ {name for name, _ in named_state(new)})
+    if others:
+        return Outcome(False, f"parameters or buffers differ in {', '.join(others[:6])}")
+    new.load_state_dict(copy.deepcopy(theirs))
+    original.load_state_dict(copy.deepcopy(ours))
+    return Outcome(True, f"{len(theirs)} entries, each checkpoint loads into the other", float(len(theirs)))
+
+
+def real_tensors(trial: Trial) -> Outcome:
+    """The result has the original's structure; its tensors are plain, of the same type, shape and device."""
+    variant = _usual(trial)
+    trial.subjects.set_state(variant)
+    got, eager = trial.observe(variant), trial.subjects.run_eager(variant)
+    if got.structure != eager.structure:
+        return Outcome(False, f"returns {got.structure} instead of {eager.structure}")
+    for position, (a, b) in enumerate(zip(got.returned, eager.returned, strict=True)):
+        where = f"output {position}"
+        if not isinstance(b, Tensor):
+            if type(a) is not type(b) or a != b:
+                return Outcome(False, f"{where} is {a!r} instead of {b!r}")
+            continue
+        if type(a) is not type(b):
+            return Outcome(False, f"{where} is a {type(a).__name__} instead of a {type(b).__name__}")
+        if a.is_meta or a.layout != b.layout or a.untyped_storage().nbytes() == 0 < a.numel():
+            return Outcome(False, f"{where} has no storage")
+        if (a.dtype, a.shape, a.device) != (b.dtype, b.shape, b.device):
+            return Outcome(False, f"{where} is {_typed(a)} on {a.device} instead of {_typed(b)} on {b.device}")
+    return Outcome(True, ", ".join(_typed(t) for t in got.returned if isinstance(t, Tensor)))
+
+
+def written(trial: Trial) -> Outcome:
+    """Uninitialised memory filled with NaN, then with a number: the result must be the same, and no NaN of ours."""
+    variant = _usual(trial)
+    trial.subjects.set_state(variant)
+    first, second = trial.observe(variant, math.nan), trial.observe(variant, -7.25)
+    eager = trial.subjects.run_eager(variant)
+    for name, value in first.tensors.items():
+        unwritten = (_bits(value) != _bits(second.tensors[name])).reshape(-1)
+        if name in eager.tensors and eager.tensors[name].shape == value.shape:
+            unwritten = unwritten | (torch.isnan(value) & ~torch.isnan(eager.tensors[name])).reshape(-1)
+        count = int(unwritten.sum())
+        if count:
+            what = f"{name}: {count} of {value.numel()} elements are what uninitialised memory held"
+            return Outcome(False, what, float(count))
+    return Outcome(True, "the result does not depend on what memory held before", 0.0)
+
+
+def inputs_untouched(trial: Trial) -> Outcome:
+    """Inputs afterwards are what they were, or what the original makes of them; so are the parameters."""
+    variant = replace(_usual(trial), distribution="normal", seed=3)
+    trial.subjects.set_state(variant)
+    inputs, same = trial.subjects.inputs(variant), trial.subjects.inputs(variant)
+    parameters = {name: p.detach().clone() for name, p in trial.subjects.new.named_parameters()}
+    observe(trial.subjects.new, inputs, seed=variant.seed)
+    observe(trial.subjects.original, same, seed=variant.seed)
+    pairs = zip(inputs, same, trial.subjects.inputs(variant), strict=True)
+    for position, (a, b, before) in enumerate(pairs):
+        if not isinstance(a, Tensor):
+            continue
+        kept = _same_bits(b, before)
+        if not (_same_bits(a, b) if kept else torch.allclose(a, b, rtol=1e-3, atol=1e-3, equal_nan=True)):
+            changed = int((a != b).sum())
+            return Outcome(False, f"input {position}: {changed} of {a.numel()} elements were changed", float(changed))
+    for name, p in trial.subjects.new.named_parameters():
+        if not _same_bits(p, parameters[name]):
+            return Outcome(False, f"parameter {name} was changed")
+    return Outcome(True, "inputs and parameters as they were", 0.0)
+
+
+def not_cached(trial: Trial) -> Outcome:
+    """New values in the same storage give new results; an equal call does equal work; old results stay as they were."""
+    variant, other = _usual(trial), replace(_usual(trial), distribution="normal", seed=5)
+    subjects = trial.subjects
+    subjects.set_state(variant)
+    with filled_memory(subjects.device), torch.no_grad():
+        inputs = subjects.inputs(variant)
+        with _seeded(0), subjects.candidate.trace() as first_work:
+            first = subjects.new(*inputs)
+        kept = _cloned(first)
+        with _seeded(0), subjects.candidate.trace() as second_work:
+            subjects.new(*inputs)
+        for target, value in zip(inputs, subjects.inputs(other), strict=True):
+            if isinstance(target, Tensor):
+                target.copy_(value)
+        with _seeded(0):
+            reused = _cloned(subjects.new(*inputs))
+            fresh = _cloned(subjects.new(*subjects.inputs(other)))
+    pairs = zip(pytree.tree_leaves(reused), pytree.tree_leaves(fresh), strict=True)
+    if not all(_same_bits(a, b) for a, b in pairs if isinstance(a, Tensor)):
+        return Outcome(False, "new values in the same storage gave an old result")
+    steps, again = (len(work.kernels) + len(work.library_calls) for work in (first_work, second_work))
+    if again < steps:
+        return Outcome(False, f"the same call again did less: {steps} launches and operators, then {again}")
+    expected = subjects.references(other)
+    got = Observed({f"output {i}": t for i, t in enumerate(pytree.tree_leaves(reused))}, "", ())
+    misses = {n: m for n, m in subjects.judge(got, expected, other, True).items() if n in got.tensors}
+    stale = [name for name, miss in misses.items() if miss.gross > 1]
+    if stale:
+        return Outcome(False, f"{stale[0]} {misses[stale[0]]}, after new values were written to the same storage")
+    moved = [a for a, b in zip(pytree.tree_leaves(first), pytree.tree_leaves(kept), strict=True) if not _same(a, b)]
+    aliases = _aliases_input(first, inputs)
+    if moved and not aliases:
+        return Outcome(False, "a later call overwrote the result of an earlier one")
+    return Outcome(True, f"{steps} launches and operators in each call", float(steps))
+
+
+def repeatable(trial: Trial) -> Outcome:
+    """The same call gives the same bits, also after many others; at most a second is spent on it."""
+    subjects, variant = trial.subjects, replace(_usual(trial), distribution="normal", seed=1)
+    subjects.set_state(variant)
+    first = trial.observe(variant)
+    between = itertools.cycle([replace(variant, seed=seed) for seed in (2, 3)])
+    start, calls = time.perf_counter(), 0
+    while calls < MANY_CALLS and time.perf_counter() - start < MANY_SECONDS:
+        trial.observe(next(between))
+        again = trial.observe(variant)
+        calls += 2
+        for name, value in first.tensors.items():
+            if name not in again.tensors or not _same_bits(value, again.tensors[name]):
+                return Outcome(False, f"{name} of the same call, {calls} calls on: {_difference(value, again, name)}")
+    return Outcome(True, f"{calls} calls, the same bits", float(calls))
+
+
+def no_threads(trial: Trial) -> Outcome:
+    """When the call returns the work is done: no thread was started, and the result does not change afterwards."""
+    subjects, variant = trial.subjects, _usual(trial)
+    subjects.set_state(variant)
+    inputs = subjects.inputs(variant)
+    with torch.no_grad(), _seeded(0):
+        subjects.original(*subjects.inputs(variant))
+        subjects.new(*inputs)  # pools of threads are started now, if they are
+        python_before, all_before = threads()
+        with filled_memory(subjects.device):
+            result = subjects.new(*inputs)
+        python_after, all_after = threads()
+    at_once = _cloned(result)
+    time.sleep(0.05)
+    later = [not _same(a, b) for a, b in zip(pytree.tree_leaves(result), pytree.tree_leaves(at_once), strict=True)]
+    if any(later):
+        return Outcome(False, "the result changed after the call had returned")
+    if python_after > python_before or all_after > all_before:
+        started = max(python_after - python_before, all_after - all_before)
+        return Outcome(False, f"{started} threads were started by the call", float(started))
+    return Outcome(True, f"threads: {python_after} before and after", float(python_after))
+
+
+def copies(trial: Trial) -> Outcome:
+    """deepcopy, and pickle where the original can be pickled, give models that compute the same."""
+    subjects, variant = trial.subjects, replace(_usual(trial), parameters="random")
+    subjects.set_state(variant)
+    expected = trial.observe(variant)
+    made = {"deepcopy": copy.deepcopy(subjects.new)}
+    note = ""
+    try:
+        pickle.dumps(subjects.original)
+    except Exception as error:  # then the candidate need not either
+        note = f"; the original cannot be pickled ({sentence(error)})"
+    else:
+        made["pickle"] = pickle.loads(pickle.dumps(subjects.new))
+    for how, model in made.items():
+        got = observe(model, subjects.inputs(variant), seed=variant.seed)
+        differs = [name for name, value in expected.tensors.items() if not _same(value, got.tensors.get(name))]
+        if differs:
+            return Outcome(False, f"after {how}, {differs[0]} differs")
+    return Outcome(True, " and ".join(made) + note)
+
+
+def _usual(trial: Trial) -> Variant:
+    """As given, at the small sizes."""
+    shape = "given sizes" if trial.shapes.small == trial.shapes.given else "small sizes"
+    return Variant("behaviour", trial.shapes.small, shape)
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """NaN-proof: a tensor's bytes as integers, one row an element."""
+    flat = tensor.detach().contiguous().reshape(-1)
+    if flat.dtype == torch.bool:
+        flat = flat.to(torch.uint8)
+    size = flat.element_size()
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(size)
+    return flat.view(whole) if whole else torch.view_as_real(flat)
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bits(a), _bits(b))
+
+
+def _same(a: object, b: object) -> bool:
+    return _same_bits(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a == b
+
+
+def _cloned(tree: object) -> object:
+    return pytree.tree_map_only(Tensor, lambda t: t.detach().clone(), tree)
+
+
+def _aliases_input(result: object, inputs: list[object]) -> bool:
+    held = {x.untyped_storage().data_ptr() for x in inputs if isinstance(x, Tensor)}
+    return any(t.untyped_storage().data_ptr() in held for t in pytree.tree_leaves(result) if isinstance(t, Tensor))
+
+
+def _difference(value: Tensor, again: Observed, name: str) -> str:
+    other = again.tensors.get(name)
+    if other is None or other.shape != value.shape:
+        return "another shape"
+    differs = (_bits(value) != _bits(other)).reshape(-1)
+    position = int(differs.double().argmax())
+    before, after = value.reshape(-1)[position].item(), other.reshape(-1)[position].item()
+    return f"{before:.9g}, then {after:.9g} ({int(differs.sum())} of {value.numel()} elements)"
+
+
+def _typed(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}[{', '.join(map(str, tensor.shape))}]"

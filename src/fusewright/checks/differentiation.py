@@ -1,0 +1,83 @@
+"""Are the derivatives right: gradients, second derivatives, and every mode autograd can be in?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..observe import filled_memory
+from ..problem import _seeded
+from ..variants import Variant
+from . import Outcome, Trial, sentence
+from .behaviour import _same, _usual
+
+
+def gradients(trial: Trial) -> Outcome:
+    """Gradients of every input and parameter, within the budget of eager's own."""
+    main = replace(next(v for v in trial.variants if v.group == "seeds"), group="gradients")
+    small = replace(_usual(trial), group="gradients", parameters="random", distribution="normal")
+    variants = [main, small, replace(small, training=False), replace(small, layout="channels last", seed=1)]
+    return _derivatives(trial, [replace(v, derivatives=1) for v in variants])
+
+
+def second_derivatives(trial: Trial) -> Outcome:
+    """Gradients of gradients, where the original has them."""
+    small = replace(_usual(trial), group="second derivatives", parameters="random", distribution="normal")
+    return _derivatives(trial, [replace(small, derivatives=2)])
+
+
+def _derivatives(trial: Trial, variants: list[Variant]) -> Outcome:
+    compared, without = 0, 0
+    for variant in variants:
+        pair = trial.compare(variant)
+        if pair is None:
+            continue
+        got, references = pair
+        compared += 1
+        if references.eager.differentiable and not got.differentiable:
+            without += 1
+    raised = [variant for variant in variants if variant in trial.errors]
+    if raised:
+        return Outcome(False, f"raised {trial.errors[raised[0]]} ({raised[0]})")
+    if not compared:
+        return Outcome(True, "the original has none")
+    if without:
+        if trial.subjects.candidate.emitted:
+            return Outcome(False, "its results carry no gradient")
+        return Outcome(True, "not checked: its results carry no gradient, so it is for inference only")
+    mine = [f for f in trial.findings if f.variant in variants and "gradient" in f.tensor]
+    if not mine:
+        return Outcome(True, "the original has none")
+    worst = max(mine, key=lambda f: f.miss.ratio)
+    if not worst.miss.passed:
+        return Outcome(False, str(worst), worst.miss.ratio)
+    tensors = len({f.tensor for f in mine})
+    return Outcome(True, f"{tensors} tensors, error {worst.miss.ratio:.2g} of its budget", worst.miss.ratio)
+
+
+def autograd_modes(trial: Trial) -> Outcome:
+    """Under no_grad, in inference mode, with gradients, and with frozen parameters: the same values."""
+    subjects, variant = trial.subjects, replace(_usual(trial), parameters="random", training=False)
+    subjects.set_state(variant)
+    results = {}
+    for name, context in {
+        "no_grad": torch.no_grad(),
+        "enable_grad": torch.enable_grad(),
+        "inference_mode": torch.inference_mode(),
+    }.items():
+        inputs = subjects.inputs(variant)
+        try:
+            with _seeded(variant.seed):
+                subjects.original(*subjects.inputs(variant))
+            with filled_memory(subjects.device), context, _seeded(variant.seed):
+                results[name] = pytree.tree_leaves(subjects.new(*inputs))
+        except Exception as error:
+            return Outcome(False, f"under {name}: {sentence(error)}")
+    first, *others = results.items()
+    for name, leaves in others:
+        for a, b in zip(first[1], leaves, strict=True):
+            if not _same(a, b) and not torch.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True):
+                return Outcome(False, f"{name} gives other values than {first[0]}")
+    return Outcome(True, ", ".join(results))

@@ -1,0 +1,74 @@
+"""Do the candidate's own kernels run, does each of them matter, and does what lies outside their plan still work?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..budget import compare
+from . import Outcome, Trial, sentence
+from .behaviour import _usual
+
+NOT_PLANNED = ("autocast", "float64", "bfloat16", "one dimension less", "one dimension more", "empty batch")
+
+
+def launched(trial: Trial) -> Outcome:
+    """Every kernel the file declares was launched, in some variant at least."""
+    candidate = trial.subjects.candidate
+    if not candidate.emitted:
+        return Outcome(True, "declares no kernels")
+    missing = [kernel for kernel in candidate.kernels if kernel not in trial.launched]
+    if missing:
+        return Outcome(False, f"never launched: {', '.join(missing)}", float(len(missing)))
+    return Outcome(True, f"{len(candidate.kernels)} declared, all launched", float(len(candidate.kernels)))
+
+
+def matter(trial: Trial) -> Outcome:
+    """With any one kernel a no-op, the result, a buffer or a gradient is wrong."""
+    decoys = []
+    for kernel, variant in trial.launched.items():
+        trial.subjects.set_state(variant)
+        references = trial.subjects.references(variant)
+        try:
+            with trial.subjects.candidate.without(kernel):
+                got = trial.observe(variant)
+        except Exception:  # without it nothing works: it matters
+            continue
+        budgets = {name: references.budget(name) for name in references.eager.tensors if name in got.tensors}
+        if all(compare(got.tensors[name], limit, kind_may_change=True).passed for name, limit in budgets.items()):
+            decoys.append(kernel)
+    if decoys:
+        return Outcome(False, f"the result is the same without {', '.join(decoys)}", float(len(decoys)))
+    count = len(trial.launched)
+    return Outcome(True, f"{count} made no-ops one by one, each spoils the result" if count else "none", float(count))
+
+
+def fallback(trial: Trial) -> Outcome:
+    """Other types, ranks, autocast, an empty batch: what the original accepts gives the original's results."""
+    base = replace(_usual(trial), parameters="random", distribution="normal", training=False)
+    taken, refused = [], []
+    for twist in NOT_PLANNED:
+        subjects = trial.subjects.twisted(twist)
+        subjects.set_state(base)
+        try:
+            references = subjects.references(base)
+        except Exception:  # the original does not take it
+            continue
+        try:
+            got = subjects.run_candidate(base)
+        except Exception as error:
+            if trial.subjects.candidate.emitted:
+                return Outcome(False, f"{twist}: raised {sentence(error)}")
+            refused.append(twist)
+            continue
+        for name, eager in references.eager.tensors.items():
+            value = got.tensors.get(name)
+            if value is None or value.dtype != eager.dtype or value.shape != eager.shape:
+                kind = "nothing" if value is None else f"{value.dtype} {tuple(value.shape)}"
+                return Outcome(False, f"{twist}: {name} is {kind} instead of {eager.dtype} {tuple(eager.shape)}")
+        misses = subjects.judge(got, references, base, trial.kind_may_change)
+        failed = [f"{twist}: {name} {miss}" for name, miss in misses.items() if not miss.passed]
+        if failed:
+            return Outcome(False, failed[0])
+        taken.append(twist)
+    also = f"; refuses {', '.join(refused)}, which the original takes" if refused else ""
+    return Outcome(True, (", ".join(taken) or "nothing else is accepted by the original") + also, float(len(taken)))

@@ -1,0 +1,146 @@
+"""Are the results right: on every variant, to the precision the flags allow, moving with the inputs as they should?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+
+from ..budget import Budget, K, compare
+from ..variants import Variant
+from . import Check, Finding, Outcome, Trial
+
+MOST_CHANGES = 24  # inputs and parameters drawn anew one by one; of more, these are chosen evenly
+
+
+def group(name: str) -> Check:
+    """A check that compares every variant of one group."""
+
+    def check(trial: Trial) -> Outcome:
+        mine = [variant for variant in trial.variants if variant.group == name]
+        return compared(trial, mine)
+
+    return check
+
+
+def compared(trial: Trial, variants: Iterable[Variant]) -> Outcome:
+    """Compare the candidate on these variants; an error no rounding explains, or one it raised, fails."""
+    variants = list(variants)
+    for variant in variants:
+        trial.compare(variant)
+    skipped = sum(variant in trial.skipped for variant in variants)
+    raised = [variant for variant in variants if variant in trial.errors]
+    if raised:
+        return Outcome(False, f"raised {trial.errors[raised[0]]} ({raised[0]})", float(len(raised)))
+    mine = [f for f in trial.findings if f.variant in variants]
+    wrong = [f for f in mine if is_wrong(f)]
+    worst = max(mine, key=lambda f: f.miss.ratio, default=None)
+    if wrong:
+        return Outcome(False, str(max(wrong, key=lambda f: f.miss.gross)), max(f.miss.ratio for f in wrong))
+    also = f", {skipped} that the original refuses left out" if skipped else ""
+    if worst is None:
+        return Outcome(True, f"nothing to compare{also}", 0.0)
+    ratio = worst.miss.ratio
+    return Outcome(True, f"{len(variants) - skipped} variants, error {ratio:.2g} of its budget{also}", ratio)
+
+
+def is_wrong(finding: Finding) -> bool:
+    """More than a matter of precision."""
+    return not finding.miss.passed and finding.miss.gross > 1
+
+
+def precision(trial: Trial) -> Outcome:
+    """Lower precision than the model's type and flags allow: any error beyond the budget that is not plainly wrong."""
+    worst = max(trial.findings, key=lambda f: f.miss.ratio, default=None)
+    if worst is None:
+        return Outcome(False, "nothing was compared: the original refuses every variant")
+    allowed = f"{trial.subjects.rounding}, k = {K:g}"
+    if worst.miss.passed:
+        return Outcome(True, f"error at most {worst.miss.ratio:.2g} of its budget ({allowed})", worst.miss.ratio)
+    times = f"{worst.miss.ratio:.3g} times what {allowed} allows"
+    return Outcome(False, f"{times}: {worst}", worst.miss.ratio)
+
+
+def buffers(trial: Trial) -> Outcome:
+    """Buffers after a forward: running statistics, counters."""
+    mine = [f for f in trial.findings if f.tensor.startswith("buffer")]
+    if not mine:
+        return Outcome(True, "the model changes none")
+    worst = max(mine, key=lambda f: f.miss.ratio)
+    if not worst.miss.passed:
+        return Outcome(False, str(worst), worst.miss.ratio)
+    count, ratio = len({f.tensor for f in mine}), worst.miss.ratio
+    return Outcome(True, f"{count} buffers, error {ratio:.2g} of its budget", ratio)
+
+
+def own_spread(trial: Trial) -> Outcome:
+    """The error measured against how much the output varies at all: zeros, or any constant, must fail."""
+    variant = next(v for v in trial.variants if v.group == "seeds")
+    trial.subjects.set_state(variant)
+    got = trial.observe(variant)
+    references = trial.subjects.references(variant)
+    worst, blind = 0.0, []
+    for name in references.eager.tensors:
+        limit = references.budget(name)
+        if not name.startswith("output") or not references.eager.tensors[name].is_floating_point():
+            continue
+        if _constant_passes(limit):
+            blind.append(name)
+            continue
+        spread = _deviation(limit.exact, limit.exact.mean()) or _deviation(limit.exact, torch.zeros(()))
+        worst = max(worst, _deviation(got.tensors[name].double(), limit.exact) / spread)
+    note = f"; {', '.join(blind)}: the original is a constant to within rounding" if blind else ""
+    return Outcome(worst <= 0.1, f"rms error is {worst:.2g} of the output's own spread{note}", worst)
+
+
+def _constant_passes(limit: Budget) -> bool:
+    """Would the mean, put everywhere, be accepted? Then this tensor says nothing."""
+    if limit.exact.numel() == 1:
+        return compare(torch.zeros_like(limit.exact), limit, kind_may_change=True).passed
+    return compare(torch.full_like(limit.exact, float(limit.exact.mean())), limit, kind_may_change=True).passed
+
+
+def _deviation(a: torch.Tensor, b: torch.Tensor) -> float:
+    difference = torch.nan_to_num(a - b.to(a.device), nan=0.0, posinf=0.0, neginf=0.0)
+    return float(difference.square().mean().sqrt()) if difference.numel() else 0.0
+
+
+def dependence(trial: Trial) -> Outcome:
+    """Draw each input and each parameter anew: the output must move as the reference's does."""
+    base = next(v for v in trial.variants if v.group == "parameters")
+    inputs = trial.subjects.inputs(base)
+    names = [f"input {i}" for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    parameters = [name for name, p in trial.subjects.original.named_parameters() if p.numel()]
+    step = max(1, -(-len(parameters) // MOST_CHANGES))
+    names += parameters[::step]
+    trial.subjects.set_state(base)
+    before, exact_before = trial.observe(base), trial.subjects.run_exact(base)
+    unmoved, worst, at = [], 0.0, ""
+    for name in names:
+        variant = replace(base, changed=name)
+        trial.subjects.set_state(variant)
+        after = trial.observe(variant)
+        references = trial.subjects.references(variant, draws=1)
+        moved = 0.0
+        for tensor, exact in references.exact.tensors.items():
+            if tensor not in exact_before.tensors or tensor not in after.tensors or tensor not in before.tensors:
+                continue
+            if not after.tensors[tensor].is_floating_point() or exact.shape != exact_before.tensors[tensor].shape:
+                continue
+            limit = references.budget(tensor)
+            reference_move = exact - exact_before.tensors[tensor]
+            move = after.tensors[tensor].double() - before.tensors[tensor].double()
+            noise = _deviation(limit.allowed, torch.zeros(()))
+            size = _deviation(reference_move, torch.zeros(()))
+            if size > noise:
+                moved = max(moved, size)
+                share = max(0.0, _deviation(move, reference_move) - noise) / size
+                if share > worst:
+                    worst, at = share, f"{tensor} when {name} is drawn anew"
+        if not moved:
+            unmoved.append(name)
+    note = f"; the original does not depend measurably on {', '.join(unmoved[:4])}" if unmoved else ""
+    if worst > 0.1:
+        return Outcome(False, f"moves otherwise than the reference by {worst:.2g} of the movement: {at}{note}", worst)
+    return Outcome(True, f"{len(names)} inputs and parameters drawn anew{note}", worst)

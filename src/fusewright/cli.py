@@ -1,0 +1,357 @@
+"""The `fusewright` command: arguments in, one verified file or one clear sentence out.
+
+Exit status: 0 done; 1 the result is not equal to the model; 2 bad input or usage; 3 a fault in Fusewright; 130 Ctrl-C.
+A command is one function below; `_command` turns whatever it raises into a sentence and a status.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import math
+import os
+import secrets
+import stat
+import sys
+import traceback as tracebacks
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from . import __version__
+from .console import Screen, say, show_report, show_verdict, stages
+from .errors import Refused
+from .options import Options
+
+if TYPE_CHECKING:
+    from .verify import Verdict
+
+NOT_EQUAL, REFUSED, FAULT, INTERRUPTED = 1, 2, 3, 130
+
+app = typer.Typer(
+    name="fusewright",
+    help="Read a PyTorch model file, write the same model with a few fused CUDA kernels, and prove the two equal.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Target(str, Enum):
+    auto = "auto"
+    cuda = "cuda"
+    host = "host"
+
+
+class Sanitizer(str, Enum):
+    address = "address"
+    undefined = "undefined"
+    thread = "thread"
+
+
+ModelFile = Annotated[
+    Path,
+    typer.Argument(metavar="MODEL.py", help="A file that defines Model, get_inputs() and get_init_inputs()."),
+]
+TargetOption = Annotated[
+    Target,
+    typer.Option("--target", help="Where the kernels run: auto takes the GPU if there is one, else the host's CPU."),
+]
+SanitizeOption = Annotated[
+    Sanitizer | None,
+    typer.Option("--sanitize", help="Build the host kernels with this g++ sanitizer; implies --target host."),
+]
+AssumeFinite = Annotated[
+    bool,
+    typer.Option("--assume-finite", help="Allow laws that hold only where no value is Inf or NaN."),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show every check, and Python's warnings.")]
+Traceback = Annotated[bool, typer.Option("--traceback", help="On an error, show Python's traceback as well.")]
+
+
+# ---- the commands ----
+
+
+def _command(body: Callable[..., int]) -> Callable[..., int]:
+    """Register a command; what it raises becomes one sentence on stderr and an exit status, never a traceback."""
+
+    @functools.wraps(body)
+    def guarded(*args: Any, traceback: bool = False, verbose: bool = False, **kwargs: Any) -> int:
+        try:
+            with _warnings(shown=verbose):
+                status = body(*args, traceback=traceback, verbose=verbose, **kwargs)
+        except KeyboardInterrupt:
+            if traceback:
+                tracebacks.print_exc()
+            status = _complain("interrupted; nothing was written", INTERRUPTED)
+        except SystemExit as stop:
+            status = _complain(f"the model ended Python with sys.exit({stop.code!r}); nothing was written", REFUSED)
+        except Refused as refusal:
+            if traceback:
+                tracebacks.print_exc()
+            status = _complain(str(refusal), REFUSED)
+        except Exception as error:
+            if traceback:
+                tracebacks.print_exc()
+            what = f"internal error: {type(error).__name__}: {error}"
+            status = _complain(f"{what}; rerun with --traceback and report it", FAULT)
+        raise typer.Exit(status)
+
+    return app.command()(guarded)
+
+
+@contextmanager
+def _warnings(shown: bool) -> Iterator[None]:
+    """Keep torch's warnings and log lines away from the one sentence that matters."""
+    disabled = logging.root.manager.disable
+    with warnings.catch_warnings():
+        if not shown:
+            warnings.simplefilter("ignore")
+            logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
+
+
+@_command
+def optimize(
+    model: ModelFile,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="OUT.py", help="The file to write (default: MODEL_new.py beside it)."),
+    ] = None,
+    target: TargetOption = Target.auto,
+    report: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="REPORT.json", help="Also write what was done, verified or not, as JSON."),
+    ] = None,
+    bench: Annotated[bool, typer.Option("--bench/--no-bench", help="Time the result where there is a GPU.")] = True,
+    sanitize: SanitizeOption = None,
+    assume_finite: AssumeFinite = False,
+    verbose: Verbose = False,
+    traceback: Traceback = False,
+) -> int:
+    """Write MODEL_new.py: the same model, its memory-bound operators fused into a few CUDA kernels.
+
+    The file is written only after its kernels were run and its results and gradients were found equal to the model's.
+    """
+    options = _options(target, sanitize, assume_finite=assume_finite, bench=bench)
+    _check_readable(model)
+    output = output or model.with_name(f"{model.stem}_new.py")
+    _check_writable(output, reads=[model])
+    if report:
+        _check_writable(report, reads=[model, output])
+
+    from . import pipeline
+    from .problem import load_problem
+
+    console = Screen()
+    with stages(console) as progress:
+        progress("load", str(model))
+        run = pipeline.optimize(load_problem(model), options, progress)
+
+    show_report(console, run.report)
+    show_verdict(console, run.verdict, verbose)
+    files = {output: run.text} if run.verdict.passed else {}
+    if report:
+        files[report] = json.dumps(_strict(run.report), indent=2) + "\n"
+    _write(files)
+    if not run.verdict.passed:
+        return _not_equal(run.verdict, f"{output} was not written")
+    say(console, f"wrote {output}", "bold green")
+    return 0
+
+
+@_command
+def verify(
+    model: ModelFile,
+    candidate: Annotated[Path, typer.Argument(metavar="NEW.py", help="A file that defines ModelNew.")],
+    target: TargetOption = Target.auto,
+    sanitize: SanitizeOption = None,
+    verbose: Verbose = False,
+    traceback: Traceback = False,
+) -> int:
+    """Check that NEW.py's ModelNew equals MODEL.py's Model: results, gradients, state and which kernels ran."""
+    options = _options(target, sanitize)
+    _check_readable(candidate)
+
+    from . import pipeline
+    from .problem import load_problem
+
+    console = Screen()
+    with stages(console) as progress:
+        progress("load", str(model))
+        verdict = pipeline.verify(load_problem(model), candidate, options, progress)
+    show_verdict(console, verdict, verbose)
+    if not verdict.passed:
+        return _not_equal(verdict, f"{candidate} does not equal {model}")
+    say(console, f"{candidate} equals {model}", "bold green")
+    return 0
+
+
+@_command
+def explain(
+    model: ModelFile,
+    target: TargetOption = Target.auto,
+    assume_finite: AssumeFinite = False,
+    verbose: Verbose = False,
+    traceback: Traceback = False,
+) -> int:
+    """Show the graph, what each kernel would replace, its bytes, operations and predicted time; build nothing."""
+    options = _options(target, None, assume_finite=assume_finite)
+
+    from . import pipeline
+    from .problem import load_problem
+
+    say(Screen(), pipeline.explain(load_problem(model), options))
+    return 0
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"fusewright {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """What stands before a command."""
+
+
+def _options(target: Target, sanitize: Sanitizer | None, **rest: Any) -> Options:
+    if sanitize and target is Target.auto:
+        target = Target.host
+    return Options(target=target.value, sanitize=sanitize.value if sanitize else "", **rest)
+
+
+# ---- the entry point ----
+
+
+def main() -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character shows another one
+    sys.exit(_main(sys.argv[1:]))
+
+
+def _main(arguments: list[str]) -> int:
+    try:
+        status = app(args=arguments, prog_name="fusewright", standalone_mode=False)
+    except Exception as error:
+        # typer carries its own copy of click or uses the installed one; both mark a usage error with this method.
+        if not hasattr(error, "format_message"):
+            raise
+        message = error.format_message() or "no command given"
+        context = getattr(error, "ctx", None)
+        where = context.command_path if context else "fusewright"
+        return _complain(f"{message.rstrip('.')}; see {where} --help", REFUSED)
+    return status if isinstance(status, int) else 0
+
+
+def _complain(sentence: str, status: int) -> int:
+    """One line on stderr, whatever was in the message."""
+    line = " ".join(sentence.split())
+    print(f"fusewright: {line}{'' if line.endswith(('.', '!', '?')) else '.'}", file=sys.stderr)
+    return status
+
+
+def _not_equal(verdict: Verdict, consequence: str) -> int:
+    failed = ", ".join(check.name for check in verdict.checks if not check.passed)
+    worst = f": {verdict.worst.rstrip('.')}" if verdict.worst else ""
+    return _complain(f"not equal to the model ({failed}){worst}; {consequence}", NOT_EQUAL)
+
+
+# ---- files: checked before the work starts, written whole or not at all ----
+
+
+def _check_readable(path: Path) -> None:
+    try:
+        path.open("rb").close()
+    except FileNotFoundError:
+        raise Refused(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise Refused(f"{path}: a directory, not a Python file") from None
+    except OSError as error:
+        raise Refused(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _check_writable(path: Path, reads: Iterable[Path]) -> None:
+    """Refuse a place where `_write` would fail or would destroy something, by making a file there and removing it."""
+    refusal = f"{path}: cannot be written: "
+    place = _place(path)
+    try:
+        if place.is_dir():
+            raise Refused(refusal + "it is a directory")
+        endless_link = place.is_symlink()
+        if endless_link or (place.exists() and not place.is_file()):
+            raise Refused(refusal + "it is not a regular file")
+        if place.exists() and not os.access(place, os.W_OK):
+            raise Refused(refusal + "permission denied")
+        for other in map(_place, reads):
+            if place == other or (place.exists() and other.exists() and place.samefile(other)):
+                raise Refused(refusal + f"it would overwrite {other.name}")
+        if not place.parent.is_dir():
+            raise Refused(refusal + f"there is no folder {path.parent}")
+    except OSError as error:
+        raise Refused(refusal + (error.strerror or str(error))) from None
+    _stage(path, "").unlink()
+
+
+def _write(files: Mapping[Path, str]) -> None:
+    """Write every file whole, or leave none of them behind: each is completed beside its place, then moved there."""
+    staged: dict[Path, Path] = {}
+    try:
+        for path, text in files.items():
+            staged[path] = _stage(path, text)
+        for path, whole in staged.items():
+            os.replace(whole, _place(path))
+    except OSError as error:
+        raise Refused(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        for whole in staged.values():
+            whole.unlink(missing_ok=True)
+
+
+def _stage(path: Path, text: str) -> Path:
+    """A complete new file in the folder of `path`, with the permissions `path` has or would get."""
+    place = _place(path)
+    whole = place.with_name(f".fusewright-{secrets.token_hex(6)}")
+    try:
+        with open(whole, "x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        if place.exists():
+            whole.chmod(stat.S_IMODE(place.stat().st_mode))
+    except BaseException as error:
+        whole.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise Refused(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise
+    return whole
+
+
+def _place(path: Path) -> Path:
+    """Where a path leads: a link is written through, not replaced."""
+    return Path(os.path.realpath(path))
+
+
+def _strict(value: Any) -> Any:
+    """JSON has no Inf or NaN: those become null."""
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)

@@ -1,0 +1,155 @@
+"""What the command shows: stages as they run, and what came out of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rich.console import Console
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
+from rich.table import Column
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from .verify import Verdict
+
+
+class Screen(Console):
+    """A console without guesses about numbers and paths; when its reader goes away (`| head`) the work goes on."""
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False)
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Stages(Protocol):
+    """Called when a stage starts, and again with another detail while it goes on."""
+
+    def __call__(self, name: str, detail: str = "") -> None: ...
+
+
+@contextmanager
+def stages(console: Console) -> Iterator[Stages]:
+    """Show stages live on a terminal, as plain lines elsewhere."""
+    if console.is_terminal and not console.is_dumb_terminal:
+        with _live(console) as show:
+            yield show
+    else:
+        yield _lines(console)
+
+
+class _Seconds(ProgressColumn):
+    """How long a stage has run, or took."""
+
+    def render(self, task: Task) -> Text:
+        seconds = task.finished_time if task.finished else task.elapsed
+        return Text(f"{seconds or 0:6.1f} s")
+
+
+@contextmanager
+def _live(console: Console) -> Iterator[Stages]:
+    """One line for each stage with a spinner and its elapsed time; the last one is the one that runs."""
+    columns = (
+        SpinnerColumn(finished_text=Text("✓", style="green")),
+        TextColumn("{task.description:<9}", markup=False),
+        _Seconds(),
+        TextColumn("{task.fields[detail]}", style="dim", markup=False, table_column=Column(no_wrap=True)),
+    )
+    running: list[tuple[str, TaskID]] = []
+    with Progress(*columns, console=console) as progress:
+
+        def finish() -> None:
+            if running:
+                progress.update(running[-1][1], completed=1)
+
+        def show(name: str, detail: str = "") -> None:
+            if running and running[-1][0] == name:
+                progress.update(running[-1][1], detail=detail)
+                return
+            finish()
+            running.append((name, progress.add_task(name, total=1, detail=detail)))
+
+        yield show
+        finish()  # not reached when a stage raised: that one keeps no tick
+
+
+def _lines(console: Console) -> Stages:
+    """One line for each stage when it starts, with the seconds since the first one."""
+    start = time.monotonic()
+
+    def show(name: str, detail: str = "") -> None:
+        say(console, f"{time.monotonic() - start:7.1f} s  {name:<9}{detail}".rstrip())
+
+    return show
+
+
+def say(console: Console, text: str, style: str = "") -> None:
+    """Print text as it is: no markup, no highlighting, no wrapping of long lines."""
+    console.print(Text(text, style=style), soft_wrap=True)
+
+
+def show_report(console: Console, report: Mapping[str, Any]) -> None:
+    """The kernels and what each replaces, what stayed with PyTorch, the laws applied, the error and the timing."""
+    kernels = report.get("kernels") or []
+    nothing = "" if kernels else ": nothing in this model could be fused"
+    say(console, counted(len(kernels), "kernel") + nothing, "bold")
+    width = max((len(str(kernel["name"])) for kernel in kernels), default=0)
+    for kernel in kernels:
+        amounts = (amount(kernel.get("bytes"), "B"), amount(kernel.get("flops"), "FLOP"))
+        cost = ", ".join(filter(None, amounts)) or "cost unknown"
+        say(console, f"  {kernel['name']:<{width}}  {words(kernel.get('replaces'))}  ({cost})")
+    say(console, f"library calls  {words(report.get('library_calls')) or 'none'}")
+    say(console, f"laws applied   {words(report.get('rules')) or 'none'}")
+    if report.get("max_error") is not None and report.get("tolerance") is not None:
+        say(console, f"largest error  {report['max_error']:.3g} (allowed there: {report['tolerance']:.3g})")
+    timing = report.get("timing")
+    say(console, f"timing         {words(timing) if timing else 'none: not timed'}")
+    for note in report.get("notes") or []:
+        say(console, f"note           {note}")
+
+
+def show_verdict(console: Console, verdict: Verdict, verbose: bool) -> None:
+    """How many checks held, and each one that did not (each one at all when `verbose`)."""
+    failed = sum(not check.passed for check in verdict.checks)
+    held = len(verdict.checks) - failed
+    say(console, f"{counted(held, 'check')} held, {failed} failed", "bold" if verdict.passed else "bold red")
+    for check in verdict.checks:
+        if verbose or not check.passed:
+            mark, style = ("ok  ", "") if check.passed else ("FAIL", "red")
+            say(console, f"  {mark}  {check.name}  {check.detail}".rstrip(), style)
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def words(value: Any) -> str:
+    """A value of the report in one line: names joined by commas, numbers with three digits."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if isinstance(value, Mapping):
+        if "name" in value:
+            return words(value["name"])
+        return ", ".join(f"{key} {words(item)}" for key, item in value.items() if item is not None)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(words(item) for item in value)
+    return str(value)
+
+
+def amount(value: float | None, unit: str) -> str:
+    """520093696 B reads as 520 MB."""
+    if not value:
+        return ""
+    for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"

@@ -1,0 +1,11 @@
+"""What a user is told when Fusewright will not do something."""
+
+from __future__ import annotations
+
+
+class Refused(Exception):
+    """One clear sentence for the user; the command prints it and exits with status 2."""
+
+
+class Unsupported(Refused):
+    """This model cannot be captured; the sentence says where (file and line) and why."""

@@ -1,0 +1,49 @@
+// kernel<<<grid, block, shared, stream>>>(arguments): checked as the driver checks it, then run to its end.
+#pragma once
+
+#include <tuple>
+#include <utility>
+
+#include "block.h"
+
+using cudaStream_t = struct CUstream_st*;
+
+namespace cuda_on_cpu {
+
+struct Geometry {
+  dim3 grid, block;
+  size_t shared;
+  Geometry(dim3 grid_, dim3 block_, size_t shared_ = 0, cudaStream_t = nullptr)
+      : grid(grid_), block(block_), shared(shared_) {}
+};
+
+// Runs `body(arguments)` once for each CUDA thread. What goes wrong is kept for cudaGetLastError.
+CUDA_ON_CPU_API void launch_kernel(const char* name, const Geometry& geometry, const void* kernel, void (*body)(void*),
+                                   void* arguments);
+
+// compile.py turns `k<float, 4><<<grid, block>>>(x, y)` into launch("k<float, 4>", Geometry(grid, block), k<float, 4>, x, y).
+template <class... Parameters, class... Arguments>
+inline void launch(const char* name, const Geometry& geometry, void (*kernel)(Parameters...), Arguments&&... arguments) {
+  struct Call {
+    void (*kernel)(Parameters...);
+    std::tuple<std::decay_t<Parameters>...> arguments;
+  };
+  Call call = {kernel, std::tuple<std::decay_t<Parameters>...>(static_cast<Parameters>(arguments)...)};
+  auto body = [](void* pointer) {
+    Call& made = *(Call*)pointer;
+    std::apply(made.kernel, made.arguments);
+  };
+  launch_kernel(name, geometry, (const void*)kernel, body, &call);
+}
+
+// __launch_bounds__(threads) of the kernel; the driver refuses larger blocks.
+CUDA_ON_CPU_RUNTIME inline void check_launch_bounds(int threads) {
+  if (block->thread_count > threads) fail("__launch_bounds__(%d), but launched with %d threads", threads, block->thread_count);
+}
+
+}  // namespace cuda_on_cpu
+
+#define threadIdx (cuda_on_cpu::self->index)
+#define blockIdx (cuda_on_cpu::block->index)
+#define blockDim (cuda_on_cpu::block->block_dim)
+#define gridDim (cuda_on_cpu::block->grid_dim)

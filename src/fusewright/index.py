@@ -1,0 +1,213 @@
+"""Index arithmetic: coordinates as whole-number combinations of loop variables, with division that simplifies when it provably can."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import sympy
+
+from . import sizes
+from .graph import Dim
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A loop variable with 0 ≤ value < size. `text` is its C++ text; `axes` are the variables it was computed from."""
+
+    text: str
+    size: Dim
+    axes: frozenset[str] = frozenset()
+    symbols: frozenset[sympy.Symbol] = frozenset()  # that the text mentions
+    inner: str = ""  # of a quotient or remainder: the text of what was divided,
+    by: Dim = 0  # the divisor,
+    divided: Coordinate | None = field(default=None, compare=False, repr=False)  # and what was divided
+
+    quotient: bool = False
+
+    @property
+    def depends(self) -> frozenset[str]:
+        return self.axes or frozenset({self.text})
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """offset + Σ factor · axis."""
+
+    terms: Mapping[Axis, Dim] = field(default_factory=dict)
+    offset: Dim = 0
+
+    @staticmethod
+    def of(axis: Axis) -> Coordinate:
+        return Coordinate({axis: 1}) if not sizes.is_one(axis.size) else Coordinate()
+
+    def __add__(self, other: Coordinate | Dim) -> Coordinate:
+        if not isinstance(other, Coordinate):
+            return Coordinate(self.terms, sizes.tidy(self.offset + other))
+        terms = dict(self.terms)
+        for axis, factor in other.terms.items():
+            terms[axis] = sizes.tidy(terms.get(axis, 0) + factor)
+        total = Coordinate({a: f for a, f in terms.items() if not sizes.same(f, 0)}, sizes.tidy(self.offset + other.offset))
+        return total.rejoined()
+
+    def rejoined(self) -> Coordinate:
+        """(x / d) · d·f + (x % d) · f is x · f."""
+        for rest, factor in self.terms.items():
+            if rest.divided is None or rest.quotient:
+                continue
+            for whole, times in self.terms.items():
+                if whole.quotient and whole.inner == rest.inner:
+                    if sizes.same(whole.by, rest.by) and sizes.same(times, sizes.tidy(factor * rest.by)):
+                        others = Coordinate({a: f for a, f in self.terms.items() if a not in (rest, whole)}, self.offset)
+                        return others + rest.divided * factor
+        return self
+
+    def __mul__(self, factor: Dim) -> Coordinate:
+        if sizes.same(factor, 0):
+            return Coordinate()
+        return Coordinate({a: sizes.tidy(f * factor) for a, f in self.terms.items()}, sizes.tidy(self.offset * factor))
+
+    @property
+    def depends(self) -> frozenset[str]:
+        return frozenset().union(*(axis.depends for axis in self.terms))
+
+    @property
+    def symbols(self) -> frozenset[sympy.Symbol]:
+        """Symbols that the text of this coordinate mentions."""
+        found: set[sympy.Symbol] = set(sympy.sympify(self.offset).free_symbols)
+        for axis, factor in self.terms.items():
+            found |= axis.symbols | sympy.sympify(factor).free_symbols
+        return frozenset(found)
+
+    def largest(self) -> Dim:
+        """An upper bound, sharp when factors are positive."""
+        return sizes.tidy(self.offset + sum(f * (sympy.sympify(a.size) - 1) for a, f in self.terms.items()))
+
+    def split(self, by: Dim) -> tuple[Coordinate, Coordinate]:
+        """(self // by, self % by)."""
+        if sizes.is_one(by):
+            return self, Coordinate()
+        whole: dict[Axis, Dim] = {}
+        rest: dict[Axis, Dim] = {}
+        for axis, factor in self.terms.items():
+            quotient = sizes.divide(factor, by)
+            if quotient is not None:
+                whole[axis] = quotient
+            else:
+                rest[axis] = factor
+        offset = sizes.divide(self.offset, by) if not sizes.same(self.offset, 0) else 0
+        remainder = Coordinate(rest, 0 if offset is not None else self.offset)
+        quotient_part = Coordinate(whole, offset if offset is not None else 0)
+        positive = all(sizes.nonnegative(f) for f in remainder.terms.values()) and sizes.nonnegative(remainder.offset)
+        if positive and sizes.nonnegative(sizes.tidy(by - 1 - remainder.largest())):
+            return quotient_part, remainder
+        text, divisor = remainder.text(), _operand(by)
+        axes = remainder.depends
+        limit = sizes.tidy(_floor(remainder.largest(), by) + 1)
+        symbols = remainder.symbols | frozenset(sympy.sympify(by).free_symbols)
+        over = Axis(f"(({text}) / {divisor})", limit, axes, symbols, text, by, remainder, quotient=True)
+        under = Axis(f"(({text}) % {divisor})", by, axes, symbols, text, by, remainder)
+        return quotient_part + Coordinate({over: 1}), Coordinate({under: 1})
+
+    def text(self) -> str:
+        parts = []
+        for axis, factor in self.terms.items():
+            if sizes.is_one(factor):
+                parts.append(axis.text)
+            elif sizes.same(factor, -1):
+                parts.append(f"-{axis.text}")
+            else:
+                parts.append(f"{axis.text} * {_operand(factor)}")
+        if not sizes.same(self.offset, 0) or not parts:
+            parts.append(sizes.c_text(self.offset))
+        return " + ".join(parts).replace("+ -", "- ")
+
+
+def _floor(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    exact = sizes.divide(a, b)
+    return exact if exact is not None else sympy.sympify(a)  # a bound, not sharp
+
+
+def _operand(size: Dim) -> str:
+    """A size as an operand in index arithmetic; symbolic ones in the kernel's index type."""
+    if isinstance(size, int):
+        return str(size) if size >= 0 else f"({size})"
+    text = sizes.c_text(size)
+    return text if text.isidentifier() else f"({text})"
+
+
+def contiguous(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Strides of a contiguous tensor."""
+    strides: list[Dim] = []
+    step: Dim = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = sizes.tidy(step * size)
+    return tuple(reversed(strides))
+
+
+def linear(coordinates: tuple[Coordinate, ...], shape: tuple[Dim, ...]) -> Coordinate:
+    """The offset of an element in a contiguous tensor."""
+    total = Coordinate()
+    for coordinate, stride, size in zip(coordinates, contiguous(shape), shape, strict=True):
+        if not sizes.is_one(size):
+            total = total + coordinate * stride
+    return total
+
+
+def reshape(coordinates: tuple[Coordinate, ...], shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> tuple[Coordinate, ...]:
+    """Coordinates in a tensor of shape `source`, of the element at `coordinates` of its reshape to `shape`.
+
+    Both shapes are cut into matching runs with equal products, so that untouched dimensions stay as they are.
+    """
+    result: list[Coordinate] = []
+    for ours, theirs in _runs(shape, source):
+        if len(ours) == 1 and len(theirs) == 1:
+            result.append(coordinates[ours[0]])
+            continue
+        flat = linear(tuple(coordinates[i] for i in ours), tuple(shape[i] for i in ours))
+        real = [position for position in theirs if not sizes.is_one(source[position])]
+        run: dict[int, Coordinate] = {}
+        for position in reversed(real[1:]):
+            flat, run[position] = flat.split(source[position])
+        if real:
+            run[real[0]] = flat
+        result += [run.get(position, Coordinate()) for position in theirs]
+    return tuple(result)
+
+
+def _runs(shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> list[tuple[list[int], list[int]]]:
+    runs: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(shape) or j < len(source):
+        ours, theirs = [], []
+        left: Dim = 1
+        right: Dim = 1
+        while True:
+            if ours and theirs and sizes.same(left, right):
+                break
+            if not ours and i < len(shape):
+                ours.append(i)
+                left, i = shape[i], i + 1
+            elif not theirs and j < len(source):
+                theirs.append(j)
+                right, j = source[j], j + 1
+            elif i < len(shape) and (j >= len(source) or _smaller(left, right)):
+                ours.append(i)
+                left, i = sizes.tidy(left * shape[i]), i + 1
+            elif j < len(source):
+                theirs.append(j)
+                right, j = sizes.tidy(right * source[j]), j + 1
+            else:
+                break
+        runs.append((ours, theirs))
+    return runs
+
+
+def _smaller(left: Dim, right: Dim) -> bool:
+    """Which side to extend: the one that still divides the other."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left < right
+    return sizes.divide(right, left) is not None

@@ -1,0 +1,1 @@
+"""Kernel templates: one file each. Each turns a planned kernel into CUDA text."""

@@ -1,0 +1,358 @@
+"""Convolutions on the tensor cores whose ending holds the rest of the chain in registers.
+
+`conv_kernel` turns a `Conv`, an `Ending` and a `Tile` into CUDA text: a pure function of frozen data.
+
+The convolution is an implicit product, channels × positions: m16n8k8 TF32 fragments with 16 output channels as rows, 8
+positions as columns and 8 input channels as depth, one product for each tap of the kernel. Input tiles lie in shared
+memory as they lie in the tensor ([channel][row][column]), two stages deep, copied asynchronously; weights lie in
+the order the tensor cores read them, 16 bytes a lane. A block walks over the tiles of one slice of one sample, so
+that per-sample values are prepared once and the next tile is copied while this one is multiplied.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from string import Template
+from textwrap import indent
+
+from fusewright.kernels.conv_ending import ending_text
+from fusewright.kernels.conv_layout import Layout, layout, refusal
+from fusewright.kernels.conv_spec import (
+    IDENTITY,
+    Body,
+    Conv,
+    Ending,
+    KernelText,
+    OverChannels,
+    OverPositions,
+    Pointwise,
+    Table,
+    Tile,
+    Window,
+)
+from fusewright.kernels.conv_tiles import candidate_tiles, fits, predicted_ms
+
+__all__ = [
+    "IDENTITY", "Body", "Conv", "Ending", "KernelText", "OverChannels", "OverPositions", "Pointwise", "Table", "Tile",
+    "Window", "candidate_tiles", "conv_kernel", "fits", "predicted_ms",
+]  # fmt: skip
+
+HERE = Path(__file__).parent
+TEMPLATE = Template((HERE / "conv.cuh").read_text())
+SUPPORT = (HERE / "conv_support.cuh").read_text()
+RESIDENT_BLOCKS = 132  # multiprocessors of an H200: a grid of this many blocks × blocks_per_sm is one full wave
+
+
+def conv_kernel(name: str, conv: Conv, ending: Ending, tile: Tile | None = None, comment: str = "") -> KernelText:
+    """The CUDA text of one convolution kernel and its launcher.
+
+    >>> conv_kernel("k", Conv(2, 8, 64, (3, 3), (1, 1), (0, 0), (1, 1)), Ending()).launcher_args[0]
+    ('const float*', 'input')
+    """
+    tile = tile or candidate_tiles(conv, ending)[0]
+    shape = layout(conv, ending, tile)
+    reason = refusal(shape, ending)
+    if reason:
+        raise ValueError(f"{name}: {reason}")
+    finished = ending_text(shape, ending)
+    source = TEMPLATE.substitute(
+        name=name,
+        comment=comment or describe(conv, ending),
+        constants=constants(shape),
+        parameters=parameters(conv, ending),
+        **staging(shape),
+        **prologue(shape, ending),
+        state=indent(finished.state + ("__syncthreads();  // the tables are complete\n" if shape.tables else ""), "  "),
+        finish=indent(finished.finish, "      "),
+        conclude=indent(finished.conclude, "  "),
+        launcher=launcher(name, shape, ending),
+    )
+    return KernelText(
+        name=name,
+        source=tidy(source),
+        support=SUPPORT,
+        launcher_args=launcher_args(shape, ending),
+        workspace={} if tile.resident else {"packed": str(shape.packed_floats)},
+        slices=slices_expression(shape) if isinstance(ending.reduce, OverPositions) else None,
+        smem=4 * shape.shared_words,
+        tile=tile,
+    )
+
+
+def describe(conv: Conv, ending: Ending) -> str:
+    taps = "×".join(map(str, conv.kernel))
+    kind = "transposed convolution" if conv.transposed else "convolution"
+    return f"// {conv.dims}-d {kind}, {taps}, {conv.in_channels} -> {conv.out_channels} channels, and what follows it."
+
+
+def tidy(source: str) -> str:
+    """Drop the lines that a placeholder left empty."""
+    lines = [line.rstrip() for line in source.splitlines()]
+    kept = [a for a, b in zip(lines, [*lines[1:], "end"]) if a or (b and b[0] not in " }#")]
+    return "\n".join(kept).strip("\n") + "\n"
+
+
+def constants(shape: Layout) -> str:
+    conv, tile = shape.conv, shape.tile
+    (td, th, tw), (rd, rh, _), (pd, ph, pw) = shape.tile_sizes, shape.rows, shape.window
+    (fd, fh, fw), (wd, wh, ww) = tile.fragments, tile.warps
+    window_rows = (fh - 1) * conv.stride[1] + (shape.kernel_rows_together - 1) * conv.dilation[1] + 1
+
+    def axes(name: str, values: tuple[int, ...]) -> str:
+        return ", ".join(f"{name}_{axis} = {value}" for axis, value in zip("DHW", values))
+
+    def line(text: str, comment: str = "") -> str:
+        return f"constexpr int {text};" + (f"  // {comment}" if comment else "")
+
+    lines = [
+        line(f"IN_CHANNELS = {conv.in_channels}, OUT_CHANNELS = {conv.out_channels}"),
+        line(f"GROUP_IN = {shape.group_in}, GROUP_OUT = {shape.group_out}", "channels of one group"),
+        line(axes("KERNEL", conv.kernel)),
+        line(axes("STRIDE", conv.stride)),
+        line(axes("DILATION", conv.dilation)),
+        line(axes("HALO", conv.halo), "zeros in front of the input"),
+        "",
+        line(f"WARPS_C = {tile.warps_c}, {axes('WARPS', (wd, wh, ww))}", "warps of a block over channels and positions"),
+        line(f"CHANNEL_TILES = {tile.channel_tiles}", "of 16 channels, in a warp"),
+        line(axes("FRAGMENTS", (fd, fh, fw)), "of 8 positions, in a warp"),
+        line(f"FRAGMENTS = {shape.fragments}, REPEATS = {tile.repeats}"),
+        line(f"THREADS = {tile.threads}, BLOCKS_PER_SM = {tile.blocks_per_sm}"),
+        line(f"LANE_CHANNELS = {2 * tile.channel_tiles}, BLOCK_TILES = {tile.channel_tiles * tile.warps_c}"),
+        line(f"BLOCK_CHANNELS = {shape.block_channels}, GROUP_BLOCKS = {shape.group_blocks}"),
+        line(axes("TILE", (td, th, tw)), "output positions of a block"),
+        line(axes("OUT_TILE", (td // pd, th // ph, tw // pw)), "and what is left of them after the pool"),
+        line(f"HELD = {shape.held[0] * shape.held[1] * shape.held[2]}, PAIR = {shape.pair}",
+             "fragments and neighbours a lane holds then"),
+        line(f"INTERLEAVE = {shape.interleave}", "fragments that take turns along a row"),
+        "",
+        line(f"CHUNK = {tile.chunk}, CHUNKS = {shape.chunks}", "input channels a stage"),
+        line(f"PART_COLUMNS = {shape.part_columns}, PARTS = {shape.parts}", "columns of the kernel a step"),
+        line(f"KERNEL_ROWS_TOGETHER = {shape.kernel_rows_together}, WINDOW_ROWS = {window_rows}"),
+        line(f"ROWS_D = {rd}, ROWS_H = {rh}", "input rows of a tile"),
+        line(f"LEAD = {shape.lead}, PITCH = {shape.pitch}", "columns before the first, words of a row"),
+        line(f"PLANE = {shape.plane}", "words of a channel, padded so that no bank is met twice"),
+        line("INPUT_STAGE = CHUNK * PLANE"),
+        line("WEIGHT_STAGE = CHUNK / 8 * PART_COLUMNS * KERNEL_H * BLOCK_TILES * 128"),
+        line(f"ITEM_CHANNELS = {shape.item_channels}", "channels a thread copies from one place"),
+        line(f"SHARED_BYTES = {4 * shape.shared_words}"),
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def size_names(conv: Conv) -> tuple[str, ...]:
+    return ("in_d", "in_h", "in_w")[3 - conv.dims :]
+
+
+def extra_params(ending: Ending) -> tuple[tuple[str, str], ...]:
+    """The bodies' parameters, each once."""
+    return tuple(dict.fromkeys(param for body in ending.bodies for param in body.params))
+
+
+def outputs(ending: Ending) -> tuple[tuple[str, str], ...]:
+    if isinstance(ending.reduce, OverPositions):
+        return ((f"{ending.reduce.accumulator}* __restrict__", "partials"),)
+    return (("float* __restrict__", "out"),)
+
+
+def parameters(conv: Conv, ending: Ending) -> str:
+    bias = (("const float* __restrict__", "bias"),) if conv.bias else ()
+    tensors = (("const float* __restrict__", "input"), ("const float* __restrict__", "weight"), *bias)
+    sizes = tuple(("int", name) for name in ("in_d", "in_h", "in_w", "slices"))
+    return ", ".join(f"{kind} {name}" for kind, name in (*tensors, *extra_params(ending), *outputs(ending), *sizes))
+
+
+def staging(shape: Layout) -> dict[str, str]:
+    """The pieces that differ by where weights live and where the input is rounded."""
+    tile, conv = shape.tile, shape.conv
+    taps = "(kd * KERNEL_H + kh) * KERNEL_W + kw"
+    if conv.transposed:
+        at = ("weight[((long long)(group * GROUP_IN + in) * GROUP_OUT + out) * (KERNEL_D * KERNEL_H * KERNEL_W) +"
+              " (KERNEL_D * KERNEL_H * KERNEL_W - 1) - (" + taps + ")]")  # fmt: skip
+    else:
+        at = f"weight[((long long)(group * GROUP_OUT + out) * GROUP_IN + in) * (KERNEL_D * KERNEL_H * KERNEL_W) + {taps}]"
+    load = "__float_as_uint({})" if tile.round_in_place else "to_tf32({})"
+    pieces = {
+        "weight_at": at,
+        "load_low": load.format("at[0]"),
+        "load_high": load.format("at[4 * PLANE]"),
+        "round_staged": ROUND_STAGED if tile.round_in_place else "",
+        # a share copied during one step is rounded at the start of the next, before its barrier
+        "round_call": indent(ROUND_CALL, " " * 12) if tile.round_in_place else "",
+        "flip_after_chunk": "buffer ^= 1;" if tile.repeats == 1 else "",
+        "flip_after_tile": "" if tile.repeats == 1 else "buffer ^= 1;",
+        "group_first_input": "0" if conv.groups == 1 else "int(blockIdx.y) / GROUP_BLOCKS * GROUP_IN",
+        "channel_origin": channel_origin(shape),
+        "pack_kernel": "",
+        "stage_weight": "",
+        "first_weight": "",
+        "next_weight": "",
+        "weight_buffer": "0",
+        "flip_weight": "",
+    }  # fmt: skip
+    if tile.resident:
+        pieces["weight_buffer"] = "0" if shape.chunks == 1 else "chunk * (WEIGHT_STAGE / 4)"
+        pieces["first_weight"] = indent(PACK_IN_KERNEL, "    ")
+    else:
+        pieces["pack_kernel"] = PACK_KERNEL
+        pieces["stage_weight"] = indent(STAGE_WEIGHT, "  ")
+        pieces["first_weight"] = "    stage_weight(0, 0);"
+        pieces["next_weight"] = indent(NEXT_WEIGHT, " " * 12)
+        pieces["weight_buffer"] = "weight_buffer * (WEIGHT_STAGE / 4)"
+        pieces["flip_weight"] = "          weight_buffer ^= 1;"
+    return pieces
+
+
+ROUND_STAGED = """
+// Rounds to TF32 what this thread itself has copied.
+template <int VECTOR>
+__device__ __forceinline__ void round_staged(float* stage, int part) {
+  for_places<VECTOR>(part, [&](int channel, int row, int column) {
+    float* at = stage + channel * PLANE + row * PITCH + column;
+#pragma unroll
+    for (int k = 0; k < ITEM_CHANNELS; ++k)
+#pragma unroll
+      for (int word = 0; word < VECTOR; ++word)
+        at[k * PLANE + word] = __uint_as_float(to_tf32(at[k * PLANE + word]));
+  });
+}
+"""
+ROUND_CALL = """\
+if (tile == first && chunk == 0 && part == 0) {
+  for (int share = 0; share < PARTS; ++share) round_staged<VECTOR>(input_stages, share);
+} else {
+  round_staged<VECTOR>(input_stages + (part > 0 ? buffer ^ 1 : buffer) * INPUT_STAGE, part > 0 ? part - 1 : PARTS - 1);
+}"""
+PACK_IN_KERNEL = """\
+for (int i = threadIdx.x; i < CHUNKS * WEIGHT_STAGE; i += THREADS)
+  weight_stages[i] = __uint_as_float(to_tf32(ordered_weight(weight, blockIdx.y, i)));"""
+PACK_KERNEL = """
+// Rounds the weights to TF32 and orders them; `kernel` reads them so.
+__global__ void pack(const float* __restrict__ weight, float* __restrict__ packed) {
+  constexpr int BLOCK_WEIGHTS = CHUNKS * PARTS * WEIGHT_STAGE;
+  const int i = blockIdx.x * 256 + threadIdx.x, block = blockIdx.y;
+  if (i < BLOCK_WEIGHTS)
+    packed[(long long)block * BLOCK_WEIGHTS + i] = __uint_as_float(to_tf32(ordered_weight(weight, block, i)));
+}
+"""
+STAGE_WEIGHT = """\
+const float* const block_weight = weight + (long long)blockIdx.y * CHUNKS * PARTS * WEIGHT_STAGE;
+int weight_buffer = 0;
+auto stage_weight = [&](int step, int to) {
+  for (int i = 4 * threadIdx.x; i < WEIGHT_STAGE; i += 4 * THREADS)
+    cp_async<16>(weight_stages + to * WEIGHT_STAGE + i, block_weight + step * WEIGHT_STAGE + i, true);
+};"""
+NEXT_WEIGHT = """\
+const int step = chunk * PARTS + part, next_step = step + 1 == CHUNKS * PARTS ? 0 : step + 1;
+if (next_step > 0 || next_tile < last) stage_weight(next_step, weight_buffer ^ 1);"""
+
+
+def channel_origin(shape: Layout) -> str:
+    if shape.channel_blocks == 1:
+        return f"  constexpr int channel0 = 0, channel_end = {shape.conv.out_channels};"
+    return (
+        "  const int block_group = int(blockIdx.y) / GROUP_BLOCKS;\n"
+        "  const int channel0 = block_group * GROUP_OUT + int(blockIdx.y) % GROUP_BLOCKS * BLOCK_CHANNELS;\n"
+        "  const int channel_end = (block_group + 1) * GROUP_OUT;"
+    )
+
+
+def out_size(shape: Layout, axis: int) -> str:
+    """The convolution's output size along an axis, as C text over in_*."""
+    conv = shape.conv
+    size = ("in_d", "in_h", "in_w")[axis]
+    reach = conv.dilation[axis] * (conv.kernel[axis] - 1) + 1 - 2 * conv.halo[axis]
+    span = size if reach == 0 else f"({size} - {reach})" if reach > 0 else f"({size} + {-reach})"
+    return f"{span} / {conv.stride[axis]} + 1" if conv.stride[axis] > 1 else f"{span} + 1"
+
+
+def prologue(shape: Layout, ending: Ending) -> dict[str, str]:
+    sizes = [f"  const int conv_d = {out_size(shape, 0)}, conv_h = {out_size(shape, 1)}, conv_w = {out_size(shape, 2)};"]
+    pooled = [f"out_{a} = conv_{a}" + (f" / {p}" if p > 1 else "") for a, p in zip("dhw", shape.window)]
+    sizes += [f"  const int {', '.join(pooled)};"]
+    tables = [table for body in ending.bodies for table in body.tables]
+    bias = (Table("bias_of", "bias[c]"),) if shape.conv.bias else ()
+    base = "weight_stages + " + ("CHUNKS" if shape.tile.resident else "2") + " * WEIGHT_STAGE"
+    shared, compute = [], []
+    for k, table in enumerate((*bias, *tables)):
+        shared.append(f"  float* const {table.name} = {base} + {k} * BLOCK_CHANNELS;")
+        compute += [*table.statements, f"{table.name}[local] = {table.value};"]
+    if shape.scratch_words:
+        shared.append(f"  float* const scratch_words = {base} + {shape.tables} * BLOCK_CHANNELS;")
+    setup = ["  " + s for body in ending.bodies for s in body.setup]
+    if compute:
+        last = "" if shape.whole_channels else "min({}, channel_end - 1)"
+        channel = last.format("channel0 + local") if last else "channel0 + local"
+        setup.append("  for (int local = threadIdx.x; local < BLOCK_CHANNELS; local += THREADS) {")
+        setup.append(f"    const int c = {channel};")
+        setup += ["    " + s for s in compute] + ["  }"]
+    start = ("bias_of[lane_channel + 16 * tile_c + r / 2 * 8]" if shape.conv.bias else "0.0f")
+    initialise = f"""\
+#pragma unroll
+      for (int tile_c = 0; tile_c < CHANNEL_TILES; ++tile_c)
+#pragma unroll
+        for (int f = 0; f < FRAGMENTS; ++f)
+#pragma unroll
+          for (int r = 0; r < 4; ++r) acc[tile_c][f][r] = {start};"""
+    return {
+        "out_sizes": "\n".join(sizes),
+        "shared_tables": "\n".join(shared),
+        "setup": "\n".join(setup),
+        "initialise": initialise,
+    }
+
+
+def slices_expression(shape: Layout) -> str:
+    blocks = RESIDENT_BLOCKS * shape.tile.blocks_per_sm
+    return f"max(1, {blocks} // (batch * {shape.channel_blocks}))"
+
+
+def launcher_args(shape: Layout, ending: Ending) -> tuple[tuple[str, str], ...]:
+    bias = (("const float*", "bias"),) if shape.conv.bias else ()
+    packed = () if shape.tile.resident else (("float*", "packed"),)
+    plain = tuple((kind.replace(" __restrict__", ""), name) for kind, name in (*extra_params(ending), *outputs(ending)))
+    pointers = tuple(p for p in plain if p[0].endswith("*"))
+    scalars = tuple(p for p in plain if not p[0].endswith("*"))
+    sizes = ("batch", *size_names(shape.conv))
+    slices = ("slices",) if isinstance(ending.reduce, OverPositions) else ()
+    return (
+        ("const float*", "input"), ("const float*", "weight"), *bias, *pointers, *packed,
+        *(("long long", name) for _, name in scalars),
+        *(("long long", name) for name in (*sizes, *slices)),
+    )  # fmt: skip
+
+
+def launcher(name: str, shape: Layout, ending: Ending) -> str:
+    args = ", ".join(f"{kind} {arg}" for kind, arg in launcher_args(shape, ending))
+    conv, tile = shape.conv, shape.tile
+    weight = "weight" if tile.resident else "packed"
+    handed = ["input", weight, *(["bias"] if conv.bias else [])]
+    handed += [f"({kind})({arg})" if not kind.endswith(("*", "__restrict__")) else arg for kind, arg in extra_params(ending)]
+    handed += [arg for _, arg in outputs(ending)]
+    handed += [f"int({size})" for size in ("in_d", "in_h", "in_w")] + ["int(slices)"]
+    lines = [f'extern "C" const char* {name}({args}, void* stream) {{', f"  using namespace {name}_detail;"]
+    missing = [size for size in ("in_d", "in_h", "in_w") if size not in size_names(conv)]
+    if missing:
+        lines.append("  const long long " + ", ".join(f"{size} = 1" for size in missing) + ";")
+    if not isinstance(ending.reduce, OverPositions):
+        for axis, letter in enumerate("dhw"):
+            size = out_size(shape, axis)
+            pooled = f"({size}) / {shape.window[axis]}" if shape.window[axis] > 1 else size
+            lines.append(f"  const long long out_{letter} = {pooled};")
+        tiles = " * ".join(f"((out_{a} + OUT_TILE_{a.upper()} - 1) / OUT_TILE_{a.upper()})" for a in "dhw")
+        blocks = RESIDENT_BLOCKS * tile.blocks_per_sm
+        lines.append(f"  const long long tiles = {tiles};")
+        lines.append(f"  const long long wanted = {blocks} / (batch * {shape.channel_blocks});  // blocks for each sample")
+        lines.append("  const long long slices = wanted < 1 ? 1 : wanted < tiles ? wanted : tiles;")
+    if not tile.resident:
+        lines.append(
+            f"  pack<<<dim3((CHUNKS * PARTS * WEIGHT_STAGE + 255) / 256, {shape.channel_blocks}), 256, 0,"
+            " (cudaStream_t)stream>>>(weight, packed);"
+        )
+    lines.append(f"  const dim3 grid((unsigned)(batch * slices), {shape.channel_blocks});")
+    call = ", ".join(handed)
+    for vector, condition in ((4, "in_w % 4 == 0 && (size_t)input % 16 == 0"), (1, None)):
+        lines.append(f"  if ({condition}) {{" if condition else "  } else {")
+        lines.append(f"    cudaFuncSetAttribute(kernel<{vector}>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);")
+        lines.append(f"    kernel<{vector}><<<grid, THREADS, SHARED_BYTES, (cudaStream_t)stream>>>({call});")
+    lines += ["  }", "  return launch_error();", "}"]
+    return "\n".join(lines)

@@ -1,0 +1,343 @@
+"""The text of an ending: what a warp does with its accumulators once a tile is multiplied.
+
+A lane holds LANE_CHANNELS channels (8 apart) of FRAGMENTS × 2 positions in `acc`; after a pool, of HELD × PAIR
+positions in `pooled`. Loops stay loops in the emitted text; `#pragma unroll` keeps every array in registers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from textwrap import dedent, indent
+
+from fusewright.kernels.conv_layout import Layout
+from fusewright.kernels.conv_spec import Body, Ending, OverChannels, OverPositions
+
+ACCUMULATED = "acc[i / 2][f][i % 2 * 2 + e]"
+POOLED = "pooled[i][f][e]"
+
+
+@dataclass(frozen=True)
+class EndingText:
+    state: str = ""  # before the loop over tiles
+    finish: str = ""  # after each tile, in every warp
+    conclude: str = ""  # after the last tile
+
+
+def block(text: str, depth: int = 0) -> str:
+    return indent(dedent(text).strip("\n"), "  " * depth) + "\n"
+
+
+def uses(text: str, name: str) -> bool:
+    return re.search(rf"\b{name}\b", text) is not None
+
+
+def positions(shape: Layout, pooled: bool) -> dict[str, str]:
+    """Where element (f, e) of a lane lies, in the convolution's output or in the pool's."""
+    _, fh, fw = shape.held if pooled else shape.tile.fragments
+    pd, ph, pw = shape.window if pooled else (1, 1, 1)
+    run = 1 if pooled else shape.interleave
+    lane = "quad" if pooled and shape.pair == 1 else "2 * quad + e"
+    fragment = "f" if fw == 1 else f"f % {fw}"
+    step = 4 if pooled and shape.pair == 1 else 8
+    if run == 1:
+        column = lane if fw == 1 else f"{fragment} * {step} + {lane}"
+    else:
+        column = f"{fragment} / {run} * {8 * run} + ({lane}) * {run} + {fragment} % {run}"
+    return {
+        "d": f"{'d0' if pd == 1 else f'd0 / {pd}'} + f / {fh * fw}",
+        "h": f"{'h0' if ph == 1 else f'h0 / {ph}'} + f / {fw} % {fh}",
+        "w": f"{'w0' if pw == 1 else f'w0 / {pw}'} + {column}",
+    }
+
+
+def pointwise(shape: Layout, body: Body, value: str, pooled: bool, inside: bool = True) -> str:
+    """Apply a body to every element a lane holds. Outside the tensor it sees the nearest element's position."""
+    names = ("d", "h", "w")[3 - shape.conv.dims :]
+    statements, result = body.element("value", "n", "c", names)
+    if not statements and result == "value":
+        return ""
+    text = "\n".join([*statements, result])
+    fragments, pair = ("HELD", "PAIR") if pooled else ("FRAGMENTS", "2")
+    where = positions(shape, pooled)
+    prefix = "out" if pooled else "conv"
+    lines = [f"const int {k} = min({where[k]}, {prefix}_{k} - 1);" for k in names if uses(text, k)]
+    channel = "channel0 + lane_channel + 8 * i"
+    if not shape.whole_channels:
+        channel = f"min({channel}, channel_end - 1)"
+    header = f"const int c = {channel};\n" if uses(text, "c") else ""
+    inner = "\n".join([*lines, f"const float value = {value};", *statements, f"{value} = {result};"])
+    return each_element(inner, fragments, pair, header)
+
+
+def each_element(inner: str, fragments: str, pair: str, header: str = "") -> str:
+    e = f"for (int e = 0; e < {pair}; ++e)"
+    return (
+        "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i) {\n"
+        + indent(header, "  ")
+        + f"#pragma unroll\n  for (int f = 0; f < {fragments}; ++f)\n#pragma unroll\n    {e} {{\n"
+        + indent(inner.rstrip("\n"), "      ")
+        + "\n    }\n}\n"
+    )
+
+
+def pool(shape: Layout, kind: str) -> str:
+    """Join each window's elements; all of them are in one lane."""
+    pd, ph, pw = shape.window
+    fd, fh, fw = shape.tile.fragments
+    _, hh, hw = shape.held
+    across = shape.interleave  # window columns in neighbouring fragments
+    inside = 2 if shape.pair == 1 else 1  # window columns in the lane's own pair
+    count = pd * ph * pw
+    register = (
+        f"acc[i / 2][((f / {hh * hw} * {pd} + k / {ph * across}) * {fh} + f / {hw} % {hh} * {ph} + k / {across} % {ph}) * {fw}"
+        f" + f % {hw} * {across} + k % {across}][i % 2 * 2 + {'pair' if inside == 2 else 'e'}]"
+    )
+    start, join = ("-INFINITY", "max_or_nan(joined, {x})") if kind == "max" else ("0.0f", "joined + {x}")
+    lines = [f"float joined = {start};", "#pragma unroll", f"for (int k = 0; k < {pd * ph * across}; ++k)"]
+    if inside == 2:
+        lines += ["#pragma unroll", "  for (int pair = 0; pair < 2; ++pair)"]
+    lines += [f"    joined = {join.format(x=register)};"]
+    lines += [f"{POOLED} = joined" + (";" if kind == "max" else f" * (1.0f / {count}.0f);")]
+    return "float pooled[LANE_CHANNELS][HELD][PAIR];\n" + each_element("\n".join(lines), "HELD", "PAIR")
+
+
+def store_elements(shape: Layout, value: str) -> str:
+    where = positions(shape, True)
+    guard = "" if shape.whole_channels else "if (c < channel_end)"
+    first = value.replace("[e]", "[0]").replace("+ e]", "+ 0]")
+    second = value.replace("[e]", "[1]").replace("+ e]", "+ 1]")
+    body = dedent(f"""
+        const int d = {where["d"]}, h = {where["h"]}, w = {where["w"].replace("+ e", "").rstrip()};
+        if (d < out_d && h < out_h && w < out_w) {{
+          float* const at = out + ((((long long)n * OUT_CHANNELS + c) * out_d + d) * out_h + h) * out_w + w;
+          """).strip("\n")
+    if shape.pair == 1:
+        body += f"*at = {first};\n}}"
+    else:
+        body += dedent(f"""
+          if (out_w % 2 == 0) {{
+            *reinterpret_cast<float2*>(at) = make_float2({first}, {second});
+          }} else {{
+            at[0] = {first};
+            if (w + 1 < out_w) at[1] = {second};
+          }}
+        """).strip() + "\n}"
+    return (
+        "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i) {\n"
+        "  const int c = channel0 + lane_channel + 8 * i;\n"
+        + (f"  {guard}\n" if guard else "")
+        + "#pragma unroll\n  for (int f = 0; f < HELD; ++f) {\n"
+        + indent(body, "    ")
+        + "\n  }\n}\n"
+    )
+
+
+def lane_total(shape: Layout, reduce: OverChannels, value: str) -> str:
+    """total[p]: the accumulator over the lane's own channels for its position p = f × PAIR + e."""
+    real = "" if shape.whole_channels else "if (channel0 + lane_channel + 8 * i < channel_end) "
+    each = f"#pragma unroll\n    for (int i = 0; i < LANE_CHANNELS; ++i) {real}"
+    if reduce.accumulator != "LogSumExp":
+        inner = f"{each}total[f * PAIR + e].add({value});"
+    elif reduce.bounded:
+        inner = f"{each}total[f * PAIR + e].add(exp2_fast({value} * LOG2_E));"
+    else:
+        # two passes over registers: one exponential an element, and no branch
+        inner = (
+            f"float largest = -INFINITY, sum = 0.0f;\n{each}largest = fmaxf(largest, {value});\n"
+            "    const float shift = fabsf(largest) < INFINITY ? largest * LOG2_E : 0.0f;\n"
+            f"{each}sum += exp2_fast(fmaf({value}, LOG2_E, -shift));\n"
+            "    total[f * PAIR + e].m = largest;\n    total[f * PAIR + e].s = sum;"
+        )
+    return (
+        f"{accumulator(reduce)} total[HELD * PAIR];\n#pragma unroll\nfor (int f = 0; f < HELD; ++f)\n#pragma unroll\n"
+        "  for (int e = 0; e < PAIR; ++e) {\n    " + inner + "\n  }\n"
+    )
+
+
+def accumulator(reduce: OverChannels) -> str:
+    bounded = reduce.accumulator == "LogSumExp" and reduce.bounded
+    return "Sum" if bounded else reduce.accumulator
+
+
+def rows(shape: Layout, ending: Ending, reduce: OverChannels, value: str) -> str:
+    """Reduce over channels and write one value a position."""
+    held = shape.held[0] * shape.held[1] * shape.held[2] * shape.pair
+    text = lane_total(shape, reduce, value)
+    text += "int position = 0;  // the first position that is whole in this lane\n"
+    count, shared = held, 0
+    for mask in (16, 8, 4):
+        if count % 2 == 0:
+            text += f"position += keep_half<{count}>(total, lane, {mask});\n"
+            count //= 2
+        else:
+            loop = "#pragma unroll\n" + f"for (int k = 0; k < {count}; ++k) " if count > 1 else ""
+            text += loop + f"total[{'k' if count > 1 else 0}].merge(shuffle_xor(total[{'k' if count > 1 else 0}], {mask}));\n"
+            shared |= mask
+    own = f"(lane & {shared}) == 0" if shared else "true"
+    if shape.tile.warps_c > 1:
+        text += across_warps(shape, reduce, held, count, own)
+        own = f"{own} && warp_c == 0" if shared else "warp_c == 0"
+    where = positions(shape, True)
+    f, e = ("p / PAIR", "p % PAIR") if shape.pair == 2 else ("p", "0")
+    decode = {k: re.sub(r"\be\b", "e", v) for k, v in where.items()}
+    names = ("d", "h", "w")[3 - shape.conv.dims :]
+    total = "total[k]" if count > 1 else "total[0]"
+    reduced = f"logf({total}.result())" if reduce.accumulator == "LogSumExp" and reduce.bounded else f"{total}.result()"
+    statements, result = ending.after.element("value", "n", "0", names)
+    inner = [f"const int p = position{' + k' if count > 1 else ''}, f = {f}"]
+    inner[0] += f", e = {e};" if uses(decode["w"], "e") else ";"
+    inner += [f"const int d = {decode['d']}, h = {decode['h']}, w = {decode['w']};"]
+    condition = "d < out_d && h < out_h && w < out_w" + (f" && {own}" if own != "true" else "")
+    inner += [f"if ({condition}) {{", f"  const float value = {reduced};", *("  " + s for s in statements)]
+    inner += [f"  out[(((long long)n * out_d + d) * out_h + h) * out_w + w] = {result};", "}"]
+    body = indent("\n".join(inner), "  ")
+    if count > 1:
+        return text + f"#pragma unroll\nfor (int k = 0; k < {count}; ++k) {{\n{body}\n}}\n"
+    return text + "{\n" + body + "\n}\n"
+
+
+def across_warps(shape: Layout, reduce: OverChannels, held: int, count: int, own: str) -> str:
+    """Merge the totals of the warps that hold other channels of the same positions, in a fixed order."""
+    name = accumulator(reduce)
+    index = f"((warp / WARPS_C * WARPS_C + {{c}}) * 4 + quad) * {held} + position + k"
+    return (
+        f"{name}* const scratch = reinterpret_cast<{name}*>(scratch_words);\n"
+        f"#pragma unroll\nfor (int k = 0; k < {count}; ++k)\n  if ({own}) scratch[{index.format(c='warp_c')}] = total[k];\n"
+        "__syncthreads();\n"
+        f"#pragma unroll\nfor (int k = 0; k < {count}; ++k) {{\n"
+        f"  total[k] = scratch[{index.format(c='0')}];\n"
+        f"  for (int other = 1; other < WARPS_C; ++other) total[k].merge(scratch[{index.format(c='other')}]);\n}}\n"
+    )
+
+
+def softmax_like(shape: Layout, ending: Ending, reduce: OverChannels, value: str) -> str:
+    """Reduce over channels, then let `after` see every element together with its position's total."""
+    held = shape.held[0] * shape.held[1] * shape.held[2] * shape.pair
+    text = lane_total(shape, reduce, value)
+    text += (
+        "#pragma unroll\nfor (int k = 0; k < HELD * PAIR; ++k)\n#pragma unroll\n"
+        "  for (int mask = 4; mask < 32; mask *= 2) total[k].merge(shuffle_xor(total[k], mask));\n"
+    )
+    if shape.tile.warps_c > 1:
+        text += "const int position = 0;\n" + across_warps(shape, reduce, held, held, "group == 0")
+    names = ("d", "h", "w")[3 - shape.conv.dims :]
+    statements, result = ending.after.element("value", "n", "c", names)
+    rename = {"total": "total[f * PAIR + e]"}
+    statements = [re.sub(r"\btotal\b", rename["total"], s) for s in statements]
+    result = re.sub(r"\btotal\b", rename["total"], result)
+    lines = [f"const float value = {value};", *statements, f"{value} = {result};"]
+    joined = "\n".join(lines)
+    where = positions(shape, True)
+    needed = [f"const int {k} = min({where[k]}, out_{k} - 1);" for k in names if uses(joined, k)]
+    channel = "channel0 + lane_channel + 8 * i"
+    header = f"const int c = {channel};\n" if uses(joined, "c") else ""
+    text += each_element("\n".join([*needed, *lines]), "HELD", "PAIR", header)
+    return text + store_elements(shape, value)
+
+
+def moments_of_tile(shape: Layout, value: str) -> str:
+    """Merge the tile into each channel's running moments: the tile's own mean, squared deviations from it, then
+    Chan's formula. Every channel of a lane has the same count."""
+    where = positions(shape, True)
+    inside = f"{where['d']} < out_d && {where['h']} < out_h && {where['w']} < out_w"
+    pick = value
+    return dedent(f"""
+        const bool whole = d0{" / %d" % shape.window[0] if shape.window[0] > 1 else ""} + {shape.held[0]} <= out_d && \
+h0{" / %d" % shape.window[1] if shape.window[1] > 1 else ""} + {shape.held[1]} <= out_h && \
+w0{" / %d" % shape.window[2] if shape.window[2] > 1 else ""} + {shape.held[2] * (8 if shape.pair == 2 else 4)} <= out_w;
+        auto add_tile = [&](auto inside, float added) {{
+          const float share = added / (count + added), inverse = 1.0f / added;
+        #pragma unroll
+          for (int i = 0; i < LANE_CHANNELS; ++i) {{
+            float sum = 0.0f, squares = 0.0f;
+        #pragma unroll
+            for (int f = 0; f < HELD; ++f)
+        #pragma unroll
+              for (int e = 0; e < PAIR; ++e) sum += inside(f, e) ? {pick} : 0.0f;
+            const float centre = sum * inverse;
+        #pragma unroll
+            for (int f = 0; f < HELD; ++f)
+        #pragma unroll
+              for (int e = 0; e < PAIR; ++e) {{
+                const float off = inside(f, e) ? {pick} - centre : 0.0f;
+                squares += off * off;
+              }}
+            const float apart = centre - mean[i];
+            mean[i] += apart * share;
+            m2[i] += squares + apart * apart * (count * share);
+          }}
+          count += added;
+        }};
+        if (whole) {{
+          add_tile([](int, int) {{ return true; }}, float(HELD * PAIR));
+        }} else {{
+          const auto inside = [&](int f, int e) {{ return {inside}; }};
+          int added = 0;
+        #pragma unroll
+          for (int f = 0; f < HELD; ++f)
+        #pragma unroll
+            for (int e = 0; e < PAIR; ++e) added += inside(f, e);
+          if (added > 0) add_tile(inside, float(added));
+        }}
+    """).strip("\n") + "\n"
+
+
+def accumulate_tile(shape: Layout, value: str) -> str:
+    where = positions(shape, True)
+    inner = (
+        f"const bool inside = {where['d']} < out_d && {where['h']} < out_h && {where['w']} < out_w;\n"
+        f"if (inside) total[i].add({value});"
+    )
+    return each_element(inner, "HELD", "PAIR")
+
+
+def partials(shape: Layout, reduce: OverPositions) -> str:
+    """Merge the lanes and warps that hold other positions of a channel, in a fixed order, and write the partial."""
+    name = reduce.accumulator
+    gather = "const Moments total_i{count, mean[i], m2[i]};\n    %s total = total_i;" % name
+    if name != "Moments":
+        gather = f"{name} total = total_lane[i];"
+    return dedent(f"""
+        {name}* const scratch = reinterpret_cast<{name}*>(scratch_words);  // [warps of positions][BLOCK_CHANNELS]
+        #pragma unroll
+        for (int i = 0; i < LANE_CHANNELS; ++i) {{
+          {gather}
+          total.merge(shuffle_xor(total, 1));
+          total.merge(shuffle_xor(total, 2));
+          if (quad == 0) scratch[warp / WARPS_C * BLOCK_CHANNELS + lane_channel + 8 * i] = total;
+        }}
+        __syncthreads();
+        for (int local = threadIdx.x; local < BLOCK_CHANNELS; local += THREADS) {{
+          {name} total = scratch[local];
+          for (int other = 1; other < WARPS_D * WARPS_H * WARPS_W; ++other)
+            total.merge(scratch[other * BLOCK_CHANNELS + local]);
+          if (channel0 + local < channel_end)
+            partials[((long long)n * slices + slice) * OUT_CHANNELS + channel0 + local] = total;
+        }}
+    """).strip("\n") + "\n"
+
+
+def ending_text(shape: Layout, ending: Ending) -> EndingText:
+    value = POOLED if ending.window else ACCUMULATED
+    finish = pointwise(shape, ending.before, ACCUMULATED, False)
+    if ending.window:
+        finish += pool(shape, ending.window.kind)
+    finish += pointwise(shape, ending.between, value, True)
+    match ending.reduce:
+        case OverPositions(accumulator="Moments") as reduce:
+            state = (
+                "float count = 0.0f, mean[LANE_CHANNELS], m2[LANE_CHANNELS];  // of the lane's positions so far\n"
+                "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i) mean[i] = m2[i] = 0.0f;\n"
+            )
+            return EndingText(state, finish + moments_of_tile(shape, value), partials(shape, reduce))
+        case OverPositions(accumulator=name) as reduce:
+            state = f"{name} total_lane[LANE_CHANNELS];  // of the lane's positions so far\n"
+            tile = accumulate_tile(shape, value).replace("total[i]", "total_lane[i]")
+            return EndingText(state, finish + tile, partials(shape, reduce))
+        case OverChannels(keep=True) as reduce:
+            return EndingText(finish=finish + softmax_like(shape, ending, reduce, value))
+        case OverChannels() as reduce:
+            return EndingText(finish=finish + rows(shape, ending, reduce, value))
+        case _:
+            return EndingText(finish=finish + store_elements(shape, value))

@@ -1,0 +1,198 @@
+"""The numbers of one convolution kernel: how a tile lies in shared memory and in registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from fusewright.kernels.conv_spec import Conv, Ending, OverChannels, OverPositions, Tile, triple, widened
+
+SHARED_PER_SM = 227 * 1024  # sm_90; what one block may take at most
+WORDS = {"LogSumExp": 2, "Sum": 1, "Max": 1, "Min": 1, "Moments": 3}  # 32-bit words of an accumulator
+WINDOW_REGISTERS = 48  # most registers for input rows kept for several kernel rows
+
+
+def round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def bank_conflicts(plane: int, step: int) -> int:
+    """Most lanes that meet in one bank when lane (group, quad) reads word quad × plane + group × step."""
+    banks = [(quad * plane + group * step) % 32 for quad in range(4) for group in range(8)]
+    return max(banks.count(bank) for bank in banks)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Derived constants; the names in upper case are those of the emitted CUDA."""
+
+    conv: Conv  # widened to three dimensions
+    tile: Tile
+    window: tuple[int, int, int]
+    interleave: int  # fragments that share one run of 8 × interleave positions (odd pool widths)
+    pair: int  # neighbouring positions of a lane that survive the pool: 2, or 1 when the pool joins them
+    tables: int
+    scratch_words: int
+
+    @property
+    def fragments(self) -> int:
+        return prod(self.tile.fragments)
+
+    @property
+    def tile_sizes(self) -> tuple[int, int, int]:
+        (fd, fh, fw), (wd, wh, ww) = self.tile.fragments, self.tile.warps
+        return wd * fd, self.tile.repeats * wh * fh, ww * fw * 8
+
+    @property
+    def held(self) -> tuple[int, int, int]:
+        """Fragments of a warp that are left after the window."""
+        fd, fh, fw = self.tile.fragments
+        return fd // self.window[0], fh // self.window[1], fw // self.interleave
+
+    @property
+    def rows(self) -> tuple[int, int, int]:
+        """Input depths, rows and columns a tile reads."""
+        c = self.conv
+        return tuple(  # type: ignore[return-value]
+            (t - 1) * s + (k - 1) * d + 1 for t, s, k, d in zip(self.tile_sizes, c.stride, c.kernel, c.dilation)
+        )
+
+    @property
+    def lead(self) -> int:
+        """Columns staged in front of the first one needed, so that rows start at a multiple of four."""
+        return -self.conv.halo[2] % 4
+
+    @property
+    def pitch(self) -> int:
+        return round_up(self.lead + self.rows[2], 4)
+
+    @property
+    def plane(self) -> int:
+        """Words between two channels in shared memory: padded so that a fragment's 32 words meet no bank twice."""
+        words = self.rows[0] * self.rows[1] * self.pitch
+        step = self.interleave * self.conv.stride[2]
+        return min(range(words, words + 32, 4), key=lambda p: (bank_conflicts(p, step), p))
+
+    @property
+    def group_in(self) -> int:
+        return self.conv.in_channels // self.conv.groups
+
+    @property
+    def group_out(self) -> int:
+        return self.conv.out_channels // self.conv.groups
+
+    @property
+    def block_channels(self) -> int:
+        return 16 * self.tile.channel_tiles * self.tile.warps_c
+
+    @property
+    def group_blocks(self) -> int:
+        """Blocks of channels in one group of the convolution."""
+        return -(-self.group_out // self.block_channels)
+
+    @property
+    def channel_blocks(self) -> int:
+        return self.conv.groups * self.group_blocks
+
+    @property
+    def whole_channels(self) -> bool:
+        """Every channel a block computes exists."""
+        return self.group_out % self.block_channels == 0
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.group_in // self.tile.chunk)
+
+    @property
+    def part_columns(self) -> int:
+        return self.tile.columns or self.conv.kernel[0] * self.conv.kernel[2]
+
+    @property
+    def parts(self) -> int:
+        return self.conv.kernel[0] * self.conv.kernel[2] // self.part_columns
+
+    @property
+    def input_stage(self) -> int:
+        return self.tile.chunk * self.plane
+
+    @property
+    def weight_stage(self) -> int:
+        taps = self.part_columns * self.conv.kernel[1]
+        return self.tile.chunk // 8 * taps * self.tile.channel_tiles * self.tile.warps_c * 128
+
+    @property
+    def packed_floats(self) -> int:
+        return self.channel_blocks * self.chunks * self.parts * self.weight_stage
+
+    @property
+    def kernel_rows_together(self) -> int:
+        """Kernel rows served by one set of input rows in registers."""
+        fd, fh, fw = self.tile.fragments
+        rows = (fh - 1) * self.conv.stride[1] + (self.conv.kernel[1] - 1) * self.conv.dilation[1] + 1
+        fits = 2 * fd * rows * fw <= WINDOW_REGISTERS
+        return self.conv.kernel[1] if self.tile.together and fits else 1
+
+    @property
+    def shared_words(self) -> int:
+        weight_stages = self.chunks if self.tile.resident else 2
+        return (
+            2 * self.input_stage
+            + weight_stages * self.weight_stage
+            + self.tables * self.block_channels
+            + self.scratch_words
+        )
+
+    @property
+    def item_channels(self) -> int:
+        """Channels a thread copies for each place it works out: many, while every thread still has a place."""
+        places = self.rows[0] * self.rows[1] * (self.pitch // 4)
+        enough = [k for k in (8, 4, 2) if places * self.tile.chunk // k >= self.tile.threads * self.parts]
+        return enough[0] if enough else 1
+
+
+def layout(conv: Conv, ending: Ending, tile: Tile) -> Layout:
+    """The layout, whether or not it fits the machine."""
+    window = triple(ending.window.size, 1) if ending.window else (1, 1, 1)
+    interleave = window[2] if window[2] > 2 else 1
+    pair = 1 if window[2] == 2 else 2
+    tables = sum(len(body.tables) for body in ending.bodies) + conv.bias
+    shape = Layout(widened(conv), tile, window, interleave, pair, tables, 0)
+    positions = prod(tile.warps) * prod(shape.held) * 4 * pair
+    match ending.reduce:
+        case OverChannels(accumulator=accumulator) if tile.warps_c > 1:
+            scratch = tile.warps_c * positions * WORDS[accumulator]
+        case OverPositions(accumulator=accumulator):
+            scratch = prod(tile.warps) * shape.block_channels * WORDS[accumulator]
+        case _:
+            scratch = 0
+    return Layout(widened(conv), tile, window, interleave, pair, tables, scratch)
+
+
+def refusal(shape: Layout, ending: Ending) -> str | None:
+    """Why this tile cannot serve this convolution, or nothing."""
+    conv, tile = shape.conv, shape.tile
+    fd, fh, fw = tile.fragments
+    steps = shape.chunks * shape.parts
+    window_splits = fd % shape.window[0] or fh % shape.window[1] or fw % shape.interleave
+    accumulators = 4 * tile.channel_tiles * shape.fragments
+    registers = min(255, 65536 // (tile.threads * tile.blocks_per_sm))
+    reduces_channels = isinstance(ending.reduce, OverChannels)
+    if conv.dtype != "float32" or not conv.tf32:
+        return "only TF32 products of float32 tensors"
+    if conv.transposed and prod(conv.stride) != 1:
+        return "transposed convolutions of stride 1 only"
+    if window_splits:
+        return "the pool window does not divide a warp's positions"
+    if shape.conv.kernel[0] * shape.conv.kernel[2] % shape.part_columns:
+        return "the columns of a part do not divide the kernel's"
+    if tile.repeats > 1 and steps > 1:
+        return "a tile is repeated only when it is one step"
+    if tile.resident and shape.parts > 1:
+        return "resident weights are one part"
+    if reduces_channels and shape.channel_blocks > 1:
+        return "a block must hold all channels it reduces"
+    if accumulators + 48 > registers:
+        return "too many accumulators for the registers of a thread"
+    if tile.threads > 1024 or 4 * shape.shared_words > SHARED_PER_SM // tile.blocks_per_sm - 1024:
+        return "more shared memory or threads than a multiprocessor has"
+    return None

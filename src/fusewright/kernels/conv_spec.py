@@ -1,0 +1,196 @@
+"""What a convolution kernel is asked to do: frozen facts, no text.
+
+A convolution kernel multiplies on the tensor cores and then finishes the chain in registers. `Conv` states the
+convolution, `Ending` what happens to its elements before anything is written, `Tile` how the work is cut.
+Batch and spatial sizes are not here: they are arguments of the kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Callable, Protocol, Sequence
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution of 1 to 3 dimensions over NCHW-like tensors.
+
+    `transposed` is a transposed convolution of stride 1 (its weight is [in, out / groups, *kernel]); `padding`
+    is PyTorch's own argument in both cases.
+    """
+
+    dims: int
+    in_channels: int
+    out_channels: int
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+    bias: bool = True
+    dtype: str = "float32"
+    tf32: bool = True
+    transposed: bool = False
+
+    @property
+    def halo(self) -> tuple[int, ...]:
+        """Zeros in front of the input, for each dimension."""
+        if not self.transposed:
+            return self.padding
+        return tuple(d * (k - 1) - p for k, d, p in zip(self.kernel, self.dilation, self.padding))
+
+    def out_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Output sizes for these input sizes."""
+        return tuple(
+            (size + 2 * p - d * (k - 1) - 1) // s + 1
+            for size, k, s, p, d in zip(sizes, self.kernel, self.stride, self.halo, self.dilation)
+        )
+
+
+@dataclass(frozen=True)
+class Table:
+    """A value for each channel of one sample, computed once a block and kept in shared memory.
+
+    `statements` and `value` may use `n` and `c`; element code reads it as `name[c - channel0]`.
+    """
+
+    name: str
+    value: str
+    statements: tuple[str, ...] = ()
+
+
+class Body(Protocol):
+    """A pointwise chain, composed from the graph.
+
+    `element` returns statements and a result expression for the element `value` at (n, c, position). The
+    position given is always inside the tensor; so is the channel.
+    """
+
+    params: tuple[tuple[str, str], ...]  # further kernel parameters: (C type, name)
+    setup: tuple[str, ...]  # statements at the start of the kernel
+    tables: tuple[Table, ...]
+
+    def element(self, value: str, n: str, c: str, position: tuple[str, ...]) -> tuple[list[str], str]: ...
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """A `Body` from one function; without one it is the identity."""
+
+    function: Callable[[str, str, str, tuple[str, ...]], tuple[list[str], str]] | None = None
+    params: tuple[tuple[str, str], ...] = ()
+    setup: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+
+    def element(self, value: str, n: str, c: str, position: tuple[str, ...]) -> tuple[list[str], str]:
+        return self.function(value, n, c, position) if self.function else ([], value)
+
+
+IDENTITY = Pointwise()
+
+
+@dataclass(frozen=True)
+class Window:
+    """A pool whose stride is its size, without padding, in floor mode."""
+
+    kind: str  # max | avg
+    size: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class OverChannels:
+    """Reduce over the output channels of each position.
+
+    `bounded` says that the caller has proved exp cannot overflow or vanish: LogSumExp then skips the maximum.
+    With `keep` the elements stay in registers, `after` sees them together with `total`, the reduced
+    accumulator, and they are written in full (a softmax).
+    """
+
+    accumulator: str  # LogSumExp | Sum | Max | Min | Moments
+    bounded: bool = False
+    keep: bool = False
+
+
+@dataclass(frozen=True)
+class OverPositions:
+    """Reduce over the positions of each channel: one partial accumulator for each (n, slice, channel)."""
+
+    accumulator: str  # Moments | Sum | Max | Min
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What happens to the convolution's elements, in the order of the fields, and so what is written:
+    partial accumulators (`OverPositions`), one value a position (`OverChannels`), or every element."""
+
+    before: Body = IDENTITY
+    window: Window | None = None
+    between: Body = IDENTITY
+    reduce: OverChannels | OverPositions | None = None
+    after: Body = IDENTITY
+
+    @property
+    def bodies(self) -> tuple[Body, ...]:
+        return (self.before, self.between, self.after)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a block cuts the work. Triples are (depth, height, width).
+
+    A warp holds `channel_tiles` × 16 output channels of `fragments` × 8 positions, `repeats` times one after the
+    other. `chunk` input channels and `columns` kernel columns (all rows of the kernel at one depth and width) are
+    multiplied between two barriers.
+    """
+
+    channel_tiles: int
+    fragments: tuple[int, int, int]
+    warps: tuple[int, int, int]
+    warps_c: int = 1
+    chunk: int = 8
+    columns: int | None = None
+    repeats: int = 1
+    blocks_per_sm: int = 1
+    resident: bool = False  # all weights stay in shared memory, packed by the kernel itself
+    round_in_place: bool = False  # round the input to TF32 once in shared memory, not at each use
+    together: bool = True  # an input row in registers serves every kernel row that needs it
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_c * prod(self.warps)
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """A kernel, its launcher and what the caller must hand it.
+
+    `launcher_args` lists (C type, name) in order, without the stream. `workspace` maps each buffer the caller must
+    allocate to the number of floats it needs, a Python expression over the launcher's sizes. `slices`, where the
+    launcher takes it, is the Python expression for that argument.
+    """
+
+    name: str
+    source: str
+    support: str
+    launcher_args: tuple[tuple[str, str], ...]
+    workspace: dict[str, str] = field(default_factory=dict)
+    slices: str | None = None
+    smem: int = 0
+    tile: Tile | None = None
+
+
+def triple(values: Sequence[int], fill: int) -> tuple[int, int, int]:
+    """The last three dimensions, with `fill` in front."""
+    return (fill,) * (3 - len(values)) + tuple(values)  # type: ignore[return-value]
+
+
+def widened(conv: Conv) -> Conv:
+    """The same convolution in three dimensions."""
+    return replace(
+        conv,
+        kernel=triple(conv.kernel, 1),
+        stride=triple(conv.stride, 1),
+        padding=triple(conv.padding, 0),
+        dilation=triple(conv.dilation, 1),
+    )

@@ -1,0 +1,30 @@
+// What convolution kernels share: accumulators that meet across lanes.
+
+constexpr float LOG2_E = 1.4426950408889634f;
+
+__device__ __forceinline__ float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
+
+// Lanes that differ in one bit of `mask` hold other channels of the same COUNT positions. A lane gives half of its
+// positions away and keeps the other half, merged; returns the number of the first one kept.
+template <int COUNT, class A, int SIZE>
+__device__ __forceinline__ int keep_half(A (&total)[SIZE], int lane, int mask) {
+  const bool upper = lane & mask;
+#pragma unroll
+  for (int k = 0; k < COUNT / 2; ++k) {
+    A kept = upper ? total[k + COUNT / 2] : total[k];
+    const A given = upper ? total[k] : total[k + COUNT / 2];
+    kept.merge(shuffle_xor(given, mask));
+    total[k] = kept;
+  }
+  return upper ? COUNT / 2 : 0;
+}
+
+// The statistics of the group that channel c of sample n belongs to, merged from all slices in a fixed order.
+template <int GROUP_CHANNELS, int CHANNELS, class A>
+__device__ __forceinline__ A merge_partials(const A* __restrict__ partials, int n, int c, int slices) {
+  const A* first = partials + (long long)n * slices * CHANNELS + c / GROUP_CHANNELS * GROUP_CHANNELS;
+  A total = first[0];
+  for (int k = 1; k < slices * GROUP_CHANNELS; ++k)
+    total.merge(first[(long long)(k / GROUP_CHANNELS) * CHANNELS + k % GROUP_CHANNELS]);
+  return total;
+}

@@ -1,0 +1,223 @@
+"""Turns primitives into C++ statements, each at the outermost loop level where all it depends on is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import sympy
+import torch
+
+from .. import sizes
+from ..graph import Dim
+from ..index import Coordinate, contiguous, linear
+from ..plan import inputs_at, tuple_key
+from ..prims import C_TYPES, Coordinates, Iota, Load, Pointwise, Prim, Reduce, Size, View, Window, arithmetic_type
+
+LANE = "v"  # the variable that counts neighbouring elements of one vector
+
+
+@dataclass(eq=False)
+class Level:
+    """A loop level: statements that may depend on `axes`. In a level of lanes, each value is an array over the lanes."""
+
+    axes: frozenset[str]
+    lines: list[str] = field(default_factory=list)
+    array: bool = False
+
+
+@dataclass(frozen=True)
+class Value:
+    text: str
+    dtype: torch.dtype
+    depends: frozenset[str]
+
+
+class Evaluator:
+    """Writes the statements of one kernel. `levels` runs from the outermost to the innermost."""
+
+    def __init__(self, prims: dict[str, Prim], loads: Iterable[str], levels: list[Level], vector: bool):
+        self.prims, self.loads, self.levels, self.vector = prims, set(loads), levels, vector
+        self.memo: dict[object, tuple[Value, Level]] = {}
+        self.names: set[str] = set()
+        self.symbols: set[sympy.Symbol] = set()
+        self.named_sizes: dict[sympy.Expr, str] = {}
+        self.vector_loads: list[tuple[str, Coordinate]] = []
+        self.results: dict[str, str] = {}  # reductions of this kernel: primitive -> text of its value in a row
+
+    # ---- sizes and offsets
+
+    def size(self, size: Dim) -> str:
+        """A size in the kernel's index type: a number, a symbol, or a named constant at the top of the kernel."""
+        size = sizes.tidy(size)
+        if isinstance(size, int):
+            return str(size)
+        self.symbols |= size.free_symbols
+        if size.is_Symbol:
+            return str(size)
+        if size not in self.named_sizes:
+            self.named_sizes[size] = self.fresh(self.describe(size))
+        return self.named_sizes[size]
+
+    def describe(self, size: sympy.Expr) -> str:
+        for name in [*sorted(self.loads), *self.prims]:
+            shape = self.prims[name].shape
+            for d, (extent, stride) in enumerate(zip(shape, contiguous(shape), strict=True)):
+                if sizes.same(extent, size):
+                    return f"{name}_size{d}"
+                if sizes.same(stride, size):
+                    return f"{name}_stride{d}"
+        return "extent"
+
+    def declare_sizes(self) -> list[str]:
+        return [f"const Index {name} = {sizes.c_text(sympy.factor(size))};" for size, name in self.named_sizes.items()]
+
+    def offset(self, at: Coordinate, without_lane: bool = False) -> str:
+        parts = []
+        for axis, factor in at.terms.items():
+            if without_lane and axis.text == LANE:
+                continue
+            self.symbols |= axis.symbols
+            term = axis.text
+            if sizes.same(factor, -1):
+                parts.append(f"-{term}")
+            else:
+                parts.append(term if sizes.is_one(factor) else f"{term} * {self.size(factor)}" if not negative(factor) else f"-{term} * {self.size(sizes.tidy(-factor))}")
+        if not sizes.same(at.offset, 0) or not parts:
+            parts.append(self.size(at.offset) if not negative(at.offset) else f"-{self.size(sizes.tidy(-at.offset))}")
+        return " + ".join(parts).replace("+ -", "- ")
+
+    # ---- names and levels
+
+    def fresh(self, base: str) -> str:
+        name, count = base, 1
+        while name in self.names:
+            count += 1
+            name = f"{base}_{count}"
+        self.names.add(name)
+        return name
+
+    def level(self, depends: frozenset[str]) -> Level:
+        for level in self.levels:
+            if depends <= level.axes:
+                return level
+        raise AssertionError(f"no loop level knows {sorted(depends)}")
+
+    # ---- values
+
+    def value(self, name: str, at: Coordinates) -> Value:
+        key = (name, tuple_key(at))
+        if key in self.memo and self.memo[key][1] in self.levels:
+            return self.memo[key][0]
+        found = self.compute(self.prims[name], at)
+        self.memo[key] = (found, self.level(found.depends))
+        return found
+
+    def compute(self, prim: Prim, at: Coordinates) -> Value:
+        op = prim.op
+        if prim.name in self.results:
+            return self.declare(prim, self.results[prim.name], self.row_depends(at))
+        if prim.name in self.loads or isinstance(op, Load):
+            return self.load(prim, at)
+        if isinstance(op, View):
+            ((source, where),) = inputs_at(self.prims, prim, at)
+            return self.value(source, where)
+        if isinstance(op, Size):
+            return Value(f"({arithmetic_type(prim.dtype)}){paren(self.size(op.size))}", prim.dtype, frozenset())
+        if isinstance(op, Iota):
+            here = at[op.dim]
+            return Value(f"(long long)({self.offset(here)})", prim.dtype, here.depends)
+        if isinstance(op, Window):
+            return self.window(prim, op, at)
+        assert isinstance(op, Pointwise), f"{prim.name}: {op} is not a value of this kernel"
+        inputs = [self.value(name, where) for name, where in inputs_at(self.prims, prim, at)]
+        texts = [converted(v, op.compute) for v in inputs]
+        depends = frozenset().union(*(v.depends for v in inputs))
+        return self.declare(prim, op.expression.format(*texts), depends)
+
+    def row_depends(self, at: Coordinates) -> frozenset[str]:
+        return frozenset().union(*(c.depends for c in at))
+
+    def declare(self, prim: Prim, text: str, depends: frozenset[str]) -> Value:
+        """A named constant at its level; an array over the lanes where the level holds lanes of a row."""
+        level = self.level(depends)
+        kind, name = arithmetic_type(prim.dtype), self.fresh(prim.name)
+        if level.array:
+            level.lines += [f"{kind} {name}[VEC];", "#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {name}[{LANE}] = {text};"]
+            return Value(f"{name}[{LANE}]", prim.dtype, depends)
+        level.lines.append(f"const {kind} {name} = {text};")
+        return Value(name, prim.dtype, depends)
+
+    def load(self, prim: Prim, at: Coordinates) -> Value:
+        offset = linear(at, prim.shape)
+        kind = arithmetic_type(prim.dtype)
+        lane_factor = next((f for a, f in offset.terms.items() if a.text == LANE), 0)
+        opaque_lane = any(LANE in a.depends and a.text != LANE for a in offset.terms)
+        depends = offset.depends
+        if self.vector and sizes.is_one(lane_factor) and not opaque_lane:
+            outer = self.level(depends - {LANE})
+            name = self.fresh(prim.name)
+            outer.lines += [f"{kind} {name}[VEC];", f"load(&{pointer(prim.name)}[{self.offset(offset, without_lane=True)}], {name});"]
+            self.vector_loads.append((prim.name, offset))
+            return Value(f"{name}[{LANE}]", prim.dtype, depends)
+        element = f"{pointer(prim.name)}[{self.offset(offset)}]"
+        text = element if C_TYPES[prim.dtype] == kind else f"to_arithmetic<{kind}>({element})"
+        return self.declare(prim, text, depends)
+
+    def window(self, prim: Prim, op: Window, at: Coordinates) -> Value:
+        """The taps of a pool, as loops inside one element's evaluation."""
+        ((source, where),) = inputs_at(self.prims, prim, at)
+        rank = len(op.kernel)
+        taps = [f"k{i}" for i in range(rank)]
+        depends = self.row_depends(at)
+        level = self.level(depends)
+        inner = Level(level.axes | set(taps))
+        self.levels.append(inner)
+        tap = self.value(source, where)
+        self.levels.remove(inner)
+        name, kind = self.fresh(prim.name), arithmetic_type(prim.dtype)
+        combined = f"larger({tap.text}, {name})" if op.kind == "max" else f"{name} + {tap.text}"
+        body = [*inner.lines, f"{name} = {combined};"]
+        if op.clipped:
+            shape = self.prims[source].shape
+            tests = [f"{paren(self.offset(c))} >= 0 && {paren(self.offset(c))} < {self.size(s)}" for c, s in zip(where[-rank:], shape[-rank:], strict=True)]
+            body = [f"if ({' && '.join(tests)}) {{", *indent(body), "}"]
+        block = body
+        for i in reversed(range(rank)):
+            block = ["#pragma unroll", f"for (int {taps[i]} = 0; {taps[i]} < {op.kernel[i]}; ++{taps[i]}) {{", *indent(block), "}"]
+        start = "-INFINITY" if op.kind == "max" else "0.0f"
+        if level.array:
+            level.lines += [f"{kind} {name}s[VEC];", "#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {{"]
+            level.lines += indent([f"{kind} {name} = {start};", *block, f"{name}s[{LANE}] = {name};"]) + ["}"]
+            return Value(f"{name}s[{LANE}]", prim.dtype, depends)
+        level.lines += [f"{kind} {name} = {start};", *block]
+        return Value(name, prim.dtype, depends)
+
+
+def negative(size: Dim) -> bool:
+    """Written with a minus in front."""
+    size = sizes.tidy(size)
+    if isinstance(size, int):
+        return size < 0
+    return not size.is_Symbol and sizes.nonnegative(sizes.tidy(-size)) and not sizes.nonnegative(size)
+
+
+def converted(value: Value, dtype: torch.dtype) -> str:
+    kind = arithmetic_type(dtype)
+    return value.text if arithmetic_type(value.dtype) == kind else f"({kind}){paren(value.text)}"
+
+
+def converted_to(value: Value, prim: Prim) -> str:
+    return converted(value, prim.dtype)
+
+
+def paren(text: str) -> str:
+    return text if text.replace("[", "").replace("]", "").isidentifier() or text.isdigit() else f"({text})"
+
+
+def pointer(name: str) -> str:
+    return f"{name}_ptr"
+
+
+def indent(lines: Iterable[str], by: int = 2) -> list[str]:
+    return [line if line.startswith("#pragma") else " " * by + line for line in lines]

@@ -1,0 +1,216 @@
+"""How a kernel walks its space: which dimensions run together as one loop, which one the vector lanes follow."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from .. import sizes
+from ..graph import Dim, Graph
+from ..index import Axis, Coordinate, linear
+from ..plan import Kernel, accesses, axes_of
+from ..prims import Coordinates, Prim, Reduce
+from .expression import LANE, Evaluator, pointer
+
+LONGEST_INT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Dimensions that run together, outermost first; the last one's variable stands for all of them."""
+
+    dims: tuple[int, ...]
+    size: Dim
+
+    @property
+    def variable(self) -> str:
+        return f"i{self.dims[-1]}"
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Kept and reduced loops, outermost first. The lanes follow the last kept loop, or the last reduced one if `lanes_reduce`."""
+
+    kept: tuple[Loop, ...]
+    reduced: tuple[Loop, ...]
+    lanes_reduce: bool
+
+    def at(self, kernel: Kernel, lane: bool) -> tuple[Coordinates, Coordinates]:
+        """Coordinates in the kernel's space, of an element and of its row."""
+        found: dict[int, Coordinate] = {}
+        lane_loop = (self.reduced if self.lanes_reduce else self.kept)[-1:]
+        for loop in (*self.kept, *self.reduced):
+            here = Coordinate.of(Axis(loop.variable, loop.size))
+            if lane and loop in lane_loop:
+                here = here + Coordinate({Axis(LANE, 1 << 20): 1})
+            found[loop.dims[-1]] = here
+        element = tuple(found.get(d, Coordinate()) for d in range(len(kernel.space)))
+        row = tuple(Coordinate() if d in kernel.reduced else c for d, c in enumerate(element))
+        return element, row
+
+
+def needed_reduces(kernel: Kernel, prims: dict[str, Prim]) -> list[str]:
+    """Reductions that the kernel's stores depend on, in order."""
+    needed: set[str] = set()
+    stack = list(kernel.stores)
+    while stack:
+        name = stack.pop()
+        if name in needed or name in kernel.loads:
+            continue
+        needed.add(name)
+        stack += prims[name].inputs
+    return [name for name, role in kernel.members.items() if role == "reduce" and name in needed]
+
+
+def walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> Walk:
+    """Neighbouring dimensions run as one loop where every tensor agrees; lanes follow what most bytes lie along."""
+    at = tuple(map(Coordinate.of, axes_of(kernel.space)))
+    row = tuple(Coordinate() if d in kernel.reduced else c for d, c in enumerate(at))
+    leaves = set(kernel.loads)
+    offsets: list[Coordinate] = []
+    uses: list[Coordinate] = []
+    votes: dict[int, float] = {}
+
+    def visit(root: str, where: Coordinates, inside: bool) -> None:
+        for access in accesses(prims, root, where, leaves, inside, uses):
+            if access.leaf in leaves or prims[access.leaf].is_load:
+                prim = prims[access.leaf]
+                offset = linear(access.at, prim.shape)
+                offsets.append(offset)
+                vote(offset, prim)
+
+    def vote(offset: Coordinate, prim: Prim) -> None:
+        for axis, factor in offset.terms.items():
+            if sizes.is_one(factor) and axis.text.startswith("i"):
+                size = graph.hint(sizes.product(prim.shape)) * prim.dtype.itemsize
+                votes[int(axis.text[1:])] = votes.get(int(axis.text[1:]), 0) + size
+
+    for name in needed_reduces(kernel, prims):
+        source = prims[name].inputs[0]
+        visit(source, at, source not in leaves and not isinstance(prims[source].op, Reduce))
+        if prims[name].op.accumulator.startswith("Arg"):
+            uses.append(at[prims[name].op.dims[0]])
+    for name in kernel.stores:
+        prim = prims[name]
+        if kernel.members[name] == "full":
+            visit(name, at, True)
+            offset = linear(at, prim.shape)
+            offsets.append(offset)
+            vote(offset, prim)
+        elif kernel.members[name] == "row":
+            visit(name, row_at(row, kernel, prim), True)
+            offsets.append(linear(row_at(row, kernel, prim), prim.shape))
+        else:
+            offsets.append(linear(row, prim.shape))
+
+    real = [d for d, size in enumerate(kernel.space) if not sizes.is_one(size)]
+    best = max(real, key=lambda d: (votes.get(d, 0), d), default=None)
+    lanes_reduce = best in kernel.reduced
+    kept = [d for d in real if d not in kernel.reduced]
+    reduced = [d for d in real if d in kernel.reduced]
+    for dims in (kept, reduced):
+        if best in dims:
+            dims.remove(best)
+            dims.append(best)
+    checks = [*offsets, *uses]
+    return Walk(merge(kept, kernel, checks), merge(reduced, kernel, checks), lanes_reduce)
+
+
+def row_at(row: Coordinates, kernel: Kernel, prim: Prim) -> Coordinates:
+    from ..plan import unsqueezed
+
+    return unsqueezed(row, kernel.row_shape, prim.shape)
+
+
+def merge(dims: list[int], kernel: Kernel, offsets: list[Coordinate]) -> tuple[Loop, ...]:
+    loops: list[Loop] = []
+    for d in dims:
+        size = kernel.space[d]
+        if loops and all(together(loops[-1].dims[-1], d, size, offset) for offset in offsets):
+            loops[-1] = Loop((*loops[-1].dims, d), sizes.tidy(loops[-1].size * size))
+        else:
+            loops.append(Loop((d,), size))
+    return tuple(loops)
+
+
+def together(outer: int, inner: int, size: Dim, offset: Coordinate) -> bool:
+    """One step of the outer dimension is `size` steps of the inner one."""
+    factors = {axis.text: factor for axis, factor in offset.terms.items()}
+    hidden = frozenset().union(*(axis.axes for axis in offset.terms))
+    a, b = f"i{outer}", f"i{inner}"
+    if a in hidden or b in hidden:
+        return False
+    return sizes.same(factors.get(a, 0), sizes.tidy(factors.get(b, 0) * size))
+
+
+# ---- text that launchers and kernels of every kind share
+
+
+def decode(loops: tuple[Loop, ...], index: str, evaluator: Evaluator, kind: str = "Index") -> list[str]:
+    """Loop variables from one running number."""
+    if not loops:
+        return []
+    if len(loops) == 1:
+        return [f"const {kind} {loops[0].variable} = {index};"]
+    lines, rest = [], index
+    for position in range(len(loops) - 1, 0, -1):
+        size = evaluator.size(loops[position].size)
+        lines.append(f"const {kind} {loops[position].variable} = {paren(rest)} % {size};")
+        rest = f"{rest} / {size}" if rest.isidentifier() else f"({rest}) / {size}"
+    return [*lines, f"const {kind} {loops[0].variable} = {rest};"]
+
+
+def paren(text: str) -> str:
+    return text if text.isidentifier() else f"({text})"
+
+
+def vector_width(kernel: Kernel, prims: dict[str, Prim]) -> int:
+    """Elements in 16 bytes of the narrowest type that is moved, 8 at most."""
+    narrowest = min((prims[name].dtype.itemsize for name in (*kernel.loads, *kernel.stores)), default=4)
+    return min(8, max(1, 16 // narrowest)) if narrowest < 8 else 2
+
+
+def vector_conditions(evaluator: Evaluator, stores: list[tuple[str, Coordinate]], inner: Dim, width: int, prims: dict[str, Prim]) -> list[str]:
+    """What must hold at run time for vector loads and stores: aligned pointers and strides that are whole vectors."""
+    conditions: list[str] = []
+    if not (isinstance(inner, int) and inner % width == 0):
+        conditions.append(f"{paren(c_size(inner))} % {width} == 0")
+    for name, offset in [*evaluator.vector_loads, *stores]:
+        conditions.append(f"aligned({name}, {min(16, width * prims[name].dtype.itemsize)})")
+        for axis, factor in offset.terms.items():
+            whole = isinstance(factor, int) and factor % width == 0
+            steps_by_vectors = axis.text == LANE or (sizes.is_one(factor) and LANE not in axis.depends and axis.text.startswith("i"))
+            if not whole and not steps_by_vectors:
+                conditions.append(f"{paren(c_size(factor))} % {width} == 0")
+        if not sizes.same(offset.offset, 0) and not (isinstance(offset.offset, int) and offset.offset % width == 0):
+            conditions.append(f"{paren(c_size(offset.offset))} % {width} == 0")
+    return list(dict.fromkeys(conditions))
+
+
+def c_size(size: Dim) -> str:
+    import sympy
+
+    return str(size) if isinstance(size, int) else sizes.c_text(sympy.factor(size))
+
+
+def c_product(items: list[Dim]) -> str:
+    constant = math.prod(item for item in items if isinstance(item, int))
+    parts = [f"({c_size(item)})" if not c_size(item).isidentifier() else c_size(item) for item in items if not isinstance(item, int)]
+    if constant != 1 or not parts:
+        parts.insert(0, f"{constant}LL" if not parts else str(constant))
+    return " * ".join(parts)
+
+
+def largest_tensor(kernel: Kernel, prims: dict[str, Prim]) -> str | None:
+    """A C++ expression that is true when some offset may pass 2³¹, or None when it cannot."""
+    tests = []
+    for shape in {prims[name].shape for name in (*kernel.loads, *kernel.stores)} | {kernel.space}:
+        total = sizes.product(shape)
+        if not isinstance(total, int):
+            tests.append(f"{c_product(list(shape))} > {LONGEST_INT}LL")
+        elif total > LONGEST_INT:
+            return "true"
+    return " || ".join(sorted(tests)) if tests else None
+
+
+__all__ = ["Loop", "Walk", "pointer", "walk"]

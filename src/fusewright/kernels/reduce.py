@@ -1,0 +1,441 @@
+"""Reduce kernels: one or more accumulators for each row of the space, in as many passes over the row as they depend on each other.
+
+By rows: the elements of a row lie together in memory; a warp or a block works on a row, its lanes along it.
+By columns: the rows themselves lie side by side (a reduction over the channels of NCHW data); each thread works on VEC
+neighbouring rows, so that what a warp reads at once is one piece of memory.
+Split: too few rows to fill the GPU; blocks leave partial accumulators, and a second kernel merges them in a fixed order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import sizes
+from ..graph import Dim, Graph
+from ..index import Coordinate, linear
+from ..plan import Kernel
+from ..prims import Prim, arithmetic_type
+from . import text
+from .expression import LANE, Evaluator, Level, Value, converted_to, indent, pointer
+from .loops import Walk, c_product, decode, needed_reduces, row_at, vector_conditions, vector_width, walk
+from .text import KernelText, Workspace
+
+FULL_GPU = 132 * 2  # blocks below which a GPU of the H200's size stands partly idle
+SPLITS = 64  # blocks a row is cut into where there are too few rows
+WORDS = {"Sum": 1, "Product": 1, "Max": 1, "Min": 1, "LogSumExp": 2, "Moments": 3, "IntegerSum": 2, "ArgMax": 4, "ArgMin": 4}
+CHUNKED = ("LogSumExp", "Moments")  # accumulators that take several elements at once for less than one at a time
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """One accumulator variable; reductions of the same source share it."""
+
+    name: str
+    kind: str
+    source: str
+    members: tuple[str, ...]
+    turn: int  # the pass over the row in which it is filled
+
+
+def accumulators(kernel: Kernel, prims: dict[str, Prim]) -> list[Accumulator]:
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for name in needed_reduces(kernel, prims):
+        grouped.setdefault((prims[name].op.accumulator, prims[name].inputs[0]), []).append(name)
+    turns: dict[str, int] = {}
+    found: list[Accumulator] = []
+    for (kind, source), members in grouped.items():
+        turn = 1 + max((turns[n] for n in reductions_behind(source, kernel, prims) if n in turns), default=0)
+        turns.update(dict.fromkeys(members, turn))
+        found.append(Accumulator(f"{members[0]}_acc", kind, source, tuple(members), turn))
+    return sorted(found, key=lambda a: a.turn)
+
+
+def reductions_behind(root: str, kernel: Kernel, prims: dict[str, Prim]) -> set[str]:
+    """Reductions of this kernel that a value depends on."""
+    found: set[str] = set()
+    stack, seen = [root], set()
+    while stack:
+        name = stack.pop()
+        if name in seen or name in kernel.loads:
+            continue
+        seen.add(name)
+        if kernel.members.get(name) == "reduce":
+            found.add(name)
+        stack += prims[name].inputs
+    return found
+
+
+def reduce_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment: list[str]) -> KernelText:
+    loops = walk(kernel, prims, graph)
+    parts = accumulators(kernel, prims)
+    rows = graph.hint(sizes.product(kernel.row_shape))
+    length = graph.hint(sizes.product(kernel.space[d] for d in kernel.reduced))
+    one_pass = all(a.turn == 1 for a in parts) and all(kernel.members[s] != "full" for s in kernel.stores)
+    if loops.lanes_reduce:
+        threads = 32 if length <= 1024 else 128 if length <= 8192 else 256 if length <= 1 << 17 else 512
+        if one_pass and rows * max(1, threads // 128) < FULL_GPU and length >= 1 << 14:
+            return Split(kernel, prims, graph, comment, loops, parts).write()
+        return Rows(kernel, prims, graph, comment, loops, parts, threads).write()
+    blocks = rows // 512
+    if one_pass and blocks < FULL_GPU // 8 and length >= 1 << 12:
+        return Split(kernel, prims, graph, comment, loops, parts).write()
+    return Columns(kernel, prims, graph, comment, loops, parts, split_for(rows, length)).write()
+
+
+def split_for(rows: int, length: int) -> int:
+    """Threads that share a column, so that a GPU's worth of threads is at work."""
+    split = 1
+    while split < 16 and rows * split < FULL_GPU * 1024 and length // (split * 2) >= 4:
+        split *= 2
+    return split
+
+
+class Base:
+    """State while one reduce kernel is written."""
+
+    lanes_reduce = True
+
+    def __init__(self, kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment: list[str], loops: Walk, parts: list[Accumulator]):
+        self.kernel, self.prims, self.graph, self.comment, self.loops, self.parts = kernel, prims, graph, comment, loops, parts
+        self.width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims)
+        lane_loops = loops.reduced if loops.lanes_reduce else loops.kept
+        self.width = self.width if lane_loops else 1
+        self.row_axes = frozenset(loop.variable for loop in loops.kept)
+        self.all_axes = self.row_axes | {loop.variable for loop in loops.reduced}
+        self.row_lines: list[str] = []
+        levels = [Level(self.row_axes, self.row_lines)]
+        if not loops.lanes_reduce:
+            levels.append(Level(self.row_axes | {LANE}, self.row_lines, array=True))
+        self.evaluator = Evaluator(prims, kernel.loads, levels, vector=self.width > 1)
+        self.at, self.row = loops.at(kernel, lane=self.width > 1)
+        self.stores: list[tuple[str, Coordinate]] = []
+
+    # ---- one pass over the row
+
+    def pass_over(self, turn: int, chunk: int = 1) -> list[str]:
+        """The body of the loop over the row in this pass: fills accumulators, writes full values that are ready."""
+        element = Level(self.all_axes)
+        lanes = Level(self.all_axes | {LANE})
+        self.evaluator.levels += [element, lanes]
+        after: list[str] = []
+        for part in (a for a in self.parts if a.turn == turn):
+            self.accumulate(part, element, lanes, after)
+        for name in self.kernel.stores:
+            if self.kernel.members[name] == "full" and self.turn_of(name) == turn:
+                self.store_full(name, element, lanes, after)
+        self.evaluator.levels.remove(element)
+        self.evaluator.levels.remove(lanes)
+        lines = list(element.lines)
+        if lanes.lines:
+            lines += ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < {self.vec}; ++{LANE}) {{", *indent(lanes.lines), "}"]
+        return lines + after
+
+    @property
+    def vec(self) -> str:
+        return "VEC" if self.width > 1 else "1"
+
+    def turn_of(self, name: str) -> int:
+        turns = {member: part.turn for part in self.parts for member in part.members}
+        behind = reductions_behind(name, self.kernel, self.prims)
+        return 1 + max((turns[n] for n in behind), default=0)
+
+    def accumulate(self, part: Accumulator, element: Level, lanes: Level, after: list[str]) -> None:
+        result = self.evaluator.value(part.source, self.at)
+        kind = "long long" if part.kind == "IntegerSum" else "float"
+        value = result.text if arithmetic_type(result.dtype) == kind else f"({kind})({result.text})"
+        if part.kind.startswith("Arg"):
+            dim = self.prims[part.members[0]].op.dims[0]
+            target, position = self.lane_accumulator(part), self.evaluator.offset(self.at[dim])
+            (lanes if self.width > 1 else element).lines.append(f"{target}.add({value}, {position});")
+        elif self.loops.lanes_reduce and self.width > 1:
+            tile = self.evaluator.fresh(f"{part.source}_tile")
+            element.lines.append(f"{kind} {tile}[VEC];")
+            lanes.lines.append(f"{tile}[{LANE}] = {value};")
+            after.append(f"{part.name}.add({tile});")
+        else:
+            (lanes if self.width > 1 else element).lines.append(f"{self.lane_accumulator(part)}.add({value});")
+
+    def lane_accumulator(self, part: Accumulator) -> str:
+        return f"{part.name}[{LANE}]" if not self.loops.lanes_reduce and self.width > 1 else part.name
+
+    def store_full(self, name: str, element: Level, lanes: Level, after: list[str]) -> None:
+        prim = self.prims[name]
+        result = self.evaluator.value(name, self.at)
+        offset = linear(self.at, prim.shape)
+        if self.width > 1:
+            out = self.evaluator.fresh(f"{name}_out")
+            element.lines.append(f"{arithmetic_type(prim.dtype)} {out}[VEC];")
+            lanes.lines.append(f"{out}[{LANE}] = {result.text};")
+            unit = any(axis.text == LANE and factor == 1 for axis, factor in offset.terms.items())
+            if unit:
+                after.append(f"store(&{pointer(name)}[{self.evaluator.offset(offset, without_lane=True)}], {out});")
+                self.stores.append((name, offset))
+            else:
+                after += ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};"]
+        else:
+            after.append(f"{pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};")
+
+    # ---- rows
+
+    def publish(self, turn: int) -> None:
+        """After a pass, its reductions are values of the row."""
+        for part in self.parts:
+            if part.turn == turn:
+                for member in part.members:
+                    self.evaluator.results[member] = f"{self.lane_accumulator(part)}.{self.prims[member].op.field}"
+
+    def row_value(self, name: str) -> tuple[Value, Coordinate]:
+        prim = self.prims[name]
+        at = self.row if self.kernel.members[name] == "reduce" else row_at(self.row, self.kernel, prim)
+        return self.evaluator.value(name, at), linear(at, prim.shape)
+
+    @property
+    def turns(self) -> int:
+        full = [self.turn_of(name) for name in self.kernel.stores if self.kernel.members[name] == "full"]
+        return max([a.turn for a in self.parts] + full)
+
+    def row_stores(self) -> list[str]:
+        return [name for name in self.kernel.stores if self.kernel.members[name] != "full"]
+
+    def finish(self, **arguments: object) -> KernelText:
+        inner: Dim = (self.loops.reduced if self.loops.lanes_reduce else self.loops.kept)[-1].size if self.width > 1 else 1
+        conditions = vector_conditions(self.evaluator, self.stores, inner, self.width, self.prims) if self.width > 1 else []
+        return text.finish(self.kernel, self.prims, self.evaluator, self.comment, width=self.width, conditions=conditions, **arguments)  # type: ignore[arg-type]
+
+
+class Rows(Base):
+    """A warp or a block for each row."""
+
+    def __init__(self, *arguments: object):
+        *base, self.threads = arguments  # type: ignore[assignment]
+        super().__init__(*base)  # type: ignore[arg-type]
+        self.threads: int
+        self.rows_a_block = max(1, 128 // self.threads)
+
+    def write(self) -> KernelText:
+        per_block = self.rows_a_block
+        row = f"static_cast<Index>(blockIdx.x) * {per_block} + threadIdx.y" if per_block > 1 else "static_cast<Index>(blockIdx.x)"
+        lines = [f"const Index row = {row};"]
+        lines += ["if (row >= rows) return;"] if per_block > 1 else []
+        lines += decode(self.loops.kept, "row", self.evaluator)
+        for turn in range(1, self.turns + 1):
+            loop = self.loop(turn)  # may add values of the row that it uses
+            lines += self.take_row_lines()
+            lines += [f"{a.kind} {a.name} = {a.kind}::empty();" for a in self.parts if a.turn == turn]
+            lines += loop
+            lines += [f"{a.name} = merge_row<{self.threads}>({a.name});" for a in self.parts if a.turn == turn]
+            self.publish(turn)
+        stores = []
+        for name in self.row_stores():
+            result, offset = self.row_value(name)
+            prim = self.prims[name]
+            stores.append(f"{pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};")
+        lines += self.take_row_lines()
+        if stores:
+            lines += ["if (threadIdx.x == 0) {", *indent(stores), "}"]
+        setup = [f"const long long rows = {c_product([loop.size for loop in self.loops.kept])};", "if (rows == 0) return nullptr;"]
+        grid = f"dim3(static_cast<unsigned>((rows + {per_block - 1}) / {per_block}))" if per_block > 1 else "dim3(static_cast<unsigned>(rows))"
+        return self.finish(
+            lines=lines, threads=str(self.threads * per_block), extra=[("Index", "rows")], setup=setup, grid=grid,
+            block=f"dim3({self.threads}, {per_block})" if per_block > 1 else f"dim3({self.threads})",
+        )
+
+    def take_row_lines(self) -> list[str]:
+        lines = list(self.row_lines)
+        self.row_lines.clear()
+        return lines
+
+    def loop(self, turn: int) -> list[str]:
+        body = self.pass_over(turn)
+        length = sizes.product(loop.size for loop in self.loops.reduced)
+        step = f"{self.threads} * VEC" if self.width > 1 else str(self.threads)
+        start = "threadIdx.x * VEC" if self.width > 1 else "threadIdx.x"
+        decoded = decode(self.loops.reduced, "item", self.evaluator)
+        return [
+            f"for (Index item = {start}; item < {self.evaluator.size(length)}; item += {step}) {{",
+            *indent([*decoded, *body]),
+            "}",
+        ]
+
+
+def first_row(width: int, vector: bool, sharing: bool) -> list[str]:
+    """Which rows a thread works on, where rows lie side by side."""
+    position = f"(static_cast<Index>(blockIdx.x) * {width} + threadIdx.x)" + (" * VEC" if vector else "")
+    if not sharing:
+        return [f"const Index row = {position};", "if (row >= rows) return;"]
+    return [
+        f"const bool inside = {position} < rows;  // threads outside still take part in the merge",
+        f"const Index row = inside ? {position} : 0;",
+    ]
+
+
+class Columns(Base):
+    """VEC neighbouring rows for each thread; SPLIT threads share a row."""
+
+    WIDTH = 32  # threads side by side when columns are split
+
+    def __init__(self, *arguments: object):
+        *base, self.split = arguments  # type: ignore[assignment]
+        super().__init__(*base)  # type: ignore[arg-type]
+        self.split: int
+        if not self.loops.kept:
+            self.width = 1
+
+    def write(self) -> KernelText:
+        width = self.WIDTH if self.split > 1 else 128
+        lines = first_row(width, self.width > 1, sharing=self.split > 1)
+        lines += decode(self.loops.kept, "row", self.evaluator)
+        for turn in range(1, self.turns + 1):
+            loop = self.loop(turn)
+            lines += self.take_row_lines()
+            for a in (a for a in self.parts if a.turn == turn):
+                if self.width > 1:
+                    lines += [f"{a.kind} {a.name}[VEC];", "#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {a.name}[{LANE}] = {a.kind}::empty();"]
+                else:
+                    lines += [f"{a.kind} {a.name} = {a.kind}::empty();"]
+            lines += loop
+            if self.split > 1:
+                for a in (a for a in self.parts if a.turn == turn):
+                    merged = f"{self.lane_accumulator(a)} = merge_column<{self.split}, {width}>({self.lane_accumulator(a)});"
+                    lines += ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {merged}"] if self.width > 1 else [merged]
+            self.publish(turn)
+        after: list[str] = []
+        for name in self.row_stores():
+            after += self.store_row(name)
+        lines += self.take_row_lines()
+        if self.split > 1 and after:
+            after = ["if (inside && threadIdx.y == 0) {", *indent(after), "}"]
+        lines += after
+        setup = [f"const long long rows = {c_product([loop.size for loop in self.loops.kept])};", "if (rows == 0) return nullptr;"]
+        return self.finish(
+            lines=lines, threads=str(width * self.split), extra=[("Index", "rows")], setup=setup, span=width,
+            grid="dim3(static_cast<unsigned>((rows + {span} - 1) / {span}))",
+            block=f"dim3({width}, {self.split})" if self.split > 1 else f"dim3({width})",
+        )
+
+    take_row_lines = Rows.take_row_lines
+
+    def store_row(self, name: str) -> list[str]:
+        result, offset = self.row_value(name)
+        prim = self.prims[name]
+        if self.width > 1 and LANE in offset.depends:
+            out = self.evaluator.fresh(f"{name}_out")
+            lines = [f"{arithmetic_type(prim.dtype)} {out}[VEC];", "#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {out}[{LANE}] = {result.text};"]
+            unit = any(axis.text == LANE and factor == 1 for axis, factor in offset.terms.items())
+            if unit:
+                self.stores.append((name, offset))
+                return [*lines, f"store(&{pointer(name)}[{self.evaluator.offset(offset, without_lane=True)}], {out});"]
+            return [*lines, "#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};"]
+        return [f"{pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};"]
+
+    def loop(self, turn: int) -> list[str]:
+        body = self.pass_over(turn)
+        length = sizes.product(loop.size for loop in self.loops.reduced)
+        decoded = decode(self.loops.reduced, "item", self.evaluator)
+        start, step = ("threadIdx.y", f"item += {self.split}") if self.split > 1 else ("0", "++item")
+        inside = "inside && " if self.split > 1 else ""
+        return [
+            "#pragma unroll 4",
+            f"for (Index item = {start}; {inside}item < {self.evaluator.size(length)}; {step}) {{",
+            *indent([*decoded, *body]),
+            "}",
+        ]
+
+
+class Split(Base):
+    """Blocks take pieces of a row and leave partial accumulators; a warp for each row merges them."""
+
+    THREADS = 256
+
+    def write(self) -> KernelText:
+        words = sum(WORDS[a.kind] for a in self.parts)
+        rows_text = c_product([loop.size for loop in self.loops.kept])
+        rows_size = sizes.product(loop.size for loop in self.loops.kept)
+        workspace = Workspace("partial", sizes.tidy(rows_size * SPLITS), words)
+        by_rows = self.loops.lanes_reduce
+        lines = self.first_kernel(by_rows)
+        last_kernel, last_launch = self.last_kernel(words)
+        setup = [f"const long long rows = {rows_text};", "if (rows == 0) return nullptr;"]
+        if by_rows:
+            grid, block, span = f"dim3({SPLITS}, static_cast<unsigned>(rows))", f"dim3({self.THREADS})", 1
+        else:
+            grid, block, span = "dim3(static_cast<unsigned>((rows + {span} - 1) / {span}), " + str(SPLITS) + ")", "dim3(32, 8)", 32
+        return self.finish(
+            lines=lines, threads=str(self.THREADS), extra=[("Index", "rows")], setup=setup, grid=grid, block=block, span=span,
+            workspace=workspace, workspace_parameter="unsigned* __restrict__ partial", last=(last_kernel, last_launch),
+        )
+
+    take_row_lines = Rows.take_row_lines
+
+    def first_kernel(self, by_rows: bool) -> list[str]:
+        length = self.evaluator.size(sizes.product(loop.size for loop in self.loops.reduced))
+        vec = "VEC" if self.width > 1 else "1"
+        if by_rows:
+            lines = ["const Index row = blockIdx.y;", "const Index piece = blockIdx.x;"]
+        else:
+            lines = [*first_row(32, self.width > 1, sharing=True), "const Index piece = blockIdx.y;"]
+        lines += decode(self.loops.kept, "row", self.evaluator)
+        body = self.pass_over(1)
+        decoded = decode(self.loops.reduced, "item", self.evaluator)
+        lines += self.take_row_lines()
+        for a in self.parts:
+            if not by_rows and self.width > 1:
+                lines += [f"{a.kind} {a.name}[VEC];", "#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {a.name}[{LANE}] = {a.kind}::empty();"]
+            else:
+                lines += [f"{a.kind} {a.name} = {a.kind}::empty();"]
+        if by_rows:
+            stride = f"{self.THREADS} * {vec}"
+            lines += [f"for (Index item = (piece * {self.THREADS} + threadIdx.x) * {vec}; item < {length}; item += {SPLITS} * {stride}) {{"]
+        else:
+            lines += ["#pragma unroll 4", f"for (Index item = piece * 8 + threadIdx.y; inside && item < {length}; item += {SPLITS} * 8) {{"]
+        lines += [*indent([*decoded, *body]), "}"]
+        word = 0
+        for a in self.parts:
+            where = f"reinterpret_cast<{a.kind}*>(&partial[{word}u * rows * {SPLITS}])" if word else f"reinterpret_cast<{a.kind}*>(partial)"
+            if by_rows:
+                lines += [f"{a.name} = merge_row<{self.THREADS}>({a.name});", f"if (threadIdx.x == 0) {where}[row * {SPLITS} + piece] = {a.name};"]
+            elif self.width > 1:
+                lines += ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {{", f"  {a.name}[{LANE}] = merge_column<8, 32>({a.name}[{LANE}]);",
+                          f"  if (inside && threadIdx.y == 0) {where}[(row + {LANE}) * {SPLITS} + piece] = {a.name}[{LANE}];", "}"]
+            else:
+                lines += [f"{a.name} = merge_column<8, 32>({a.name});", f"if (inside && threadIdx.y == 0) {where}[row * {SPLITS} + piece] = {a.name};"]
+            word += WORDS[a.kind]
+        return lines
+
+    def last_kernel(self, words: int) -> tuple[list[str], list[str]]:
+        """Merges the pieces of each row in order, computes the row's values and stores them."""
+        kernel = self.kernel
+        lines = [f"const Index row = static_cast<Index>(blockIdx.x) * 4 + threadIdx.y;", "if (row >= rows) return;"]  # noqa: F541
+        row_lines: list[str] = []
+        evaluator = Evaluator(self.prims, kernel.loads, [Level(self.row_axes, row_lines)], vector=False)
+        _, row = self.loops.at(kernel, lane=False)
+        lines += decode(self.loops.kept, "row", evaluator)
+        word = 0
+        for a in self.parts:
+            where = f"reinterpret_cast<const {a.kind}*>(&partial[{word}u * rows * {SPLITS}])" if word else f"reinterpret_cast<const {a.kind}*>(partial)"
+            lines += [
+                f"{a.kind} {a.name} = {a.kind}::empty();",
+                f"for (int piece = threadIdx.x; piece < {SPLITS}; piece += 32) {a.name}.merge({where}[row * {SPLITS} + piece]);",
+                f"{a.name} = merge_warp({a.name});",
+            ]
+            for member in a.members:
+                evaluator.results[member] = f"{a.name}.{self.prims[member].op.field}"
+            word += WORDS[a.kind]
+        stores = []
+        for name in self.row_stores():
+            prim = self.prims[name]
+            at = row if kernel.members[name] == "reduce" else row_at(row, kernel, prim)
+            result = evaluator.value(name, at)
+            stores.append(f"{pointer(name)}[{evaluator.offset(linear(at, prim.shape))}] = {text.to_memory(prim, converted_to(result, prim))};")
+        lines += [*row_lines, "if (threadIdx.x == 0) {", *indent(stores), "}"]
+        symbols = sorted(str(s) for s in evaluator.symbols)
+        loads = [name for name in kernel.loads if any(f"{pointer(name)}[" in line for line in lines)]
+        used = Kernel(kernel.space, kernel.reduced, kernel.members, kernel.stores, tuple(loads), kernel.name)
+        arguments = [*text.parameters(used, self.prims), "const unsigned* __restrict__ partial", "Index rows", *(f"Index {s}" for s in symbols)]
+        source = ["template <typename Index>", *text.wrapped(f"__global__ void __launch_bounds__(128) {kernel.name}_merge(", arguments, ") {")]
+        source += [f"  {line}" for line in evaluator.declare_sizes()]
+        source += [*indent(lines), "}"]
+        self.evaluator.symbols |= evaluator.symbols
+        call = ", ".join([*loads, *kernel.stores, "partial", "rows", *symbols])
+        launch = [f"{kernel.name}_merge<long long><<<dim3(static_cast<unsigned>((rows + 3) / 4)), dim3(32, 4), 0, static_cast<cudaStream_t>(stream)>>>({call});"]
+        return source, launch

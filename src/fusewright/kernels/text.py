@@ -1,0 +1,143 @@
+"""What every kernel's text has in common: parameters, the comment above it, the launcher that picks a variant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sympy
+
+from ..plan import Kernel
+from ..prims import C_TYPES, Prim, Window, arithmetic_type
+from .expression import Evaluator, indent, pointer
+from .loops import largest_tensor
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Memory that a kernel needs for partial results: `words` 32-bit words for each of `count` items."""
+
+    name: str
+    count: sympy.Expr | int
+    words: int
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """One kernel, written out: its CUDA, and the order of its launcher's arguments."""
+
+    name: str
+    source: str
+    tensors: tuple[str, ...]  # primitives: loads, then stores
+    sizes: tuple[str, ...]  # symbols
+    workspace: Workspace | None = None
+
+
+def has_window(kernel: Kernel, prims: dict[str, Prim]) -> bool:
+    stack, seen = list(kernel.stores), set()
+    while stack:
+        name = stack.pop()
+        if name in seen or name in kernel.loads:
+            continue
+        seen.add(name)
+        if isinstance(prims[name].op, Window):
+            return True
+        stack += prims[name].inputs
+    return False
+
+
+def to_memory(prim: Prim, value: str) -> str:
+    kind = C_TYPES[prim.dtype]
+    return value if kind == arithmetic_type(prim.dtype) else f"to_memory<{kind}>({value})"
+
+
+def parameters(kernel: Kernel, prims: dict[str, Prim]) -> list[str]:
+    found = [f"const {C_TYPES[prims[name].dtype]}* __restrict__ {pointer(name)}" for name in kernel.loads]
+    return found + [f"{C_TYPES[prims[name].dtype]}* __restrict__ {pointer(name)}" for name in kernel.stores]
+
+
+def wrapped(head: str, items: list[str], tail: str, limit: int = 130) -> list[str]:
+    """head(item, item, …)tail, broken into lines."""
+    lines, line = [], head
+    for i, item in enumerate(items):
+        piece = item + (", " if i + 1 < len(items) else tail)
+        if len(line) + len(piece) > limit and line.strip():
+            lines.append(line.rstrip())
+            line = "    "
+        line += piece
+    return [*lines, line if items else head + tail]
+
+
+def finish(
+    kernel: Kernel,
+    prims: dict[str, Prim],
+    evaluator: Evaluator,
+    comment: list[str],
+    *,
+    lines: list[str],
+    threads: str,
+    extra: list[tuple[str, str]],
+    width: int,
+    conditions: list[str],
+    setup: list[str],
+    grid: str,
+    block: str,
+    span: int = 1,
+    workspace: Workspace | None = None,
+    workspace_parameter: str = "",
+    constants: list[str] | None = None,
+    last: tuple[list[str], list[str]] | None = None,
+) -> KernelText:
+    """The kernel and its launcher. `{span}` in `grid` is the number of elements a block takes on, by vector width."""
+    name = kernel.name
+    wide = largest_tensor(kernel, prims)
+    symbols = sorted(str(s) for s in evaluator.symbols)
+    launch_symbols = sorted({str(s) for s in evaluator.symbols} | mentioned(kernel, prims))
+    vector = width > 1
+    head = "template <typename Index, int VEC>" if vector else "template <typename Index>"
+    arguments = parameters(kernel, prims) + ([workspace_parameter] if workspace_parameter else [])
+    arguments += [f"{kind} {label}" for kind, label in extra] + [f"Index {s}" for s in symbols]
+    source = [*comment, *(constants or []), head]
+    source += wrapped(f"__global__ void __launch_bounds__({threads}) {name}_kernel(", arguments, ") {")
+    source += [f"  {line}" for line in evaluator.declare_sizes()]
+    source += indent(lines)
+    source += ["}"]
+    if last is not None:
+        source += ["", *last[0]]
+
+    pointers = [f"const {C_TYPES[prims[n].dtype]}* {n}" for n in kernel.loads] + [f"{C_TYPES[prims[n].dtype]}* {n}" for n in kernel.stores]
+    pointers += [f"unsigned* {workspace.name}"] if workspace else []
+    source += ["", *wrapped(f'extern "C" const char* {name}(', [*pointers, *(f"long long {s}" for s in launch_symbols), "void* stream"], ") {")]
+    source += indent(setup)
+    passed = [*kernel.loads, *kernel.stores] + ([workspace.name] if workspace else []) + [label for _, label in extra] + symbols
+    call = ", ".join(passed)
+
+    def launch(index: str, lanes: int) -> str:
+        where = grid.replace("{span}", str(span * lanes)).replace("{lanes}", str(lanes))
+        variant = f"{name}_kernel<{index}, {lanes}>" if vector else f"{name}_kernel<{index}>"
+        return f"{variant}<<<{where}, {block}, 0, static_cast<cudaStream_t>(stream)>>>({call});"
+
+    if vector and conditions:
+        source += [f"  const bool whole_vectors = {' && '.join(conditions)};"]
+    choices: list[tuple[str, str]] = []
+    if wide is not None:
+        source += [f"  const bool wide = {wide};  // offsets that need 64 bits"]
+        choices.append(("wide", launch("long long", 1)))
+    if vector and conditions:
+        choices.append(("!whole_vectors", launch("int", 1)))
+    otherwise = launch("int", width if vector else 1)
+    if not choices:
+        source += [f"  {otherwise}"]
+    for i, (condition, text) in enumerate(choices):
+        source += [f"  {'else ' if i else ''}if ({condition}) {text}"]
+    if choices:
+        source += [f"  else {otherwise}"]
+    if last is not None:
+        source += indent(last[1])
+    source += ["  return launch_error();", "}"]
+    return KernelText(name, "\n".join(source) + "\n", (*kernel.loads, *kernel.stores), tuple(launch_symbols), workspace)
+
+
+def mentioned(kernel: Kernel, prims: dict[str, Prim]) -> set[str]:
+    """Symbols in the sizes of the kernel's tensors and space: the launcher may need them."""
+    shapes = [prims[n].shape for n in (*kernel.loads, *kernel.stores)] + [kernel.space]
+    return {str(s) for shape in shapes for size in shape for s in sympy.sympify(size).free_symbols}

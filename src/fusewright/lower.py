@@ -1,0 +1,142 @@
+"""Graph -> primitives: every node with a record in ops.py becomes primitives; the others stay calls to PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+
+from . import ops, sizes
+from .graph import Dim, Graph, Node, Ref
+from .prims import Expand, Load, Pointwise, Prim, Reduce, Reshape, Size, View
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """Primitives by name, in order, and which of them holds each node's value."""
+
+    graph: Graph
+    prims: dict[str, Prim]
+    value: dict[str, str]
+    library: frozenset[str]  # nodes that stay calls to PyTorch
+
+
+class Lowering:
+    """What an operator's record sees while it lowers a node."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.prims: dict[str, Prim] = {}
+        self.value: dict[str, str] = {}
+        self.library: set[str] = set()
+        self.known: dict[tuple[Any, ...], str] = {}  # equal primitives are one
+        self.node: Node = graph.nodes[0]
+
+    # ---- what records call
+
+    def __getitem__(self, name: str) -> Prim:
+        return self.prims[name]
+
+    def add(self, label: str, op: Any, inputs: Sequence[str], shape: Sequence[Dim], dtype: torch.dtype) -> str:
+        known = (op, tuple(inputs), tuple(shape), dtype)
+        if not isinstance(op, Load) and known in self.known:
+            return self.known[known]
+        name, count = (f"{self.node.name}_{label}" if label else self.node.name), 1
+        while name in self.prims:
+            count += 1
+            name = f"{self.node.name}_{label}{count}" if label else f"{self.node.name}_{count}"
+        self.prims[name] = Prim(name, op, tuple(inputs), tuple(shape), dtype, self.node.name)
+        self.known[known] = name
+        return name
+
+    def pointwise(
+        self, label: str, expression: str, inputs: Sequence[str], dtype: torch.dtype, compute: torch.dtype | None = None, cost: int = 1
+    ) -> str:
+        """An expression of inputs that broadcast against each other."""
+        shape = broadcast([self.prims[name].shape for name in inputs])
+        return self.add(label, Pointwise(expression, compute or dtype, cost), inputs, shape, dtype)
+
+    def view(self, label: str, op: View, source: str, shape: Sequence[Dim]) -> str:
+        return self.add(label, op, [source], shape, self.prims[source].dtype)
+
+    def reshape(self, source: str, shape: Sequence[Dim], label: str = "view") -> str:
+        if len(shape) == len(self.prims[source].shape) and all(map(sizes.same, shape, self.prims[source].shape)):
+            return source
+        return self.view(label, Reshape(), source, shape)
+
+    def expand(self, source: str, shape: Sequence[Dim]) -> str:
+        return self.view("expand", Expand(), source, shape)
+
+    def reduce(self, label: str, accumulator: str, source: str, dims: Sequence[int], field: str = "result()", dtype: torch.dtype | None = None) -> str:
+        """Dimensions stay, with size 1. Over dimensions that all have size 1 it is no reduction for most accumulators."""
+        shape = [1 if d in dims else size for d, size in enumerate(self.prims[source].shape)]
+        single = all(sizes.is_one(self.prims[source].shape[d]) for d in dims)
+        if single and field == "result()" and accumulator in ("Sum", "Product", "Max", "Min", "LogSumExp"):
+            return source  # of one element
+        return self.add(label, Reduce(accumulator, tuple(sorted(dims)), field), [source], shape, dtype or self.prims[source].dtype)
+
+    def count(self, source: str, dims: Sequence[int]) -> str:
+        """How many elements a reduction over `dims` takes in, as a float value."""
+        shape = self.prims[source].shape
+        return self.add("count", Size(sizes.product(shape[d] for d in dims)), [], (), torch.float32)
+
+    def drop(self, source: str, dims: Sequence[int], keepdim: bool) -> str:
+        """Remove dimensions of size 1, unless they are to be kept."""
+        if keepdim:
+            return source
+        return self.reshape(source, [s for d, s in enumerate(self.prims[source].shape) if d not in dims], "squeeze")
+
+
+def broadcast(shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
+    """The common shape; where sizes differ symbolically, one that is not 1."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    result: list[Dim] = [1] * rank
+    for shape in shapes:
+        for i, size in enumerate(reversed(shape)):
+            if not sizes.is_one(size):
+                result[rank - 1 - i] = size
+    return tuple(result)
+
+
+def lower(graph: Graph) -> Lowered:
+    build = Lowering(graph)
+    for node in graph.nodes:
+        build.node = node
+        if node.is_leaf:
+            load(build, node)
+            continue
+        record = ops.find(node, graph)
+        value = record.lower(build, node) if record is not None and supported(node, graph, build) else None
+        if value is None:
+            build.library.add(node.name)
+            if node.shape is not None:
+                load(build, node)
+        else:
+            build.value[node.name] = value
+    return Lowered(graph, build.prims, build.value, frozenset(build.library))
+
+
+def load(build: Lowering, node: Node) -> None:
+    assert node.shape is not None and node.dtype is not None
+    build.value[node.name] = build.add("", Load(), [], node.shape, node.dtype)
+
+
+def supported(node: Node, graph: Graph, build: Lowering) -> bool:
+    """Types that kernels know, sizes that can be written down, operands that are values."""
+    from .prims import C_TYPES
+
+    if node.target == "getitem":
+        return node.dtype in C_TYPES
+    names = [name for name in node.inputs if graph[name].shape is not None]
+    known = all(graph[name].dtype in C_TYPES for name in names) and (node.dtype in C_TYPES or node.dtype is None)
+    shapes = [graph[name].shape or () for name in names] + [node.shape or ()]
+    return known and all(sizes.printable(size) for shape in shapes for size in shape if isinstance(size, sympy.Expr))
+
+
+def operand(build: Lowering, value: Any) -> str:
+    """The primitive that holds an argument."""
+    assert isinstance(value, Ref)
+    return build.value[value.name]

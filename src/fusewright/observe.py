@@ -1,0 +1,278 @@
+"""One call of a model, observed: what it returned, the buffers it changed, its gradients; and the references for it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .budget import Budget, Evidence, Miss, budget, compare, with_outliers
+from .candidate import ALLOCATIONS, Candidate
+from .problem import Problem, _seeded
+from .reference import Rounding, base_name, in_float64, rounding_of, type_of, widen_module, widened
+from .variants import Source, Variant, named_state, random_state, renewed
+
+DRAWS = 4  # references with rounding put in at random, for each variant
+MORE_DRAWS = 12  # before a candidate is condemned
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Everything one call gave, by name: `output 0`, `gradient of input 0`, `gradient of weight`, `buffer mean`."""
+
+    tensors: Mapping[str, Tensor]
+    structure: str
+    returned: tuple[Any, ...]  # the leaves as they were returned, for checks of their type and storage
+    differentiable: bool = False
+
+
+def observe(model: nn.Module, inputs: list[Any], *, derivatives: int = 0, seed: int = 0) -> Observed:
+    """Call the model; afterwards its buffers are what they were before."""
+    before = {name: b.detach().clone() for name, b in model.named_buffers()}
+    if derivatives:
+        inputs = [x.detach().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs]
+    try:
+        with _seeded(seed), torch.set_grad_enabled(derivatives > 0):
+            result = model(*inputs)
+        leaves, structure = pytree.tree_flatten(result)
+        outputs = {f"output {i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
+        tensors = {name: leaf.detach().clone() for name, leaf in outputs.items()}
+        for name, b in model.named_buffers():
+            if name not in before or not _equal(before[name], b):
+                tensors[f"buffer {name}"] = b.detach().clone()
+        found = _gradients(model, inputs, list(outputs.values()), derivatives) if derivatives else {}
+        differentiable = any(t.requires_grad for t in outputs.values())
+        return Observed({**tensors, **found}, str(structure), tuple(leaves), differentiable)
+    finally:
+        with torch.no_grad():
+            for name, b in model.named_buffers():
+                if name in before and before[name].shape == b.shape:
+                    b.copy_(before[name])
+
+
+def _gradients(model: nn.Module, inputs: list[Any], outputs: list[Tensor], order: int) -> dict[str, Tensor]:
+    """Of Σ output · cotangent, the cotangents drawn at random once, by inputs and parameters; and the same of those."""
+    targets = gradient_targets(model, inputs)
+    found: dict[str, Tensor] = {}
+    for derivative in ("gradient", "second gradient")[:order]:
+        outputs = [t for t in outputs if t.requires_grad]
+        if not targets or not outputs:
+            break
+        more = derivative == "gradient" and order == 2
+        by = list(targets.values())
+        grads = torch.autograd.grad(outputs, by, cotangents(outputs), allow_unused=True, create_graph=more)
+        for (name, target), gradient in zip(targets.items(), grads, strict=True):
+            value = torch.zeros_like(target) if gradient is None else gradient
+            found[f"{derivative} of {name}"] = value.detach().clone()
+        outputs = [g for g in grads if g is not None]
+    return found
+
+
+def gradient_targets(model: nn.Module, inputs: list[Any]) -> dict[str, Tensor]:
+    of_inputs = {f"input {i}": x for i, x in enumerate(inputs) if isinstance(x, Tensor) and x.requires_grad}
+    return {**of_inputs, **{name: p for name, p in model.named_parameters() if p.requires_grad}}
+
+
+def cotangents(outputs: list[Tensor]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randn(t.shape, generator=generator).bfloat16().to(t) for t in outputs]  # exact in every type
+
+
+class _Filled(TorchDispatchMode):
+    """Memory that PyTorch hands out uninitialised is filled, so that what was never written shows."""
+
+    def __init__(self, value: float):
+        super().__init__()
+        self.value = value
+
+    def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if base_name(func) in ALLOCATIONS and isinstance(result, Tensor) and not result.is_meta and result.numel():
+            if result.is_floating_point() or result.is_complex():
+                result.fill_(self.value)
+            elif result.dtype != torch.bool:
+                result.fill_(torch.iinfo(result.dtype).max // 3)
+        return result
+
+
+@contextlib.contextmanager
+def filled_memory(device: torch.device, value: float = math.nan) -> Iterator[None]:
+    """Run with uninitialised memory filled; on a GPU the allocator's free blocks as well."""
+    if device.type == "cuda":
+        free = [torch.full((2**20 * 2**i,), value, device=device) for i in range(8)]
+        del free
+    with _Filled(value):
+        yield
+
+
+def _cast(dtype: torch.dtype) -> Callable[[list[Any]], list[Any]]:
+    return lambda inputs: [x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs]
+
+
+def _each(change: Callable[[Tensor], Tensor]) -> Callable[[list[Any]], list[Any]]:
+    return lambda inputs: [change(x) if isinstance(x, Tensor) and x.dim() else x for x in inputs]
+
+
+TWISTS: Mapping[str, Callable[[list[Any]], list[Any]]] = {
+    "": lambda inputs: inputs,
+    "autocast": lambda inputs: inputs,
+    "float64": _cast(torch.float64),
+    "bfloat16": _cast(torch.bfloat16),
+    "float16": _cast(torch.float16),
+    "one dimension less": _each(lambda x: x[0]),
+    "one dimension more": _each(lambda x: x.unsqueeze(0)),
+    "empty batch": _each(lambda x: x[:0]),
+}
+
+
+@dataclass(frozen=True)
+class References:
+    """For one variant: eager's results, the exact ones in fp64, and rounded ones."""
+
+    eager: Observed
+    exact: Observed
+    draws: tuple[Observed, ...]
+    rounding: Rounding
+
+    def evidence(self, name: str) -> Evidence:
+        exact, eager = self.exact.tensors.get(name), self.eager.tensors[name]
+        if exact is None:  # a buffer that did not change in fp64
+            exact = eager.double()
+        draws = tuple(d.tensors[name] for d in self.draws if name in d.tensors)
+        return Evidence(exact, eager, draws, self.rounding.coarse)
+
+    def budget(self, name: str) -> Budget:
+        return budget(self.evidence(name))
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """The original, its float64 twin, and the candidate's model; all on one device and in one state."""
+
+    problem: Problem
+    candidate: Candidate
+    source: Source
+    original: nn.Module
+    exact: nn.Module
+    new: nn.Module
+    initial: Mapping[str, Tensor]
+    low: torch.dtype
+    rounding: Rounding
+    twist: str = ""
+
+    @property
+    def device(self) -> torch.device:
+        return self.candidate.device
+
+    def set_state(self, variant: Variant) -> None:
+        """The same parameters, buffers and mode for all three."""
+        values = dict(self.initial)
+        if variant.parameters != "initial":
+            trained = {name for name, _ in self.original.named_parameters()}
+            values = random_state(values, trained, variant.parameters, variant.seed)
+        if variant.changed in values:
+            values[variant.changed] = renewed(values[variant.changed], variant.seed)
+        for model in (self.original, self.exact, self.new):
+            write_state(model, values)
+            model.train(variant.training)
+
+    def inputs(self, variant: Variant) -> list[Any]:
+        return TWISTS[self.twist](self.source.inputs(variant, self.device))
+
+    def run_candidate(self, variant: Variant, fill: float = math.nan) -> Observed:
+        with filled_memory(self.device, fill), self._context():
+            return observe(self.new, self.inputs(variant), derivatives=variant.derivatives, seed=variant.seed)
+
+    def run_eager(self, variant: Variant) -> Observed:
+        with self._context():
+            return observe(self.original, self.inputs(variant), derivatives=variant.derivatives, seed=variant.seed)
+
+    def _context(self) -> contextlib.AbstractContextManager[Any]:
+        if self.twist == "autocast":
+            return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def twisted(self, twist: str) -> Subjects:
+        """The same, called in a way no plan was made for."""
+        dtype = {"float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}.get(twist)
+        if dtype is None:
+            low = torch.bfloat16 if twist == "autocast" else self.low
+            return replace(self, twist=twist, rounding=rounding_of(low))
+        original, new = copy.deepcopy(self.original).to(dtype), copy.deepcopy(self.new).to(dtype)
+        exact = widen_module(copy.deepcopy(original))
+        initial = {name: t.to(dtype) if t.is_floating_point() else t for name, t in self.initial.items()}
+        twisted = replace(self, original=original, new=new, exact=exact, initial=initial, twist=twist)
+        return replace(twisted, low=dtype, rounding=rounding_of(dtype))
+
+    def run_exact(self, variant: Variant, rounding: Rounding | None = None, seed: int = 0) -> Observed:
+        inputs = widened(self.inputs(variant))
+        with in_float64(self.low, rounding, seed):
+            return observe(self.exact, inputs, derivatives=variant.derivatives, seed=variant.seed)
+
+    def references(self, variant: Variant, draws: int = DRAWS) -> References:
+        eager = self.run_eager(variant)
+        exact = self.run_exact(variant)
+        return self.more_draws(References(eager, exact, (), self.rounding), variant, draws)
+
+    def more_draws(self, references: References, variant: Variant, count: int) -> References:
+        first = len(references.draws)
+        more = tuple(self.run_exact(variant, self.rounding, 100 + i) for i in range(first, first + count))
+        return replace(references, draws=references.draws + more)
+
+    def judge(
+        self, got: Observed, references: References, variant: Variant, kind_may_change: bool
+    ) -> dict[str, Miss]:
+        """The worst element of every tensor. Before one is condemned more references are drawn."""
+        misses = self._misses(got, references, kind_may_change)
+        too_far = [name for name, miss in misses.items() if not miss.passed and miss.ratio < 1e6]
+        if not too_far:
+            return misses
+        references = self.more_draws(references, variant, MORE_DRAWS)
+        for name in too_far:
+            evidence = references.evidence(name)
+            limit = with_outliers(budget(evidence), evidence)
+            misses[name] = compare(got.tensors[name], limit, kind_may_change=kind_may_change)
+        return misses
+
+    def _misses(self, got: Observed, references: References, kind_may_change: bool) -> dict[str, Miss]:
+        misses = {}
+        for name, expected in references.eager.tensors.items():
+            if name in got.tensors:
+                misses[name] = compare(got.tensors[name], references.budget(name), kind_may_change=kind_may_change)
+            elif not ("gradient" in name and not got.differentiable):
+                value = float(expected.flatten()[0]) if expected.numel() else 0.0
+                misses[name] = Miss(math.inf, (), math.nan, value, 0.0, "missing;", math.inf)
+        for name in got.tensors:
+            if name not in references.eager.tensors and name.startswith("buffer"):
+                why = "changed, but not by the original;"
+                misses[name] = Miss(math.inf, (), math.nan, math.nan, 0.0, why, math.inf)
+        return misses
+
+
+def subjects(problem: Problem, candidate: Candidate, new: nn.Module) -> Subjects:
+    original = problem.model(0).to(candidate.device)
+    source = Source(problem)
+    initial = {name: t.detach().cpu().clone() for name, t in named_state(original)}
+    low = type_of(original, source.given)
+    exact = widen_module(copy.deepcopy(original))
+    return Subjects(problem, candidate, source, original, exact, new, initial, low, rounding_of(low))
+
+
+def write_state(model: nn.Module, values: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, tensor in named_state(model):
+            if name in values:
+                tensor.copy_(values[name])
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))

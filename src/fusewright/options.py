@@ -1,0 +1,31 @@
+"""Everything a run may be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import Refused
+
+TARGETS = ("auto", "cuda", "host")
+SANITIZERS = ("", "address", "undefined", "thread")
+
+
+@dataclass(frozen=True)
+class Options:
+    """One frozen value handed along the whole line; what is not here cannot be configured."""
+
+    target: str = "auto"  # the GPU if there is one, else the host
+    sanitize: str = ""  # which sanitizer the host build carries
+    assume_finite: bool = False  # allow laws that hold only for finite values
+    seeds: int = 2  # how many seeds verification draws
+    bench: bool = True  # time the result where a GPU is
+
+    def __post_init__(self) -> None:
+        if self.target not in TARGETS:
+            raise Refused(f"target {self.target!r} is not one of {', '.join(TARGETS)}")
+        if self.sanitize not in SANITIZERS:
+            raise Refused(f"sanitizer {self.sanitize!r} is not one of {', '.join(filter(None, SANITIZERS))}")
+        if self.sanitize and self.target == "cuda":
+            raise Refused("sanitizers run on the host target only; use --target host")
+        if self.seeds < 1:
+            raise Refused("verification needs at least one seed")

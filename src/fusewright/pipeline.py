@@ -1,0 +1,111 @@
+"""The line: model file -> capture -> lower -> plan -> emit -> build -> verify. Every step is a function from value to value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .capture import capture
+from .emit import Emitted, emit
+from .errors import Refused
+from .graph import Graph
+from .lower import lower
+from .options import Options
+from .plan import Plan, plan
+from .problem import Problem, check_output
+
+Progress = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What an optimisation gives: the file's text, whether it is right, and the report."""
+
+    text: str
+    verdict: Any
+    report: dict[str, Any]
+
+
+def silent(stage: str, detail: str = "") -> None:
+    """Progress that nobody watches."""
+
+
+def compile_problem(problem: Problem, progress: Progress = silent) -> tuple[Graph, Plan, Emitted]:
+    progress("capture", "")
+    model, inputs = problem.model(), problem.inputs()
+    graph = capture(model, inputs, str(problem.path))
+    progress("plan", f"{len(graph.nodes)} nodes")
+    made = plan(lower(graph))
+    progress("emit", f"{len(made.kernels)} kernels")
+    return graph, made, emit(made, problem.source, model)
+
+
+def optimize(problem: Problem, options: Options, progress: Progress = silent) -> Run:
+    from .candidate import load_candidate
+    from .verify import verify as verify_candidate
+
+    target = choose_target(options)
+    graph, made, emitted = compile_problem(problem, progress)
+    progress("build", target)
+    candidate = load_candidate(emitted.text, target, options.sanitize, name=problem.path.stem + "_new.py")
+    progress("verify", "")
+    verdict = verify_candidate(problem, candidate, graph=graph, options=options, progress=lambda detail: progress("verify", detail))
+    return Run(emitted.text, verdict, report(problem, target, emitted, made, verdict))
+
+
+def choose_target(options: Options) -> str:
+    if options.target == "auto":
+        return "cuda" if torch.cuda.is_available() and not options.sanitize else "host"
+    if options.target == "cuda" and not torch.cuda.is_available():
+        raise Refused("--target cuda was asked for, but PyTorch finds no CUDA device here; use --target host")
+    return options.target
+
+
+def report(problem: Problem, target: str, emitted: Emitted, made: Plan, verdict: Any) -> dict[str, Any]:
+    launched = set(verdict.kernels)
+    return {
+        "model": problem.path.name,
+        "verified": verdict.passed,
+        "target": target,
+        "kernels": [
+            {"name": k.name, "replaces": list(k.replaces), "bytes": k.bytes, "flops": k.flops} for k in emitted.kernels if k.name in launched
+        ],
+        "library_calls": list(verdict.library_calls),
+        "rules": [str(rule) for rule in made.rules],
+        "max_error": verdict.max_error,
+        "tolerance": verdict.tolerance,
+        "timing": None,
+        "notes": [verdict.shapes_note] if verdict.shapes_note else [],
+    }
+
+
+def verify(problem: Problem, candidate: Path, options: Options, progress: Progress = silent) -> Any:
+    from .candidate import load_candidate
+    from .verify import verify as verify_candidate
+
+    progress("capture", "")
+    graph = capture(problem.model(), problem.inputs(), str(problem.path))
+    progress("build", "")
+    loaded = load_candidate(candidate, choose_target(options), options.sanitize)
+    progress("verify", "")
+    return verify_candidate(problem, loaded, graph=graph, options=options, progress=lambda detail: progress("verify", detail))
+
+
+def explain(problem: Problem, options: Options) -> str:
+    from .explain import explain_plan
+
+    model, inputs = problem.model(), problem.inputs()
+    with torch.no_grad():
+        check_output(model(*inputs), problem.path) if not options.bench else None
+    graph = capture(model, inputs, str(problem.path))
+    made = plan(lower(graph))
+    return explain_plan(made, emit(made, problem.source, model))
+
+
+def optimize_module(module: nn.Module, example_inputs: Sequence[Any], **options: Any) -> nn.Module:
+    raise NotImplementedError

@@ -1,0 +1,494 @@
+"""Primitives -> Plan: which share a kernel, which calls stay with PyTorch, in which order, and what each costs.
+
+A kernel iterates over a space. A *reduce* kernel keeps some of its dimensions (a row for each kept coordinate) and reduces the
+others; it may hold several reductions over the same space, values computed for each row from them, and values of the whole space
+that are written in a later pass over the row. A *pointwise* kernel only writes. Everything else is computed where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import sizes
+from .graph import Dim, Graph, Node, Ref
+from .index import Axis, Coordinate
+from .lower import Lowered
+from .prims import Coordinates, Iota, Load, Pointwise, Prim, Reduce, Reshape, Size, View, Window
+
+# A row that a block reads twice comes from cache the second time while it is this short: 64 Ki elements.
+CACHED_ROW = 1 << 16
+
+
+@dataclass
+class Kernel:
+    """One launch (or two, where a reduction is split). Mutable only while the plan is made."""
+
+    space: tuple[Dim, ...]
+    reduced: tuple[int, ...] = ()
+    members: dict[str, str] = field(default_factory=dict)  # primitive -> "reduce" | "row" | "full"
+    stores: tuple[str, ...] = ()
+    loads: tuple[str, ...] = ()
+    name: str = ""
+
+    @property
+    def row_shape(self) -> tuple[Dim, ...]:
+        return tuple(1 if d in self.reduced else size for d, size in enumerate(self.space))
+
+    @property
+    def is_reduce(self) -> bool:
+        return bool(self.reduced)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call to PyTorch: an operator with no record, kept as it was."""
+
+    node: Node
+
+
+@dataclass(frozen=True)
+class Plan:
+    graph: Graph
+    lowered: Lowered
+    steps: tuple[Kernel | Call, ...]
+    rules: tuple[Any, ...] = ()
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        return [step for step in self.steps if isinstance(step, Kernel)]
+
+    @property
+    def calls(self) -> list[Call]:
+        return [step for step in self.steps if isinstance(step, Call)]
+
+
+def axes_of(space: Iterable[Dim], letter: str = "i") -> tuple[Axis, ...]:
+    return tuple(Axis(f"{letter}{d}", size) for d, size in enumerate(space))
+
+
+@dataclass(frozen=True)
+class Access:
+    """A leaf read at some coordinates, inside `windows` nested pools."""
+
+    leaf: str
+    at: Coordinates
+    windows: int
+
+
+def accesses(
+    prims: dict[str, Prim],
+    root: str,
+    at: Coordinates,
+    leaves: set[str] | frozenset[str],
+    inside: bool = False,
+    uses: list[Coordinate] | None = None,
+) -> list[Access]:
+    """Every leaf that evaluating `root` at `at` reads. `inside` evaluates the root itself even if it is a leaf.
+
+    Coordinates whose own value matters (compared with a bound, or computed with) are added to `uses`.
+    """
+    found: dict[tuple[str, Coordinates], Access] = {}
+    seen: set[tuple[str, Coordinates]] = set()
+    stack: list[tuple[str, Coordinates, int, bool]] = [(root, at, 0, inside)]
+    while stack:
+        name, here, windows, enter = stack.pop()
+        prim = prims[name]
+        key = (name, tuple_key(here))
+        if key in seen:
+            continue
+        seen.add(key)
+        if not enter and (name in leaves or isinstance(prim.op, (Load, Reduce))):
+            found[key] = Access(name, here, windows)
+            continue
+        if uses is not None and isinstance(prim.op, Iota):
+            uses.append(here[prim.op.dim])
+        for child, where in inputs_at(prims, prim, here):
+            if uses is not None and isinstance(prim.op, Window) and prim.op.clipped:
+                uses += where[-len(prim.op.kernel) :]
+            stack.append((child, where, windows + isinstance(prim.op, Window), False))
+    return list(found.values())
+
+
+def tuple_key(at: Coordinates) -> Any:
+    return tuple((frozenset(c.terms.items()), c.offset) for c in at)
+
+
+def inputs_at(prims: dict[str, Prim], prim: Prim, at: Coordinates) -> list[tuple[str, Coordinates]]:
+    """Where a primitive at `at` reads each input. For a window: at the coordinate of its taps, named k0, k1, …"""
+    op = prim.op
+    if isinstance(op, View):
+        source = prims[prim.inputs[0]]
+        return [(source.name, op.source(at, prim.shape, source.shape))]
+    if isinstance(op, Window):
+        return [(prim.inputs[0], window_taps(op, at))]
+    if isinstance(op, Pointwise):
+        return [(name, broadcast_at(at, prims[name].shape)) for name in prim.inputs]
+    return []
+
+
+def window_taps(op: Window, at: Coordinates) -> Coordinates:
+    rank = len(op.kernel)
+    taps = []
+    for i, c in enumerate(at[-rank:]):
+        tap = Coordinate.of(Axis(f"k{i}", op.kernel[i]))
+        taps.append(c * op.stride[i] + tap * op.dilation[i] + -op.padding[i])
+    return at[:-rank] + tuple(taps)
+
+
+def broadcast_at(at: Coordinates, shape: tuple[Dim, ...]) -> Coordinates:
+    kept = at[len(at) - len(shape) :]
+    return tuple(Coordinate() if sizes.is_one(size) else c for c, size in zip(kept, shape, strict=True))
+
+
+class Planner:
+    """Assigns primitives to kernels, in order; lives for the length of `plan`."""
+
+    def __init__(self, lowered: Lowered):
+        self.lowered, self.graph, self.prims = lowered, lowered.graph, lowered.prims
+        self.kernels: list[Kernel] = []
+        self.home: dict[str, Kernel] = {}
+        self.wanted: set[str] = set()  # must be in memory
+        self.live_calls: set[str] = set()
+        self.ancestors: dict[str, set[str]] = {}
+
+    # ---- what is needed
+
+    def mark(self) -> None:
+        """Which library calls run and which primitives must be in memory for them and for the outputs."""
+        pending = [output.value.name for output in self.graph.outputs if isinstance(output.value, Ref)]
+        seen: set[str] = set()
+        while pending:
+            name = pending.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            node = self.graph[name]
+            if node.name in self.lowered.library:
+                self.live_calls.add(name)
+                pending += node.inputs
+            elif not node.is_leaf:
+                for stored in self.want(self.lowered.value[name]):
+                    pending += self.loads_behind(stored)
+            # a leaf is in memory already
+
+    def want(self, name: str) -> list[str]:
+        """The primitive must be in memory; views are made by PyTorch from their source, for nothing."""
+        prim = self.prims[name]
+        while isinstance(prim.op, View) and not type(prim.op).__name__ == "Flip":
+            prim = self.prims[prim.inputs[0]]
+        if not prim.is_load:
+            self.wanted.add(prim.name)
+        return [prim.name]
+
+    def loads_behind(self, name: str) -> list[str]:
+        """Library nodes whose results the primitive depends on, directly."""
+        found, stack, seen = [], [name], set()
+        while stack:
+            prim = self.prims[stack.pop()]
+            if prim.name in seen:
+                continue
+            seen.add(prim.name)
+            if prim.is_load:
+                found.append(prim.origin)
+            stack += prim.inputs
+        return found
+
+    def live_prims(self) -> list[Prim]:
+        live: set[str] = set()
+        stack = list(self.wanted)
+        while stack:
+            name = stack.pop()
+            if name not in live:
+                live.add(name)
+                stack += self.prims[name].inputs
+        return [prim for prim in self.prims.values() if prim.name in live]
+
+    def find_ancestors(self) -> None:
+        """Every primitive that a primitive depends on, through library calls too."""
+        for prim in self.prims.values():
+            found: set[str] = set()
+            sources = list(prim.inputs)
+            if prim.is_load and not self.graph[prim.origin].is_leaf:
+                sources += self.sources_of_call(prim.origin)
+            for name in sources:
+                found.add(name)
+                found |= self.ancestors.get(name, set())
+            self.ancestors[prim.name] = found
+
+    def sources_of_call(self, name: str) -> list[str]:
+        found = []
+        for source in self.graph[name].inputs:
+            if source in self.lowered.value:
+                found.append(self.lowered.value[source])
+            else:  # a call with several results has no primitive of its own
+                found += self.sources_of_call(source)
+        return found
+
+    # ---- joining kernels
+
+    def stops(self) -> set[str]:
+        return set(self.home)
+
+    def depends_on(self, name: str, kernel: Kernel) -> bool:
+        return not kernel.members.keys().isdisjoint(self.ancestors[name])
+
+    def legal(self, root: str, at: Coordinates, row: Coordinates, kernel: Kernel) -> bool:
+        """Evaluating `root` in the kernel reads the kernel's own values only at its own row, and nothing made from them elsewhere."""
+        for access in accesses(self.prims, root, at, self.stops(), inside=True):
+            if self.home.get(access.leaf) is kernel:
+                own_row = all(
+                    tuple_key((a,)) == tuple_key((b,)) or sizes.is_one(size)
+                    for a, b, size in zip(squeezed(access.at, self.prims[access.leaf].shape), squeezed(row, kernel.row_shape), [0] * 99, strict=False)
+                )
+                same_rank = len(squeezed(access.at, self.prims[access.leaf].shape)) == len(squeezed(row, kernel.row_shape))
+                if kernel.members[access.leaf] == "full" or access.windows or not (own_row and same_rank):
+                    return False
+            elif self.depends_on(access.leaf, kernel):
+                return False
+        return True
+
+    def coordinates(self, kernel: Kernel) -> tuple[Coordinates, Coordinates]:
+        at = tuple(map(Coordinate.of, axes_of(kernel.space)))
+        row = tuple(Coordinate() if d in kernel.reduced else c for d, c in enumerate(at))
+        return at, row
+
+    def leaves(self, root: str, shape: tuple[Dim, ...], inside: bool = True) -> set[str]:
+        at = tuple(map(Coordinate.of, axes_of(shape)))
+        return {access.leaf for access in accesses(self.prims, root, at, self.stops(), inside)}
+
+    def shares(self, leaves: set[str], kernel: Kernel) -> bool:
+        """They read a tensor of the kernel's own size in common, or one needs the other's result."""
+        if any(self.home.get(leaf) is kernel for leaf in leaves):
+            return True
+        theirs: set[str] = set()
+        for member in kernel.members:
+            theirs |= self.leaves(member, self.prims[member].shape) if not isinstance(self.prims[member].op, Reduce) else self.leaves(self.prims[member].inputs[0], kernel.space, False)
+        total = self.graph.hint(sizes.product(kernel.space))
+        return any(self.graph.hint(sizes.product(self.prims[leaf].shape)) * 4 >= total for leaf in leaves & theirs)
+
+    def assign(self, name: str, kernel: Kernel, role: str) -> None:
+        kernel.members[name] = role
+        self.home[name] = kernel
+
+    def place_reduce(self, prim: Prim) -> None:
+        source = self.prims[prim.inputs[0]]
+        leaves = self.leaves(source.name, source.shape, inside=source.name not in self.home and not source.is_load and not isinstance(source.op, Reduce))
+        for kernel in self.kernels:
+            if kernel.reduced == prim.op.dims and same_shape(kernel.space, source.shape) and self.shares(leaves, kernel):
+                at, row = self.coordinates(kernel)
+                if source.name in self.home and self.home[source.name] is kernel and kernel.members[source.name] == "full":
+                    continue
+                if self.legal_reduce(source, at, row, kernel):
+                    self.assign(prim.name, kernel, "reduce")
+                    return
+        kernel = Kernel(source.shape, prim.op.dims)
+        self.kernels.append(kernel)
+        self.assign(prim.name, kernel, "reduce")
+
+    def legal_reduce(self, source: Prim, at: Coordinates, row: Coordinates, kernel: Kernel) -> bool:
+        if source.is_load or isinstance(source.op, Reduce) or source.name in self.home:
+            return not (self.home.get(source.name) is kernel) and not self.depends_on(source.name, kernel)
+        return self.legal(source.name, at, row, kernel)
+
+    def row_kernel(self, prim: Prim) -> Kernel | None:
+        """The kernel whose rows this value belongs to: computed from its reductions, one value for each row."""
+        if not isinstance(prim.op, (Pointwise, Reshape)):
+            return None
+        leaves = self.leaves(prim.name, prim.shape)
+        homes = [self.home[leaf] for leaf in leaves if leaf in self.home]
+        for kernel in reversed(self.kernels):
+            if kernel.is_reduce and any(home is kernel for home in homes):
+                same_rows = same_shape(without_ones(prim.shape), without_ones(kernel.row_shape))
+                _, row = self.coordinates(kernel)
+                if same_rows and self.legal(prim.name, unsqueezed(row, kernel.row_shape, prim.shape), row, kernel):
+                    return kernel
+        return None
+
+    def place_stored(self, prim: Prim) -> None:
+        """A value that must be in memory: in a pass of a reduce kernel over the same space, or in a pointwise kernel."""
+        leaves = self.leaves(prim.name, prim.shape)
+        for kernel in self.kernels:
+            if not same_shape(kernel.space, prim.shape) or not self.shares(leaves, kernel):
+                continue
+            at, row = self.coordinates(kernel)
+            if kernel.is_reduce:
+                reads_reduction = any(self.home.get(leaf) is kernel for leaf in leaves)
+                length = self.graph.hint(sizes.product(kernel.space[d] for d in kernel.reduced))
+                rows = self.graph.hint(sizes.product(kernel.row_shape))
+                if not reads_reduction or length > CACHED_ROW or (rows < 64 and length > 4096):
+                    continue
+            if self.legal(prim.name, at, row, kernel):
+                self.assign(prim.name, kernel, "full")
+                return
+        kernel = Kernel(prim.shape)
+        self.kernels.append(kernel)
+        self.assign(prim.name, kernel, "full")
+
+    def heavy_window_input(self, prim: Prim, users: dict[str, list[Prim]]) -> bool:
+        """A pool with overlapping windows would compute this again and again; a pool of a pool, taps times taps."""
+        windows = [user for user in users.get(prim.name, []) if isinstance(user.op, Window)]
+        if not windows or not isinstance(prim.op, (Pointwise, Window, View)):
+            return False
+        cost, stack, seen = 0, [prim.name], set()
+        while stack:
+            here = self.prims[stack.pop()]
+            if here.name in seen or here.name in self.home or isinstance(here.op, (Load, Reduce)):
+                continue
+            seen.add(here.name)
+            if isinstance(here.op, Window):
+                return True
+            cost += here.op.cost if isinstance(here.op, Pointwise) else 0
+            stack += here.inputs
+        overlap = any(k > s for w in windows for k, s in zip(w.op.kernel, w.op.stride, strict=True))
+        return overlap and cost > 8
+
+    def run(self) -> tuple[Kernel | Call, ...]:
+        self.mark()
+        self.find_ancestors()
+        live = self.live_prims()
+        users: dict[str, list[Prim]] = {}
+        for prim in live:
+            for name in prim.inputs:
+                users.setdefault(name, []).append(prim)
+        for prim in live:
+            if isinstance(prim.op, Reduce):
+                self.place_reduce(prim)
+            elif isinstance(prim.op, (Pointwise, Reshape, Window, View, Size, Iota)) and not prim.is_load:
+                kernel = self.row_kernel(prim)
+                if kernel is not None:
+                    self.assign(prim.name, kernel, "row")
+                elif prim.name in self.wanted or self.heavy_window_input(prim, users):
+                    self.wanted.add(prim.name)
+                    self.place_stored(prim)
+        self.settle()
+        return self.order()
+
+    # ---- what is loaded and stored, and the order of it all
+
+    def settle(self) -> None:
+        """A kernel stores what is wanted of it and what other kernels read; it loads the rest of what it reads."""
+        demanded = set(self.wanted)
+        changed = True
+        while changed:
+            changed = False
+            for kernel in self.kernels:
+                roots = [m for m in kernel.members if m in demanded]
+                outside = {leaf for leaf in self.reads(kernel, roots) if self.home.get(leaf) is not kernel}
+                new = {leaf for leaf in outside if leaf in self.home} - demanded
+                changed |= bool(new)
+                demanded |= new
+        for kernel in self.kernels:
+            kernel.stores = tuple(m for m in kernel.members if m in demanded)
+            reads = self.reads(kernel, list(kernel.stores))
+            kernel.loads = tuple(p for p in self.prims if p in reads and self.home.get(p) is not kernel)
+        self.kernels = [kernel for kernel in self.kernels if kernel.stores]
+
+    def reads(self, kernel: Kernel, roots: list[str]) -> set[str]:
+        """Leaves outside the kernel that computing `roots` in it needs, and the members it goes through."""
+        others = {name for name, home in self.home.items() if home is not kernel}
+        found: set[str] = set()
+        stack, seen = list(roots), set()
+        while stack:
+            prim = self.prims[stack.pop()]
+            if prim.name in seen:
+                continue
+            seen.add(prim.name)
+            if prim.is_load or prim.name in others:
+                found.add(prim.name)
+            else:
+                stack += prim.inputs
+        return found
+
+    def order(self) -> tuple[Kernel | Call, ...]:
+        steps: list[Kernel | Call] = [Call(node) for node in self.graph.nodes if node.name in self.live_calls]
+        steps += self.kernels
+        made_by: dict[str, int] = {}
+        for i, step in enumerate(steps):
+            if isinstance(step, Kernel):
+                made_by.update({name: i for name in step.stores})
+            elif step.node.shape is not None:
+                made_by[self.lowered.value[step.node.name]] = i
+        call_at = {step.node.name: i for i, step in enumerate(steps) if isinstance(step, Call)}
+        needs: list[set[int]] = []
+        for step in steps:
+            if isinstance(step, Kernel):
+                needs.append({made_by[name] for name in step.loads if name in made_by})
+            else:
+                wanted: set[int] = set()
+                for source in step.node.inputs:
+                    if source in call_at:
+                        wanted.add(call_at[source])
+                    elif source in self.lowered.value:
+                        wanted |= {made_by[name] for name in self.want(self.lowered.value[source]) if name in made_by}
+                needs.append(wanted)
+        first = {id(step): self.first_position(step) for step in steps}
+        done: list[int] = []
+        while len(done) < len(steps):
+            ready = [i for i in range(len(steps)) if i not in done and needs[i] <= set(done)]
+            if not ready:
+                raise Cyclic("kernels depend on each other in a circle")
+            done.append(min(ready, key=lambda i: (first[id(steps[i])], i)))
+        return tuple(steps[i] for i in done)
+
+    def first_position(self, step: Kernel | Call) -> int:
+        positions = {node.name: i for i, node in enumerate(self.graph.nodes)}
+        if isinstance(step, Call):
+            return positions[step.node.name]
+        return max(positions[self.prims[name].origin] for name in step.stores)
+
+
+class Cyclic(Exception):
+    """The grouping would need a kernel to run before itself."""
+
+
+def same_shape(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
+    return len(a) == len(b) and all(map(sizes.same, a, b))
+
+
+def without_ones(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    return tuple(size for size in shape if not sizes.is_one(size))
+
+
+def squeezed(at: Coordinates, shape: tuple[Dim, ...]) -> Coordinates:
+    return tuple(c for c, size in zip(at, shape, strict=True) if not sizes.is_one(size))
+
+
+def unsqueezed(row: Coordinates, row_shape: tuple[Dim, ...], shape: tuple[Dim, ...]) -> Coordinates:
+    """The row's coordinates for a tensor of the same sizes, its ones elsewhere."""
+    kept = iter(squeezed(row, row_shape))
+    return tuple(Coordinate() if sizes.is_one(size) else next(kept) for size in shape)
+
+
+def plan(lowered: Lowered, rules: tuple[Any, ...] = ()) -> Plan:
+    planner = Planner(lowered)
+    steps = planner.run()
+    result = Plan(lowered.graph, lowered, steps, rules)
+    name_kernels(result)
+    return result
+
+
+def name_kernels(made: Plan) -> None:
+    """A kernel is called after the operators it replaces."""
+    taken: set[str] = set()
+    for kernel in made.kernels:
+        origins = list(dict.fromkeys(made.lowered.prims[name].origin for name in kernel.stores))
+        words = []
+        for origin in origins[-2:]:
+            node = made.graph[origin]
+            label = node.name if isinstance(node.target, str) else str(node.target).split(".")[1].strip("_")
+            if node.target == "getitem":
+                parent = made.graph[node.args[0].name]
+                label = str(parent.target).split(".")[1].strip("_") if not isinstance(parent.target, str) else parent.name
+            words.append(label.replace("native_batch_norm_legit_functional", "batch_norm"))
+        base = "_".join(dict.fromkeys(words))
+        stats = kernel.is_reduce and all(kernel.members[name] != "full" for name in kernel.stores)
+        if stats and all(made.lowered.prims[n].name != made.lowered.prims[n].origin for n in kernel.stores):
+            base += "_statistics"
+        name, count = f"fused_{base}", 1
+        while name in taken:
+            count += 1
+            name = f"fused_{base}_{count}"
+        taken.add(name)
+        kernel.name = name

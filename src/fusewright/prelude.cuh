@@ -1,0 +1,274 @@
+// Device functions that kernel templates share. A line `//: section NAME [needs OTHER …]` starts a part; the emitter writes the
+// parts that a file uses, in this order.
+
+//: section base
+#include <cuda_runtime.h>
+#include <math_constants.h>
+#include <stdint.h>
+
+// The message of a failed launch, or nullptr.
+static const char* launch_error() {
+  const cudaError_t error = cudaGetLastError();
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+//: section half
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+//: section aligned
+static bool aligned(const void* pointer, int bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
+
+//: section convert
+// Memory holds T, arithmetic is done in A (float for the half types).
+template <typename A, typename T> __device__ __forceinline__ A to_arithmetic(T x) { return static_cast<A>(x); }
+template <typename T, typename A> __device__ __forceinline__ T to_memory(A x) { return static_cast<T>(x); }
+
+//: section convert_half needs half convert
+template <> __device__ __forceinline__ float to_arithmetic<float, __half>(__half x) { return __half2float(x); }
+template <> __device__ __forceinline__ float to_arithmetic<float, __nv_bfloat16>(__nv_bfloat16 x) { return __bfloat162float(x); }
+template <> __device__ __forceinline__ __half to_memory<__half, float>(float x) { return __float2half_rn(x); }
+template <> __device__ __forceinline__ __nv_bfloat16 to_memory<__nv_bfloat16, float>(float x) { return __float2bfloat16_rn(x); }
+
+//: section vector needs convert
+// N neighbouring elements in as few loads and stores as their alignment allows (16 bytes at most).
+template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack { T element[N]; };
+template <int N, typename T, typename A> __device__ __forceinline__ void load(const T* from, A (&to)[N]) {
+  const Pack<T, N> pack = *reinterpret_cast<const Pack<T, N>*>(from);
+#pragma unroll
+  for (int v = 0; v < N; ++v) to[v] = to_arithmetic<A>(pack.element[v]);
+}
+template <int N, typename T, typename A> __device__ __forceinline__ void store(T* to, const A (&from)[N]) {
+  Pack<T, N> pack;
+#pragma unroll
+  for (int v = 0; v < N; ++v) pack.element[v] = to_memory<T>(from[v]);
+  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+}
+
+//: section larger
+// The larger of two; NaN if either is NaN, as PyTorch has it.
+template <typename T> __device__ __forceinline__ T larger(T a, T b) { return a > b || a != a ? a : b; }
+
+//: section smaller
+// The smaller of two; NaN if either is NaN, as PyTorch has it.
+template <typename T> __device__ __forceinline__ T smaller(T a, T b) { return a < b || a != a ? a : b; }
+
+//: section absolute
+template <typename T> __device__ __forceinline__ T absolute(T x) { return x < 0 ? -x : x; }
+template <> __device__ __forceinline__ float absolute<float>(float x) { return fabsf(x); }
+template <> __device__ __forceinline__ double absolute<double>(double x) { return fabs(x); }
+
+//: section sign_of
+template <typename T> __device__ __forceinline__ T sign_of(T x) { return static_cast<T>((x > 0) - (x < 0)); }
+
+//: section remainder_of
+// Has the sign of the divisor, as Python's %.
+__device__ __forceinline__ float remainder_of(float a, float b) { const float r = fmodf(a, b); return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? r + b : r; }
+__device__ __forceinline__ double remainder_of(double a, double b) { const double r = fmod(a, b); return r != 0.0 && (r < 0.0) != (b < 0.0) ? r + b : r; }
+template <typename T> __device__ __forceinline__ T remainder_of(T a, T b) { const T r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
+
+//: section Sum
+struct Sum {
+  float s;
+  static __device__ __forceinline__ Sum empty() { return {0.0f}; }
+  __device__ __forceinline__ void add(float x) { s += x; }
+  template <int N> __device__ __forceinline__ void add(const float (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) s += x[i];
+  }
+  __device__ __forceinline__ void merge(const Sum& other) { s += other.s; }
+  __device__ __forceinline__ float result() const { return s; }
+};
+
+//: section IntegerSum
+struct IntegerSum {
+  long long s;
+  static __device__ __forceinline__ IntegerSum empty() { return {0}; }
+  __device__ __forceinline__ void add(long long x) { s += x; }
+  template <int N> __device__ __forceinline__ void add(const long long (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) s += x[i];
+  }
+  __device__ __forceinline__ void merge(const IntegerSum& other) { s += other.s; }
+  __device__ __forceinline__ long long result() const { return s; }
+};
+
+//: section Product
+struct Product {
+  float p;
+  static __device__ __forceinline__ Product empty() { return {1.0f}; }
+  __device__ __forceinline__ void add(float x) { p *= x; }
+  template <int N> __device__ __forceinline__ void add(const float (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) p *= x[i];
+  }
+  __device__ __forceinline__ void merge(const Product& other) { p *= other.p; }
+  __device__ __forceinline__ float result() const { return p; }
+};
+
+//: section Max needs larger
+struct Max {
+  float m;
+  static __device__ __forceinline__ Max empty() { return {-INFINITY}; }
+  __device__ __forceinline__ void add(float x) { m = larger(x, m); }
+  template <int N> __device__ __forceinline__ void add(const float (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) add(x[i]);
+  }
+  __device__ __forceinline__ void merge(const Max& other) { m = larger(other.m, m); }
+  __device__ __forceinline__ float result() const { return m; }
+};
+
+//: section Min needs smaller
+struct Min {
+  float m;
+  static __device__ __forceinline__ Min empty() { return {INFINITY}; }
+  __device__ __forceinline__ void add(float x) { m = smaller(x, m); }
+  template <int N> __device__ __forceinline__ void add(const float (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) add(x[i]);
+  }
+  __device__ __forceinline__ void merge(const Min& other) { m = smaller(other.m, m); }
+  __device__ __forceinline__ float result() const { return m; }
+};
+
+//: section ArgMax
+// The first position of the largest value; a NaN counts as larger than all.
+struct ArgMax {
+  float m;
+  int unused;
+  long long index;
+  static __device__ __forceinline__ ArgMax empty() { return {-INFINITY, 0, 0x7fffffffffffffffLL}; }
+  __device__ __forceinline__ void add(float x, long long i) {
+    const bool tie = x == m || (x != x && m != m);
+    if (tie ? i < index : (x > m || (x != x && m == m))) { m = x; index = i; }
+  }
+  __device__ __forceinline__ void merge(const ArgMax& other) { add(other.m, other.index); }
+};
+
+//: section ArgMin
+// The first position of the smallest value; a NaN counts as smaller than all.
+struct ArgMin {
+  float m;
+  int unused;
+  long long index;
+  static __device__ __forceinline__ ArgMin empty() { return {INFINITY, 0, 0x7fffffffffffffffLL}; }
+  __device__ __forceinline__ void add(float x, long long i) {
+    const bool tie = x == m || (x != x && m != m);
+    if (tie ? i < index : (x < m || (x != x && m == m))) { m = x; index = i; }
+  }
+  __device__ __forceinline__ void merge(const ArgMin& other) { add(other.m, other.index); }
+};
+
+//: section LogSumExp
+// log of the sum of exp(x), in one sweep: the running maximum m, and s = sum of exp(x - m).
+struct LogSumExp {
+  float m, s;
+  static __device__ __forceinline__ LogSumExp empty() { return {-INFINITY, 0.0f}; }
+  // The maximum, or 0 where it is infinite: subtracting it then is harmless and inf - inf never happens.
+  __device__ __forceinline__ float pivot() const { return fabsf(m) == INFINITY ? 0.0f : m; }
+  // What turns s into a sum relative to another pivot. Nothing has been added while m is -inf.
+  __device__ __forceinline__ float scale_to(float other) const { return m == -INFINITY ? 0.0f : expf(pivot() - other); }
+  __device__ __forceinline__ void add(float x) {
+    const float one[1] = {x};
+    add(one);
+  }
+  template <int N> __device__ __forceinline__ void add(const float (&x)[N]) {
+    LogSumExp next = *this;
+#pragma unroll
+    for (int i = 0; i < N; ++i) next.m = fmaxf(next.m, x[i]);
+    const float pivot = next.pivot();
+    s *= scale_to(pivot);
+#pragma unroll
+    for (int i = 0; i < N; ++i) s += expf(x[i] - pivot);
+    m = next.m;
+  }
+  __device__ __forceinline__ void merge(const LogSumExp& other) {
+    const LogSumExp both = {fmaxf(m, other.m), 0.0f};
+    s = s * scale_to(both.pivot()) + other.s * other.scale_to(both.pivot());
+    m = both.m;
+  }
+  __device__ __forceinline__ float log_sum() const { return logf(s); }
+  __device__ __forceinline__ float result() const { return pivot() + logf(s); }
+};
+
+//: section Moments
+// Mean and sum of squared deviations (m2), by Welford's update; parts are merged by Chan's formula.
+struct Moments {
+  float n, mean, m2;
+  static __device__ __forceinline__ Moments empty() { return {0.0f, 0.0f, 0.0f}; }
+  __device__ __forceinline__ void add(float x) {
+    n += 1.0f;
+    const float delta = x - mean;
+    mean += delta / n;
+    m2 += delta * (x - mean);
+  }
+  template <int N> __device__ __forceinline__ void add(const float (&x)[N]) {
+    Moments tile = {static_cast<float>(N), 0.0f, 0.0f};
+#pragma unroll
+    for (int i = 0; i < N; ++i) tile.mean += x[i];
+    tile.mean *= 1.0f / N;
+#pragma unroll
+    for (int i = 0; i < N; ++i) tile.m2 += (x[i] - tile.mean) * (x[i] - tile.mean);
+    merge(tile);
+  }
+  __device__ __forceinline__ void merge(const Moments& other) {
+    const float total = n + other.n;
+    if (total == 0.0f) return;
+    const float delta = other.mean - mean, share = other.n / total;
+    mean += delta * share;
+    m2 += other.m2 + delta * delta * n * share;
+    n = total;
+  }
+};
+
+//: section shuffle
+// Exchanges a whole accumulator with the lane whose number differs in the bits of `mask`.
+template <typename A> __device__ __forceinline__ A shuffle_xor(const A& mine, int mask) {
+  static_assert(sizeof(A) % 4 == 0, "an accumulator is made of 32-bit words");
+  union { A value; unsigned word[sizeof(A) / 4]; } from, to;
+  from.value = mine;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(A) / 4); ++i) to.word[i] = __shfl_xor_sync(0xffffffffu, from.word[i], mask);
+  return to.value;
+}
+// Merges the accumulators of a warp; every lane gets the same total.
+template <typename A> __device__ __forceinline__ A merge_warp(A mine) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask >>= 1) {
+    const A other = shuffle_xor(mine, mask);
+    const bool lower = (threadIdx.x & mask) == 0;  // the same order of operands in both lanes
+    A first = lower ? mine : other;
+    first.merge(lower ? other : mine);
+    mine = first;
+  }
+  return mine;
+}
+
+//: section merge_row needs shuffle
+// Merges the accumulators of the THREADS threads that share a row; every thread gets the total, in a fixed order.
+template <int THREADS, typename A> __device__ __forceinline__ A merge_row(A mine) {
+  mine = merge_warp(mine);
+  if (THREADS == 32) return mine;
+  __shared__ A partial[THREADS / 32];
+  __syncthreads();  // an earlier use of `partial` is over
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = mine;
+  __syncthreads();
+  A total = partial[0];
+#pragma unroll
+  for (int warp = 1; warp < THREADS / 32; ++warp) total.merge(partial[warp]);
+  return total;
+}
+
+//: section merge_column
+// Merges the accumulators of the SPLIT threads (threadIdx.y) that share a position; every thread gets the total.
+template <int SPLIT, int WIDTH, typename A> __device__ __forceinline__ A merge_column(A mine) {
+  if (SPLIT == 1) return mine;
+  __shared__ A partial[SPLIT][WIDTH];
+  __syncthreads();  // an earlier use of `partial` is over
+  partial[threadIdx.y][threadIdx.x] = mine;
+  __syncthreads();
+  A total = partial[0][threadIdx.x];
+  for (int part = 1; part < SPLIT; ++part) total.merge(partial[part][threadIdx.x]);
+  return total;
+}

@@ -1,0 +1,173 @@
+"""The primitives that operators are lowered to: what a kernel can evaluate at one coordinate of its iteration space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from . import index, sizes
+from .graph import Dim
+from .index import Coordinate
+
+Coordinates = tuple[Coordinate, ...]
+
+
+@dataclass(frozen=True)
+class Load:
+    """A tensor in memory: an input, a parameter, a library call's result, or another kernel's output."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size as a number."""
+
+    size: Dim
+
+
+@dataclass(frozen=True)
+class Iota:
+    """The coordinate along one dimension, as a number."""
+
+    dim: int
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """`expression` holds {0}, {1}, … for the inputs, which are first converted to `compute`."""
+
+    expression: str
+    compute: torch.dtype
+    cost: int = 1  # instructions, roughly; transcendentals count more
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """An accumulator over `dims`, which stay as dimensions of size 1. `field` is the part of it that is the value."""
+
+    accumulator: str
+    dims: tuple[int, ...]
+    field: str = "result()"
+
+
+@dataclass(frozen=True)
+class Window:
+    """A pool: `kind` max or sum, over the last len(kernel) dimensions. What lies outside the input does not take part."""
+
+    kind: str
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    clipped: bool  # some window may reach outside the input
+
+
+class View:
+    """Where an element of the view lies in its source."""
+
+    def source(self, at: Coordinates, shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> Coordinates:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Reshape(View):
+    def source(self, at: Coordinates, shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> Coordinates:
+        return index.reshape(at, shape, source)
+
+
+@dataclass(frozen=True)
+class Expand(View):
+    def source(self, at: Coordinates, shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> Coordinates:
+        kept = at[len(shape) - len(source) :]
+        return tuple(Coordinate() if sizes.is_one(size) else c for c, size in zip(kept, source, strict=True))
+
+
+@dataclass(frozen=True)
+class Permute(View):
+    order: tuple[int, ...]  # dimension i of the view is dimension order[i] of the source
+
+    def source(self, at: Coordinates, shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> Coordinates:
+        return tuple(at[self.order.index(dim)] for dim in range(len(source)))
+
+
+@dataclass(frozen=True)
+class Slice(View):
+    dim: int
+    start: Dim
+    step: int = 1
+
+    def source(self, at: Coordinates, shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> Coordinates:
+        return tuple(c * self.step + self.start if d == self.dim else c for d, c in enumerate(at))
+
+
+@dataclass(frozen=True)
+class Flip(View):
+    dims: tuple[int, ...]
+
+    def source(self, at: Coordinates, shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> Coordinates:
+        return tuple(c * -1 + sizes.tidy(shape[d] - 1) if d in self.dims else c for d, c in enumerate(at))
+
+
+@dataclass(frozen=True)
+class Prim:
+    """One value of the lowered graph."""
+
+    name: str
+    op: Any  # one of the kinds above
+    inputs: tuple[str, ...]
+    shape: tuple[Dim, ...]
+    dtype: torch.dtype
+    origin: str = ""  # the graph node it was made for
+    note: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def is_load(self) -> bool:
+        return isinstance(self.op, Load)
+
+    @property
+    def is_inline(self) -> bool:
+        """Computed where it is used, unless something needs it in memory."""
+        return isinstance(self.op, (Pointwise, View, Size, Iota, Window))
+
+
+C_TYPES = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.float16: "__half",
+    torch.bfloat16: "__nv_bfloat16",
+    torch.int64: "long long",
+    torch.int32: "int",
+    torch.int16: "short",
+    torch.int8: "signed char",
+    torch.uint8: "unsigned char",
+    torch.bool: "bool",
+}
+
+
+def arithmetic_type(dtype: torch.dtype) -> str:
+    """The C++ type in which a value is computed: halves in float, the rest as it is."""
+    return "float" if dtype in (torch.float16, torch.bfloat16) else C_TYPES[dtype]
+
+
+def literal(value: bool | int | float, dtype: torch.dtype) -> str:
+    """A Python number as C++ text of that type."""
+    kind = arithmetic_type(dtype)
+    if kind == "bool":
+        return "true" if value else "false"
+    if kind in ("float", "double"):
+        number = float(value)
+        suffix = "f" if kind == "float" else ""
+        if number != number:
+            return "NAN"
+        if number in (float("inf"), float("-inf")):
+            return "INFINITY" if number > 0 else "-INFINITY"
+        if kind == "float":
+            number = float(torch.tensor(number, dtype=torch.float32))
+            if number in (float("inf"), float("-inf")):
+                return "INFINITY" if number > 0 else "-INFINITY"
+        text = f"{number:.9g}" if kind == "float" else repr(number)
+        text = text if any(mark in text for mark in ".e") else f"{text}.0"
+        return f"({text}{suffix})" if text.startswith("-") else f"{text}{suffix}"
+    text = str(int(value)) + ("LL" if kind == "long long" and abs(int(value)) > 2**31 - 1 else "")
+    return f"({text})" if text.startswith("-") else text

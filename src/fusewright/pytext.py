@@ -1,0 +1,67 @@
+"""Graph arguments as Python source text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+import torch
+from torch import nn
+from torch._ops import OpOverload
+
+from . import sizes
+from .errors import Unsupported
+from .graph import Node, Ref
+
+
+def call_text(node: Node, value: Callable[[str], str], device: str) -> str:
+    """The aten call of a node; `value` gives the text of the values it reads."""
+    if node.target == "getitem":
+        return f"{value(node.args[0].name)}[{node.args[1]}]"
+    if not isinstance(node.target, OpOverload):
+        raise Unsupported(f"{node.where}: `{node.target}` is no operator that can be written down")
+    name = str(node.target)
+    if name.endswith(".default"):
+        name = name.removesuffix(".default")
+    name = name if name.startswith("aten.") else f"torch.ops.{name}"
+    arguments = [argument_text(a, value, device) for a in node.args]
+    arguments += [f"{key}={argument_text(a, value, device)}" for key, a in node.kwargs.items()]
+    return f"{name}({', '.join(arguments)})"
+
+
+def argument_text(argument: Any, value: Callable[[str], str], device: str) -> str:
+    if isinstance(argument, Ref):
+        return value(argument.name)
+    if isinstance(argument, (list, tuple)):
+        return f"[{', '.join(argument_text(item, value, device) for item in argument)}]"
+    if isinstance(argument, sympy.Basic):
+        return sizes.text(argument)
+    if isinstance(argument, torch.device):
+        return device
+    if isinstance(argument, float) and argument in (float("inf"), float("-inf")):
+        return f'float("{argument}")'
+    if isinstance(argument, float) and argument != argument:
+        return 'float("nan")'
+    if isinstance(argument, (torch.dtype, torch.layout, torch.memory_format, bool, int, float, str)) or argument is None:
+        return repr(argument)
+    raise Unsupported(f"an argument of type {type(argument).__name__} cannot be written down")
+
+
+def shape_text(shape: tuple[Any, ...]) -> str:
+    items = [sizes.text(size) for size in shape]
+    return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+
+
+def attribute_text(model: nn.Module, path: str) -> str:
+    """`layers.0.weight` as `self.layers[0].weight`."""
+    text, owner = "self", model
+    for name in path.split("."):
+        if isinstance(owner, (nn.Sequential, nn.ModuleList)) and name.isdigit():
+            text += f"[{name}]"
+        elif name.isidentifier():
+            text += f".{name}"
+        else:
+            text = f'getattr({text}, "{name}")'
+        owner = getattr(owner, name)
+    return text

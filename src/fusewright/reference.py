@@ -1,0 +1,256 @@
+"""What a model means: its results in float64, exactly, or with the rounding its flags allow put in at random."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+UNIT_ROUNDOFF = {  # half the distance between 1 and the next number
+    torch.float64: 2.0**-53,
+    torch.float32: 2.0**-24,
+    torch.float16: 2.0**-11,
+    torch.bfloat16: 2.0**-8,
+}
+TF32 = 2.0**-11
+WIDE = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex32: torch.complex128,
+    torch.complex64: torch.complex128,
+}
+
+CONVOLUTIONS = frozenset(
+    "convolution _convolution cudnn_convolution convolution_backward conv1d conv2d conv3d conv_transpose1d "
+    "conv_transpose2d conv_transpose3d mkldnn_convolution".split()
+)
+MATMULS = frozenset(
+    "mm addmm bmm baddbmm addbmm linear addmv mv dot vdot matmul einsum addr scaled_dot_product_attention "
+    "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
+    "_scaled_dot_product_attention_math _scaled_dot_product_flash_attention_backward "
+    "_scaled_dot_product_flash_attention_for_cpu_backward _scaled_dot_product_efficient_attention_backward "
+    "_scaled_dot_product_cudnn_attention_backward".split()
+)
+REDUCTIONS = frozenset(
+    "sum mean var var_mean std std_mean prod cumsum cumprod norm linalg_vector_norm logsumexp _softmax "
+    "_log_softmax native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit "
+    "_native_batch_norm_legit_no_training _native_batch_norm_legit_functional batch_norm_with_update "
+    "cudnn_batch_norm _fused_rms_norm avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d "
+    "_softmax_backward_data _log_softmax_backward_data native_layer_norm_backward native_group_norm_backward "
+    "native_batch_norm_backward nansum logcumsumexp".split()
+)
+# Operators that move, choose or negate values: they round nothing.
+EXACT = frozenset(
+    "clone _to_copy copy copy_ lift lift_fresh lift_fresh_copy cat stack index index_put index_put_ index_select "
+    "gather scatter scatter_ slice_scatter select_scatter as_strided_scatter constant_pad_nd reflection_pad1d "
+    "reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d flip roll repeat "
+    "repeat_interleave embedding where masked_fill masked_fill_ masked_select masked_scatter tril triu diag_embed "
+    "relu relu_ relu6 hardtanh hardtanh_ clamp clamp_ clamp_min clamp_min_ clamp_max clamp_max_ maximum minimum "
+    "fmax fmin max min amax amin aminmax max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d "
+    "adaptive_max_pool3d max_pool1d max_pool2d max_pool3d mode median sort topk kthvalue cummax cummin neg neg_ "
+    "abs abs_ sign sgn floor ceil round trunc fill fill_ zero_ zeros zeros_like ones ones_like full full_like "
+    "new_zeros new_ones new_full arange linspace eye scalar_tensor threshold threshold_backward im2col "
+    "unfold_copy pixel_shuffle pixel_unshuffle channel_shuffle one_hot upsample_nearest1d upsample_nearest2d "
+    "upsample_nearest3d empty empty_like empty_strided new_empty new_empty_strided _unsafe_view set_ resize_ "
+    "nan_to_num".split()
+)
+RANDOM = frozenset(
+    "bernoulli bernoulli_ rand randn rand_like randn_like randint randint_like randperm normal normal_ uniform "
+    "uniform_ random random_ exponential_ multinomial poisson geometric_ cauchy_ log_normal_ rrelu_with_noise "
+    "rrelu_with_noise_".split()
+)
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What the model's type and the user's flags let one operator lose, as relative errors."""
+
+    unit: float  # of each result, and of each operand of a reduction
+    convolution: float  # of each operand of a convolution
+    matmul: float  # of each operand of a matrix product
+
+    @property
+    def coarse(self) -> bool:
+        """The flags allow products coarser than the model's own type."""
+        return max(self.convolution, self.matmul) > self.unit
+
+    def __str__(self) -> str:
+        names = {TF32: "TF32", 2.0**-8: "bf16", 2.0**-24: "fp32", 2.0**-53: "fp64"}
+        type_ = "fp16" if self.unit == 2.0**-11 else names.get(self.unit, f"{self.unit:.1e}")
+        products = {"convolutions": self.convolution, "matmuls": self.matmul}
+        allowed = [f"{names.get(delta, delta)} {kind}" for kind, delta in products.items() if delta > self.unit]
+        return " with ".join([type_, " and ".join(allowed)]) if allowed else type_
+
+
+def rounding_of(dtype: torch.dtype) -> Rounding:
+    """A model of this type under the flags as they stand now; on a CPU, as they would act on a GPU."""
+    unit = UNIT_ROUNDOFF[dtype]
+    if dtype != torch.float32:
+        return Rounding(unit, unit, unit)
+    flags = torch.backends
+    convolution = _allowed(getattr(flags.cudnn, "conv", None), flags.cudnn)
+    matmul = _allowed(flags.cuda.matmul, flags.cuda.matmul)
+    return Rounding(unit, max(unit, convolution), max(unit, matmul))
+
+
+def _allowed(new: Any, old: Any) -> float:
+    """The flag by its new name where this torch has one: reading the old name can raise once the new one was set."""
+    try:
+        precision = new.fp32_precision
+    except (AttributeError, RuntimeError):
+        precision = "tf32" if old.allow_tf32 else "ieee"
+    return {"tf32": TF32, "bf16": 2.0**-8}.get(precision, 0.0)
+
+
+def type_of(model: nn.Module, inputs: list[Any]) -> torch.dtype:
+    """The narrowest floating type among parameters and inputs: the type the model computes in."""
+    tensors = [*model.parameters(), *(x for x in pytree.tree_leaves(inputs) if isinstance(x, Tensor))]
+    found = {t.dtype for t in tensors if t.dtype in UNIT_ROUNDOFF}
+    return max(found or {torch.get_default_dtype()}, key=lambda dtype: UNIT_ROUNDOFF[dtype])
+
+
+def widened(tree: Any) -> Any:
+    """Every floating tensor in float64, detached; its strides kept."""
+    return pytree.tree_map_only(Tensor, lambda t: t.detach().to(WIDE[t.dtype]) if t.dtype in WIDE else t.detach(), tree)
+
+
+def widen_module(model: nn.Module) -> nn.Module:
+    """Turn a module, in place, into float64: parameters, buffers, and tensors kept as plain attributes."""
+    model.double()
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if name.startswith("_") or isinstance(value, nn.Module):
+                continue
+            if isinstance(value, (Tensor, list, tuple, dict)):
+                vars(module)[name] = pytree.tree_map_only(
+                    Tensor, lambda t: t if isinstance(t, nn.Parameter) else t.to(WIDE.get(t.dtype, t.dtype)), value
+                )
+    return model
+
+
+@contextlib.contextmanager
+def in_float64(low: torch.dtype, rounding: Rounding | None = None, seed: int = 0) -> Iterator[None]:
+    """Run a widened model so that nothing in it falls back to the narrow type `low`, rounded at random if asked."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _InFloat64(low, rounding, seed):
+            yield
+    finally:
+        torch.set_default_dtype(default)
+
+
+class _InFloat64(TorchDispatchMode):
+    """Below autograd: types named in the model widen, and random numbers are drawn in the model's own type.
+
+    With a `rounding`, each operator's result, and its operands where it accumulates, are multiplied by 1 + δu, |u| ≤ 1.
+    """
+
+    def __init__(self, low: torch.dtype, rounding: Rounding | None, seed: int):
+        super().__init__()
+        self.low, self.rounding, self.seed = low, rounding, seed
+        self.generators: dict[torch.device, torch.Generator] = {}
+
+    def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = base_name(func), dict(kwargs or {})
+        if name in RANDOM:
+            return self._random(func, args, kwargs)
+        if name == "native_dropout":
+            return self._dropout(func, *args, **kwargs)
+        if func is not torch.ops.aten.view.dtype:
+            args, kwargs = self._wide(func, args, kwargs)
+        if self.rounding is None:
+            return func(*args, **kwargs)
+        delta = self._operand_delta(name)
+        if delta:
+            written = _written(func)
+            args = tuple(a if i in written else self._perturb(a, delta) for i, a in enumerate(args))
+        result = func(*args, **kwargs)
+        if name in EXACT or is_view(func):
+            return result
+        if _written(func):
+            for tensor in pytree.tree_leaves(result):
+                if isinstance(tensor, Tensor) and tensor.is_floating_point():
+                    tensor.mul_(self._factor(tensor, self.rounding.unit))
+            return result
+        return self._perturb(result, self.rounding.unit)
+
+    def _wide(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        written = _written(func)
+
+        def widen(value: Any) -> Any:
+            if isinstance(value, torch.dtype):
+                return WIDE.get(value, value)
+            return value.to(WIDE[value.dtype]) if isinstance(value, Tensor) and value.dtype in WIDE else value
+
+        wide = tuple(a if i in written else pytree.tree_map(widen, a) for i, a in enumerate(args))
+        return wide, {k: v if k == "out" else pytree.tree_map(widen, v) for k, v in kwargs.items()}
+
+    def _operand_delta(self, name: str) -> float:
+        assert self.rounding is not None
+        if name in CONVOLUTIONS:
+            return self.rounding.convolution
+        if name in MATMULS:
+            return self.rounding.matmul
+        return self.rounding.unit if name in REDUCTIONS else 0.0
+
+    def _perturb(self, tree: Any, delta: float) -> Any:
+        def change(t: Tensor) -> Tensor:
+            return t * self._factor(t, delta) if t.is_floating_point() else t
+
+        return pytree.tree_map_only(Tensor, change, tree)
+
+    def _factor(self, tensor: Tensor, delta: float) -> Tensor:
+        device = tensor.device
+        if device not in self.generators:
+            self.generators[device] = torch.Generator(device).manual_seed(self.seed)
+        uniform = torch.rand(tensor.shape, generator=self.generators[device], device=device, dtype=torch.float32)
+        return uniform.double().mul_(2 * delta).add_(1 - delta)
+
+    def _random(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The same draw as in the model's own type: the generator is asked for `low` numbers, then they are widened."""
+
+        def narrow(value: Any) -> Any:
+            return value.to(self.low) if isinstance(value, Tensor) and value.dtype == torch.float64 else value
+
+        if "dtype" in {a.name for a in func._schema.arguments} and kwargs.get("dtype") in (None, torch.float64):
+            kwargs["dtype"] = self.low
+        if _written(func):
+            narrowed = narrow(args[0])
+            func(narrowed, *args[1:], **kwargs)
+            return args[0].copy_(narrowed)
+        result = func(*pytree.tree_map(narrow, args), **kwargs)
+        return pytree.tree_map_only(Tensor, lambda t: t.to(WIDE.get(t.dtype, t.dtype)), result)
+
+    def _dropout(self, func: OpOverload, x: Tensor, p: float, train: bool | None) -> Any:
+        if train is False:
+            return func(x, p, train)
+        _, mask = func(torch.ones_like(x, dtype=self.low), p, train)
+        return (x * mask / (1 - p) if p < 1 else torch.zeros_like(x)), mask
+
+
+def base_name(func: OpOverload) -> str:
+    """`aten.add_.Tensor` -> `add_`."""
+    return func._schema.name.split("::")[-1]
+
+
+def is_view(func: OpOverload) -> bool:
+    """Its result shares its argument's storage and nothing was written."""
+    returns = func._schema.returns
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+def _written(func: OpOverload) -> set[int]:
+    """Positions of the arguments the operator writes."""
+    if base_name(func) in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"):
+        return {3, 4}  # the running statistics, which the schema does not mention
+    return {i for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write}

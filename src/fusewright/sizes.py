@@ -1,0 +1,128 @@
+"""Symbolic sizes: arithmetic that is sure of itself, and their text in Python and in C++ (the two agree on positive integers)."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+
+import sympy
+
+from .graph import Dim
+
+
+def product(sizes: Iterable[Dim]) -> Dim:
+    return tidy(math.prod(sizes, start=sympy.Integer(1)))
+
+
+def tidy(size: Dim) -> Dim:
+    """A plain int where it is one."""
+    if isinstance(size, int):
+        return size
+    return _tidy(size)
+
+
+@functools.lru_cache(maxsize=65536)
+def _tidy(size: sympy.Expr) -> Dim:
+    expanded = sympy.expand(size)
+    return int(expanded) if expanded.is_Integer else expanded
+
+
+def same(a: Dim, b: Dim) -> bool:
+    """Provably equal for all values of the symbols."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    return tidy(sympy.sympify(a) - sympy.sympify(b)) == 0
+
+
+def is_one(size: Dim) -> bool:
+    return same(size, 1)
+
+
+def nonnegative(size: Dim) -> bool:
+    """Provably ≥ 0: a number, or a polynomial in positive symbols (each at least 1) with no way to be negative."""
+    size = tidy(size)
+    if isinstance(size, int):
+        return size >= 0
+    shifted = tidy(size.subs({s: sympy.Symbol(s.name, integer=True, nonnegative=True) + 1 for s in size.free_symbols}))
+    if isinstance(shifted, int):
+        return shifted >= 0
+    return shifted.is_polynomial() and all(c >= 0 for c in sympy.Poly(shifted, *shifted.free_symbols).coeffs())
+
+
+def divide(size: Dim, by: Dim) -> Dim | None:
+    """size / by where that is provably a whole number, else None."""
+    if isinstance(size, int) and isinstance(by, int):
+        return size // by if by and size % by == 0 else None
+    if same(size, 0):
+        return 0
+    quotient = sympy.cancel(sympy.sympify(size) / sympy.sympify(by))
+    numerator, denominator = quotient.as_numer_denom()
+    if denominator != 1 or any(term.as_coeff_Mul()[0].q != 1 for term in sympy.Add.make_args(sympy.expand(numerator))):
+        return None
+    return tidy(quotient)
+
+
+def text(size: Dim | sympy.Basic, division: str = "//") -> str:
+    """The expression as source text; `division` is `//` for Python, `/` for C++."""
+    return _text(sympy.sympify(size), division, 0)
+
+
+def c_text(size: Dim | sympy.Basic) -> str:
+    return text(size, "/")
+
+
+RELATIONS = {sympy.Eq: "==", sympy.Ne: "!=", sympy.Lt: "<", sympy.Le: "<=", sympy.Gt: ">", sympy.Ge: ">="}
+
+
+def _text(e: sympy.Basic, division: str, outer: int) -> str:
+    """Precedence: 0 sum, 1 product, 2 atom."""
+
+    def wrap(s: str, level: int) -> str:
+        return f"({s})" if level < outer else s
+
+    if e.is_Symbol:
+        return str(e)
+    if e.is_Integer:
+        return str(e) if int(e) >= 0 else wrap(str(e), 0)
+    if type(e) in RELATIONS:
+        return f"{_text(e.args[0], division, 0)} {RELATIONS[type(e)]} {_text(e.args[1], division, 0)}"
+    if e.is_Add:
+        parts = [_text(a, division, 0) for a in sorted(e.args, key=lambda a: (a.is_number, str(a)))]
+        return wrap(" + ".join(parts).replace("+ -", "- "), 0)
+    if e.is_Mul:
+        coefficient, rest = e.as_coeff_Mul()
+        if coefficient == -1:
+            return wrap(f"-{_text(rest, division, 2)}", 0)
+        if coefficient.is_Rational and not coefficient.is_Integer:  # a multiple that the model's own guards make whole
+            return wrap(f"{_text(coefficient.p * rest, division, 1)} {division} {coefficient.q}", 1)
+        return wrap(" * ".join(_text(a, division, 2) for a in e.args), 0 if coefficient.is_negative else 1)
+    if e.is_Pow and e.exp.is_Integer and int(e.exp) > 0:
+        return wrap(" * ".join([_text(e.base, division, 2)] * int(e.exp)), 1)
+    kind = type(e).__name__
+    arguments = [_text(a, division, 2) for a in e.args]
+    if kind in ("FloorDiv", "CleanDiv", "IntTrueDiv"):
+        return wrap(f"{arguments[0]} {division} {arguments[1]}", 1)
+    if kind in ("Mod", "PythonMod"):
+        return wrap(f"{arguments[0]} % {arguments[1]}", 1)
+    if kind == "CeilDiv":
+        return wrap(f"({arguments[0]} + {arguments[1]} - 1) {division} {arguments[1]}", 1)
+    if kind in ("Max", "Min"):
+        return functools.reduce(lambda a, b: f"{kind.lower()}({a}, {b})", arguments)
+    if kind in ("And", "Or") and division == "//":
+        return f" {kind.lower()} ".join(f"({a})" for a in arguments)
+    if kind == "Not" and division == "//":
+        return f"not ({arguments[0]})"
+    raise Unprintable(str(e))
+
+
+class Unprintable(Exception):
+    """A size that has no short text; what depends on it stays with PyTorch."""
+
+
+def printable(size: Dim) -> bool:
+    try:
+        text(size)
+    except Unprintable:
+        return False
+    return True

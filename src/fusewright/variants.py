@@ -1,0 +1,263 @@
+"""The inputs, parameters, sizes and memory layouts a candidate is verified on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .problem import Problem
+from .shrink import Shapes, Sizes
+
+Draw = Callable[[Tensor, torch.Generator], Tensor]
+
+
+def _normal(x: Tensor, g: torch.Generator) -> Tensor:
+    return torch.randn(x.shape, generator=g, dtype=torch.float32).to(x.dtype)
+
+
+def _per_sample(x: Tensor, g: torch.Generator) -> Tensor:
+    offsets = 10 * torch.randn(x.shape[:1] + (1,) * (x.dim() - 1) if x.dim() else (), generator=g)
+    return x + offsets.to(x.dtype)
+
+
+def _with_one(value: float) -> Draw:
+    def draw(x: Tensor, g: torch.Generator) -> Tensor:
+        x = _normal(x, g).flatten()
+        x[int(torch.randint(x.numel(), (), generator=g))] = value
+        return x
+
+    return lambda x, g: draw(x, g).reshape(x.shape)
+
+
+DISTRIBUTIONS: Mapping[str, Draw] = {
+    "as given": lambda x, g: x,
+    "normal": _normal,
+    "×3": lambda x, g: 3 * x,
+    "×0.01": lambda x, g: 0.01 * x,
+    "negated": lambda x, g: -x,
+    "shifted": lambda x, g: x + 0.5,
+    "large mean": lambda x, g: 1000 + _normal(x, g),
+    "offset for each sample": _per_sample,
+    "constant": lambda x, g: torch.full_like(x, 0.7),
+    "one extreme": _with_one(1e4),
+}
+NOT_FINITE: Mapping[str, Draw] = {
+    "one NaN": _with_one(float("nan")),
+    "one Inf": _with_one(float("inf")),
+    "one −Inf": _with_one(float("-inf")),
+}
+
+
+def _in_storage(x: Tensor, storage_shape: tuple[int, ...], place: Callable[[Tensor], Tensor]) -> Tensor:
+    view = place(torch.full(storage_shape, float("nan") if x.is_floating_point() else 0, dtype=x.dtype))
+    view.copy_(x)
+    return view
+
+
+def _sliced(x: Tensor) -> Tensor:
+    bigger = tuple(size + 2 for size in x.shape)
+    return _in_storage(x, bigger, lambda s: s[tuple(slice(1, -1) for _ in x.shape)])
+
+
+def _reversed(x: Tensor) -> Tensor:
+    return _in_storage(x, tuple(reversed(x.shape)), lambda s: s.permute(*reversed(range(x.dim()))))
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    order = (0, *range(2, x.dim()), 1)
+    back = (0, x.dim() - 1, *range(1, x.dim() - 1))
+    return x.permute(order).contiguous().permute(back) if x.dim() >= 3 else x
+
+
+def _misaligned(x: Tensor) -> Tensor:
+    return _in_storage(x, (x.numel() + 1,), lambda s: s[1:].view(x.shape))
+
+
+def _repeated(x: Tensor) -> Tensor:
+    return x[:1].contiguous().expand(x.shape) if x.dim() else x
+
+
+LAYOUTS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": lambda x: x,
+    "slice of a larger tensor": _sliced,
+    "dimensions in reverse order": _reversed,
+    "channels last": _channels_last,
+    "misaligned by one element": _misaligned,
+    "one sample expanded": _repeated,
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to call the model, named so that a failure can be repeated."""
+
+    group: str  # the check it belongs to
+    sizes: Sizes
+    shape: str = "given sizes"
+    seed: int = 0
+    distribution: str = "as given"
+    layout: str = "contiguous"
+    parameters: str = "initial"
+    training: bool = True
+    derivatives: int = 0  # 1: gradients of inputs and parameters, 2: of those gradients as well
+    changed: str = ""  # an input or parameter drawn anew: "input 0", "conv.weight"
+
+    def __str__(self) -> str:
+        shapes = ", ".join("×".join(map(str, s)) or "scalar" for s in self.sizes if s is not None)
+        words = [f"seed {self.seed}", f"{self.distribution} values", f"{self.shape} ({shapes})"]
+        words += [self.layout] if self.layout != "contiguous" else []
+        words += [f"{self.parameters} parameters"] if self.parameters != "initial" else []
+        words += [] if self.training else ["evaluation mode"]
+        words += [f"{self.changed} drawn anew"] if self.changed else []
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The values `get_inputs` gives, cut or extended to other sizes. Large ones are drawn once and kept."""
+
+    problem: Problem
+    kept: dict[int, list[Any]] = field(default_factory=dict)
+
+    @property
+    def given(self) -> list[Any]:
+        return self._base(0)
+
+    def inputs(self, variant: Variant, device: torch.device) -> list[Any]:
+        """Fresh tensors each time, the same for the same variant."""
+        base = self._base(variant.seed)
+        more = self._base(variant.seed + 1) if _grows(base, variant.sizes) else base
+        generator = torch.Generator().manual_seed(1000 + variant.seed)
+        draw = {**DISTRIBUTIONS, **NOT_FINITE}[variant.distribution]
+        made = []
+        for position, (value, other, size) in enumerate(zip(base, more, variant.sizes, strict=True)):
+            if size is None:
+                made.append(value)
+                continue
+            x = _window(value, other, size, generator)
+            if x.is_floating_point():
+                x = draw(x, generator)
+                if variant.changed == f"input {position}":
+                    x = renewed(x, variant.seed)
+            x = LAYOUTS[variant.layout](x.clone())
+            made.append(_placed(x, device))
+        return made
+
+    def _base(self, seed: int) -> list[Any]:
+        if seed in self.kept:
+            return self.kept[seed]
+        elements = sum(x.numel() for values in self.kept.values() for x in values if isinstance(x, Tensor))
+        if self.kept and elements > 2**24:  # one is enough to cut many windows from
+            return self.kept[min(self.kept)]
+        self.kept[seed] = [x.cpu() if isinstance(x, Tensor) else x for x in self.problem.inputs(seed)]
+        return self.kept[seed]
+
+
+def _placed(x: Tensor, device: torch.device) -> Tensor:
+    """On the device with the same strides and offset."""
+    if x.device == device:
+        return x
+    storage = torch.empty(x.untyped_storage().nbytes() // x.element_size(), dtype=x.dtype)
+    storage.untyped_storage().copy_(x.untyped_storage())
+    return storage.to(device).as_strided(x.size(), x.stride(), x.storage_offset())
+
+
+def _grows(base: list[Any], sizes: Sizes) -> bool:
+    return any(
+        size is not None and any(a > b for a, b in zip(size, x.shape, strict=True))
+        for x, size in zip(base, sizes, strict=True)
+    )
+
+
+def _window(x: Tensor, other: Tensor, size: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """A part of `x` of this size at a random place; where it must grow, continued by other values."""
+    for dim, extent in enumerate(size):
+        while x.shape[dim] < extent:
+            fill = other
+            for d in range(x.dim()):
+                if d != dim:
+                    fill = fill.index_select(d, torch.arange(x.shape[d]) % fill.shape[d])
+            x = torch.cat([x, fill], dim)
+        start = int(torch.randint(x.shape[dim] - extent + 1, (), generator=generator))
+        x = x.narrow(dim, start, extent)
+    return x
+
+
+def random_state(state: Mapping[str, Tensor], trained: Set[str], kind: str, seed: int) -> dict[str, Tensor]:
+    """New values for every floating parameter and buffer.
+
+    Constant ones (a scale of 1, a shift of 0) get distinct values, scales of both signs; variances stay positive.
+    """
+    generator = torch.Generator().manual_seed(77 + seed)
+    made = dict(state)
+    for name, value in state.items():
+        if not value.is_floating_point() or not value.numel():
+            continue
+        last = name.rsplit(".", 1)[-1]
+        first = float(value.flatten()[0])
+        constant = math.isfinite(first) and bool((value == first).all())
+        noise = torch.randn(value.shape, generator=generator).to(value.dtype)
+        if "var" in last and name not in trained:
+            made[name] = (0.5 * noise).exp()
+        elif not constant:
+            made[name] = value * (1 + 0.2 * noise)
+        elif name in trained:
+            made[name] = value + 0.5 * noise
+        else:
+            made[name] = value * (0.3 * noise).exp() if first else 0.3 * noise
+        if kind == "large shift" and name in trained and last == "bias":
+            made[name] = made[name] + 300
+    return made
+
+
+def renewed(value: Tensor, seed: int) -> Tensor:
+    """Values that have nothing to do with the old ones but their size."""
+    generator = torch.Generator().manual_seed(seed)
+    return value + _normal(value, generator) * max(float(value.abs().mean()), 0.1)
+
+
+def named_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers, also those a checkpoint does not hold."""
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def planned(shapes: Shapes, seeds: int) -> list[Variant]:
+    """Every variant for the comparisons of values. Few run at the main sizes, most at the small ones."""
+    main = Variant("seeds", shapes.main, "given sizes" if shapes.main == shapes.given else "reduced sizes")
+    small = Variant("", shapes.small, "small sizes" if shapes.small != shapes.main else main.shape)
+    found = [replace(main, seed=seed) for seed in range(seeds)]
+    found += [
+        replace(small, group="distributions", distribution=name, seed=i)
+        for i, name in enumerate(DISTRIBUTIONS)
+        if name != "as given"
+    ]
+    found += [replace(main, group="distributions", distribution=name, seed=7) for name in ("normal", "large mean")]
+    found += [
+        replace(small, group="parameters", parameters="random", seed=i, distribution=name)
+        for i, name in enumerate(("as given", "normal", "large mean"))
+    ]
+    found += [replace(main, group="parameters", parameters="random", seed=11, distribution="normal")]
+    found += [replace(small, group="parameters", parameters="large shift", seed=12, distribution="normal")]
+    found += [
+        replace(small, group="shapes", shape=name, sizes=sizes, seed=i, distribution="normal", parameters="random")
+        for i, (name, sizes) in enumerate(shapes.others.items())
+    ]
+    found += [
+        replace(small, group="layouts", layout=name, seed=i, distribution="normal", parameters="random")
+        for i, name in enumerate(LAYOUTS)
+        if name != "contiguous"
+    ]
+    found += [
+        replace(small, group="non-finite", distribution=name, seed=i) for i, name in enumerate(NOT_FINITE)
+    ]
+    found += [
+        replace(small, group="modes", training=False, parameters="random", seed=i, distribution=name)
+        for i, name in enumerate(("as given", "normal"))
+    ]
+    return found

@@ -1,0 +1,186 @@
+"""Is a candidate the same model as the original? One named check for each way it could only look so.
+
+The checks run in stages; a stage with a failed check is the last, so that a verdict names the cause, not what follows.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from .budget import K
+from .candidate import Candidate, Trace
+from .checks import Check as Question
+from .checks import Finding, Outcome, Trial, behaviour, differentiation, kernels, sentence, values
+from .errors import Refused
+from .graph import Graph
+from .observe import Subjects, filled_memory, subjects
+from .options import Options
+from .problem import Problem, _seeded, shown
+from .shrink import Shapes, Sizes, choose, seconds_for, space_of, work
+from .variants import Variant, planned
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of a verdict."""
+
+    name: str
+    passed: bool
+    detail: str = ""
+    number: float | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    passed: bool
+    checks: tuple[Check, ...]
+    worst: str  # the element with the largest error over its budget, or what failed
+    max_error: float  # on inputs as given, at the element nearest to its budget (or farthest beyond it)
+    tolerance: float  # what that element may err
+    kernels: tuple[str, ...]  # launched by one forward, in order
+    library_calls: tuple[str, ...]  # operators that forward left to PyTorch, in order
+    shapes_note: str = ""
+    k: float = K
+
+
+STAGES: tuple[tuple[tuple[str, Question], ...], ...] = (
+    (("state_dict", behaviour.state), ("real tensors", behaviour.real_tensors)),
+    (
+        ("every element written", behaviour.written),
+        ("inputs untouched", behaviour.inputs_untouched),
+        ("nothing cached", behaviour.not_cached),
+        ("same result again", behaviour.repeatable),
+        ("no work after returning", behaviour.no_threads),
+    ),
+    (
+        ("seeds", values.group("seeds")),
+        ("input distributions", values.group("distributions")),
+        ("randomised parameters", values.group("parameters")),
+        ("other shapes", values.group("shapes")),
+        ("memory layouts", values.group("layouts")),
+        ("non-finite values", values.group("non-finite")),
+        ("evaluation mode", values.group("modes")),
+        ("buffers", values.buffers),
+        ("output's own spread", values.own_spread),
+        ("depends on inputs and parameters", values.dependence),
+        ("precision", values.precision),
+    ),
+    (
+        ("gradients", differentiation.gradients),
+        ("second derivatives", differentiation.second_derivatives),
+        ("autograd modes", differentiation.autograd_modes),
+        ("copies", behaviour.copies),
+    ),
+    (
+        ("kernels launched", kernels.launched),
+        ("kernels matter", kernels.matter),
+        ("outside the plan", kernels.fallback),
+    ),
+)
+
+
+def verify(
+    problem: Problem,
+    candidate: Candidate,
+    *,
+    graph: Graph | None = None,
+    options: Options | None = None,
+    kind_may_change: bool = True,
+    progress: Callable[[str, str], None] | None = None,
+) -> Verdict:
+    """Run every check. `kind_may_change`: a law may turn a NaN into an Inf or back, never into a finite number."""
+    options = options or Options()
+    say = progress or (lambda name, detail: None)
+    checks: list[Check] = []
+    say("verify", "constructing ModelNew")
+    start = time.perf_counter()
+    try:
+        new = candidate.build_model(problem)
+    except Refused as refused:
+        checks.append(Check("constructs", False, str(refused), seconds=time.perf_counter() - start))
+        return _verdict(checks, [], Trace(), "")
+    checks.append(Check("constructs", True, type(new).__name__, seconds=time.perf_counter() - start))
+    checks.append(_timed("PyTorch left alone", lambda: behaviour.left_alone(candidate)))
+    if not checks[-1].passed:
+        return _verdict(checks, [], Trace(), "")
+    subject = subjects(problem, candidate, new)
+    trial = _trial(subject, graph, options, kind_may_change)
+    trace = Trace()
+    for stage in STAGES:
+        for name, question in stage:
+            say("verify", name)
+            checks.append(_timed(name, functools.partial(question, trial)))
+        if stage is STAGES[0] and all(check.passed for check in checks):
+            trace = _forward(trial)
+        if not all(check.passed for check in checks):
+            break
+    again = _timed("PyTorch left alone, at the end", lambda: behaviour.left_alone(candidate))
+    checks.append(again)
+    return _verdict(checks, trial.findings, trace, trial.shapes.note)
+
+
+def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_change: bool) -> Trial:
+    """Choose sizes the original accepts and the time allows, and the variants to run at them."""
+    inputs = subject.source.given
+    space = space_of(graph, subject.original, inputs)
+
+    def seconds(sizes: Sizes) -> float | None:
+        found = work(subject.original, inputs, sizes)
+        return None if found is None else seconds_for(*found)
+
+    shapes = choose(space, seconds, full_size=subject.device.type == "cuda")
+    if not all(_accepts(subject, sizes) is None for sizes in (shapes.small, shapes.main)):
+        shapes = Shapes(shapes.given, shapes.given, shapes.given, {})  # values that fit one size only, such as indices
+        error = _accepts(subject, shapes.given)
+        if error is not None:
+            name = shown(subject.problem.path)
+            raise Refused(f"{name}: Model.forward() raised {sentence(error)}") from error
+    variants = planned(shapes, options.seeds)
+    return Trial(subject, shapes, tuple(variants), kind_may_change)
+
+
+def _accepts(subject: Subjects, sizes: Sizes) -> Exception | None:
+    """What the original raises at these sizes, if it does."""
+    variant = Variant("first call", sizes)
+    subject.set_state(variant)
+    try:
+        subject.run_eager(variant)
+    except Exception as error:  # the user's own code
+        return error
+    return None
+
+
+def _forward(trial: Trial) -> Trace:
+    """What one plain forward at the main sizes launches and leaves to PyTorch."""
+    variant = next(v for v in trial.variants if v.group == "seeds")
+    trial.subjects.set_state(variant)
+    inputs = trial.subjects.inputs(variant)
+    with filled_memory(trial.subjects.device), torch.no_grad(), _seeded(0), trial.subjects.candidate.trace() as trace:
+        trial.subjects.new(*inputs)
+    return trace
+
+
+def _timed(name: str, question: Callable[[], Outcome]) -> Check:
+    start = time.perf_counter()
+    try:
+        outcome = question()
+    except Exception as error:  # the candidate's own code raised
+        outcome = Outcome(False, f"raised {sentence(error)}")
+    return Check(name, outcome.passed, outcome.detail, outcome.number, time.perf_counter() - start)
+
+
+def _verdict(checks: list[Check], findings: list[Finding], trace: Trace, note: str) -> Verdict:
+    passed = all(check.passed for check in checks)
+    failed = [check for check in checks if not check.passed]
+    as_given = [f for f in findings if f.variant.group == "seeds" and f.tensor.startswith("output")] or findings
+    shown_ones = as_given if passed else [f for f in findings if not f.miss.passed] or as_given
+    worst = max(shown_ones, key=lambda f: f.miss.ratio, default=None)
+    words = f"{failed[0].name}: {failed[0].detail}" if failed else str(worst or "")
+    error, allowed = (worst.miss.error, worst.miss.allowed) if worst else (float("nan"), float("nan"))
+    return Verdict(passed, tuple(checks), words, error, allowed, tuple(trace.kernels), tuple(trace.library_calls), note)

@@ -1,0 +1,15 @@
+# model: conv_pool.py
+"""Sigmoid by one exponential."""
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class ModelNew(nn.Module):
+    def __init__(self, channels, outputs):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, outputs, 3, padding=1)
+
+    def forward(self, x):
+        return F.max_pool2d(1 / (1 + torch.exp(-self.conv(x))), 2)

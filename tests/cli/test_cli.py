@@ -1,0 +1,496 @@
+"""The command: what it writes, what it says, and with which status it ends."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from bad_models import BAD, GOOD
+
+import fusewright
+from fusewright import cli
+from fusewright.errors import Unsupported
+from fusewright.options import Options
+
+ROOT = Path(__file__).parents[2]
+REPORT = {
+    "verified": True,
+    "target": "host",
+    "kernels": [{"name": "row_softmax", "replaces": ["mul", "softmax"], "bytes": 1_500_000, "flops": 12}],
+    "library_calls": ["aten.convolution.default"],
+    "rules": ["scale_into_softmax"],
+    "max_error": 1.25e-7,
+    "tolerance": 5e-7,
+    "timing": None,
+    "notes": ["verified at batch 2"],
+}
+
+
+@dataclass
+class Pipeline:
+    """Stands in for the line: says what it is told to say, and records what it was given."""
+
+    passed: bool = True
+    raises: BaseException | None = None
+    report: dict[str, Any] = field(default_factory=lambda: dict(REPORT))
+    options: Options | None = None
+    calls: int = 0
+
+    def _start(self, options: Options) -> None:
+        self.options = options
+        self.calls += 1
+
+    def _verdict(self) -> SimpleNamespace:
+        checks = (
+            SimpleNamespace(name="state_dict", passed=True, detail="equal", number=0.0),
+            SimpleNamespace(name="forward, seed 0", passed=self.passed, detail="at (3, 1)", number=2.0),
+        )
+        worst = "" if self.passed else "element (3, 1) is 2.5 and should be 0.5."
+        return SimpleNamespace(passed=self.passed, checks=checks, worst=worst, max_error=2.0, tolerance=1.0)
+
+    def optimize(self, problem: Any, options: Options, progress: Any) -> SimpleNamespace:
+        self._start(options)
+        progress("capture")
+        progress("build", "one kernel")
+        progress("build", "two kernels")
+        if self.raises:
+            raise self.raises
+        report = self.report | {"verified": self.passed}
+        return SimpleNamespace(text="class ModelNew: ...\n", verdict=self._verdict(), report=report)
+
+    def verify(self, problem: Any, candidate: Path, options: Options, progress: Any) -> SimpleNamespace:
+        self._start(options)
+        progress("verify", candidate.name)
+        if self.raises:
+            raise self.raises
+        return self._verdict()
+
+    def explain(self, problem: Any, options: Options) -> str:
+        self._start(options)
+        return "graph [x] of a line " + "long " * 60
+
+
+@pytest.fixture
+def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    stand_in = Pipeline()
+    monkeypatch.setitem(sys.modules, "fusewright.pipeline", stand_in)
+    monkeypatch.setattr(fusewright, "pipeline", stand_in, raising=False)
+    return stand_in
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a good model in it."""
+    (tmp_path / "model.py").write_text(GOOD)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@dataclass
+class Outcome:
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*arguments: str) -> Outcome:
+        status = cli._main(list(arguments))
+        captured = capsys.readouterr()
+        return Outcome(status, captured.out, captured.err)
+
+    return run
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != "__pycache__")
+
+
+def one_sentence(outcome: Outcome, status: int) -> str:
+    assert outcome.status == status, outcome
+    assert re.fullmatch(r"fusewright: [^\n]*[.!?]\n", outcome.err), outcome.err
+    assert "Traceback" not in outcome.err + outcome.out
+    return outcome.err.removeprefix("fusewright: ").rstrip("\n")
+
+
+# ---- optimize ----
+
+
+def test_optimize_writes_beside_the_model(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    outcome = command("optimize", "model.py")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert names(folder) == ["model.py", "model_new.py"]
+    assert (folder / "model_new.py").read_text() == "class ModelNew: ...\n"
+    assert pipeline.options == Options()
+
+
+def test_optimize_says_what_it_did(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    out = command("optimize", "model.py").out
+    for part in (
+        "capture",
+        "build    two kernels",
+        "1 kernel\n",
+        "row_softmax  mul, softmax  (1.5 MB, 12 FLOP)",
+        "library calls  aten.convolution.default",
+        "laws applied   scale_into_softmax",
+        "largest error  1.25e-07 (allowed there: 5e-07)",
+        "timing         none: not timed",
+        "note           verified at batch 2",
+        "2 checks held, 0 failed",
+        "wrote model_new.py",
+    ):
+        assert part in out
+    assert "state_dict" not in out
+    assert "\x1b" not in out
+    assert "  ok    state_dict  equal" in command("optimize", "model.py", "-v").out
+
+
+def test_optimize_takes_its_options(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    flags = ["--target", "host", "--no-bench", "--sanitize", "address", "--assume-finite"]
+    assert command("optimize", "model.py", "-o", "out.py", "--json", "report.json", *flags).status == 0
+    assert pipeline.options == Options(target="host", sanitize="address", assume_finite=True, bench=False)
+    assert names(folder) == ["model.py", "out.py", "report.json"]
+    assert json.loads((folder / "report.json").read_text()) == REPORT
+
+
+def test_a_sanitizer_implies_the_host(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    assert command("optimize", "model.py", "--sanitize", "thread").status == 0
+    assert pipeline.options and pipeline.options.target == "host"
+
+
+def test_timing_is_shown(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    pipeline.report["timing"] = {"eager_ms": 3.5812, "new_ms": 0.4, "gpu": "H200", "compile_ms": None}
+    assert "timing         eager_ms 3.58, new_ms 0.4, gpu H200\n" in command("optimize", "model.py").out
+
+
+def test_a_model_with_nothing_to_fuse(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    pipeline.report |= {"kernels": [], "library_calls": [], "rules": [], "max_error": None}
+    out = command("optimize", "model.py").out
+    assert "0 kernels: nothing in this model could be fused" in out
+    assert "library calls  none" in out
+
+
+def test_the_report_is_strict_json(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    pipeline.report |= {"max_error": float("nan"), "tolerance": float("inf"), "shape": (1, 2)}
+    command("optimize", "model.py", "--json", "report.json")
+    report = json.loads((folder / "report.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert (report["max_error"], report["tolerance"], report["shape"]) == (None, None, [1, 2])
+
+
+def test_not_equal_writes_no_file(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    pipeline.passed = False
+    (folder / "model_new.py").write_text("older")
+    outcome = command("optimize", "model.py", "--json", "report.json")
+    sentence = one_sentence(outcome, status=1)
+    assert "element (3, 1) is 2.5 and should be 0.5;" in sentence
+    assert sentence.endswith("model_new.py was not written.")
+    assert "FAIL  forward, seed 0  at (3, 1)" in outcome.out
+    assert (folder / "model_new.py").read_text() == "older"
+    assert json.loads((folder / "report.json").read_text())["verified"] is False
+
+
+def test_permissions_are_kept_and_links_followed(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    (folder / "real.py").write_text("older")
+    (folder / "real.py").chmod(0o640)
+    (folder / "link.py").symlink_to("real.py")
+    assert command("optimize", "model.py", "-o", "link.py").status == 0
+    assert (folder / "link.py").is_symlink()
+    assert (folder / "real.py").stat().st_mode & 0o777 == 0o640
+    assert (folder / "real.py").read_text() == "class ModelNew: ...\n"
+
+
+# ---- verify and explain ----
+
+
+def test_verify(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    (folder / "new.py").write_text("")
+    outcome = command("verify", "model.py", "new.py", "--target", "host")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert "new.py equals model.py" in outcome.out
+    pipeline.passed = False
+    sentence = one_sentence(command("verify", "model.py", "new.py"), status=1)
+    assert "(forward, seed 0): element (3, 1) is 2.5" in sentence
+
+
+def test_verify_without_a_candidate(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    assert one_sentence(command("verify", "model.py", "new.py"), status=2) == "new.py: no such file."
+    assert "directory" in one_sentence(command("verify", "model.py", "."), status=2)
+    assert "NEW.py" in one_sentence(command("verify", "model.py"), status=2)
+    assert pipeline.calls == 0
+
+
+def test_explain(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    outcome = command("explain", "model.py", "--assume-finite")
+    assert outcome == Outcome(0, "graph [x] of a line " + "long " * 60 + "\n", "")
+    assert pipeline.options == Options(assume_finite=True)
+    assert names(folder) == ["model.py"]
+
+
+# ---- bad input: status 2, one sentence, nothing written ----
+
+
+@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("name", ["optimize", "verify", "explain"])
+def test_bad_model_files(kind: str, name: str, folder: Path, command: Any, pipeline: Pipeline) -> None:
+    bad = BAD[kind]
+    (folder / "model.py").write_bytes(bad.source.encode() if isinstance(bad.source, str) else bad.source)
+    (folder / "new.py").write_text("")
+    sentence = one_sentence(command(name, "model.py", *(["new.py"] if name == "verify" else [])), status=2)
+    assert re.search(bad.says, sentence.removesuffix(".")), sentence
+    assert names(folder) == ["model.py", "new.py"]
+    assert pipeline.calls == 0
+
+
+@pytest.mark.parametrize("name", ["optimize", "explain"])
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("gone.py", "gone.py: no such file."),
+        ("no/gone.py", "no/gone.py: no such file."),
+        (".", ".: a directory, not a"),
+        ("model.py/x.py", "model.py/x.py: cannot be read: Not a directory."),
+        ("x" * 300 + ".py", "cannot be read: File name too long."),
+    ],
+)
+def test_no_model_file(name: str, path: str, says: str, folder: Path, command: Any, pipeline: Pipeline) -> None:
+    assert says in one_sentence(command(name, path), status=2)
+    assert names(folder) == ["model.py"]
+
+
+@pytest.mark.parametrize("option", ["-o", "--json"])
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        (".", "cannot be written: it is a directory."),
+        ("no/out.py", "cannot be written: there is no folder no."),
+        ("model.py", "cannot be written: it would overwrite model.py."),
+        ("./link.py", "cannot be written: it would overwrite model.py."),
+        ("hard.py", "cannot be written: it would overwrite model.py."),
+        ("model.py/out.py", "cannot be written: "),
+        ("loop.py", "cannot be written: it is not a regular file."),
+        ("/dev/null", "cannot be written: it is not a regular file."),
+        ("/proc/out.py", "cannot be written: "),
+        ("x" * 300, "cannot be written: File name too long."),
+    ],
+)
+def test_unwritable_places(option: str, path: str, says: str, folder: Path, command: Any, pipeline: Pipeline) -> None:
+    (folder / "link.py").symlink_to("model.py")
+    (folder / "hard.py").hardlink_to("model.py")
+    (folder / "loop.py").symlink_to("loop.py")
+    before = names(folder)
+    assert says in one_sentence(command("optimize", "model.py", option, path), status=2)
+    assert names(folder) == before
+    assert pipeline.calls == 0, "the place is checked before the work starts"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_places_without_permission(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    (folder / "closed").mkdir(mode=0o500)
+    (folder / "closed.py").touch(mode=0o400)
+    for path in ("closed/out.py", "closed.py"):
+        assert "cannot be written: " in one_sentence(command("optimize", "model.py", "-o", path), status=2)
+
+
+def test_one_place_for_two_files(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    sentence = one_sentence(command("optimize", "model.py", "-o", "a", "--json", "a"), status=2)
+    assert "would overwrite a" in sentence
+
+
+def test_a_disk_that_fills_up(folder: Path, command: Any, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def __init__(self, path: Path, *_: Any, **__: Any) -> None:
+            Path(path).touch()
+
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def write(self, text: str) -> None:
+            if text:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cli, "open", Full, raising=False)
+    sentence = one_sentence(command("optimize", "model.py"), status=2)
+    assert sentence == "model_new.py: cannot be written: No space left on device."
+    assert names(folder) == ["model.py"]
+
+
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt(), 130), (OSError(errno.EIO, "I/O error"), 2)])
+def test_nothing_is_left_when_the_last_step_fails(
+    error: BaseException,
+    status: int,
+    folder: Path,
+    command: Any,
+    pipeline: Pipeline,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(cli.os, "replace", fail)
+    one_sentence(command("optimize", "model.py", "--json", "report.json"), status=status)
+    assert names(folder) == ["model.py"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "no command given; see fusewright --help."),
+        (["optimise"], "No such command 'optimise'"),
+        (["optimize"], "Missing argument 'MODEL.py'; see fusewright optimize --help."),
+        (["optimize", "model.py", "--fast"], "No such option: --fast"),
+        (["optimize", "model.py", "--target", "tpu"], "'tpu' is not one of"),
+        (["optimize", "model.py", "--sanitize", "memory"], "'memory' is not one of"),
+        (
+            ["optimize", "model.py", "--sanitize", "thread", "--target", "cuda"],
+            "sanitizers run on the host target only",
+        ),
+        (["optimize", "model.py", "other.py"], "unexpected extra argument"),
+        (["optimize", "model.py", "-o"], "requires an argument"),
+    ],
+)
+def test_bad_usage(arguments: list[str], says: str, folder: Path, command: Any, pipeline: Pipeline) -> None:
+    assert says in one_sentence(command(*arguments), status=2)
+    assert pipeline.calls == 0
+
+
+# ---- what goes wrong inside ----
+
+
+def test_a_model_that_cannot_be_captured(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    pipeline.raises = Unsupported("aten.foo.default at model.py:31 (encoder.norm):\n  no record in ops.py")
+    sentence = one_sentence(command("optimize", "model.py"), status=2)
+    assert sentence == "aten.foo.default at model.py:31 (encoder.norm): no record in ops.py."
+    assert names(folder) == ["model.py"]
+
+
+def test_a_fault_of_ours(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    pipeline.raises = KeyError("conv")
+    sentence = one_sentence(command("optimize", "model.py"), status=3)
+    assert sentence == "internal error: KeyError: 'conv'; rerun with --traceback and report it."
+    with_traceback = command("optimize", "model.py", "--traceback")
+    assert with_traceback.status == 3
+    assert with_traceback.err.startswith("Traceback")
+    assert with_traceback.err.endswith("; rerun with --traceback and report it.\n")
+
+
+def test_a_refusal_with_its_traceback(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    (folder / "model.py").write_text("1 / 0\n")
+    err = command("explain", "model.py", "--traceback").err
+    assert "Traceback" in err and "1 / 0" in err and err.endswith("division by zero.\n")
+
+
+def test_a_forward_that_exits(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    pipeline.raises = SystemExit(0)
+    assert "sys.exit(0)" in one_sentence(command("optimize", "model.py"), status=2)
+
+
+def test_warnings_stay_away_from_the_sentence(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    source = "import logging, warnings\nwarnings.warn('beware')\nlogging.error('mind')\n"
+    (folder / "model.py").write_text(source + "1 / 0\n")
+    assert "division by zero" in one_sentence(command("explain", "model.py"), status=2)
+    (folder / "model.py").write_text(source + GOOD)
+    with pytest.warns(UserWarning, match="beware"):
+        assert command("explain", "model.py", "-v").status == 0
+
+
+# ---- the process: entry points, signals, pipes ----
+
+
+def python(*arguments: str, **changes: Any) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=120, **changes
+    )
+
+
+def test_version_and_help() -> None:
+    version = python("-m", "fusewright", "--version")
+    assert (version.returncode, version.stdout, version.stderr) == (0, f"fusewright {fusewright.__version__}\n", "")
+    assert "optimize" in python("-m", "fusewright", "--help").stdout
+    usage = python("-m", "fusewright", "optimize", "--help").stdout
+    for option in ("--output", "--target", "--json", "--no-bench", "--sanitize", "--assume-finite", "--verbose"):
+        assert option in usage
+
+
+def test_importing_fusewright_brings_no_torch() -> None:
+    run = python("-c", "import sys, fusewright, fusewright.cli; print('torch' in sys.modules)")
+    assert run.stdout == "False\n", run.stderr
+
+
+def test_the_process_ends_with_the_status(tmp_path: Path) -> None:
+    run = python("-m", "fusewright", "optimize", "gone.py", cwd=tmp_path)
+    assert (run.returncode, run.stdout, run.stderr) == (2, "", "fusewright: gone.py: no such file.\n")
+
+
+SLOW_MODEL = "import time\nprint('started', flush=True)\ntime.sleep(100)\n"
+
+STAND_IN = """\
+import sys, time, types
+from fusewright import cli
+pipeline = types.ModuleType("fusewright.pipeline")
+def optimize(problem, options, progress):
+    progress("build")
+    print("started", flush=True)
+    time.sleep(100)
+pipeline.optimize = optimize
+sys.modules["fusewright.pipeline"] = pipeline
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("where", ["while the file is imported", "while a stage runs"])
+def test_ctrl_c(where: str, folder: Path) -> None:
+    if where == "while the file is imported":
+        (folder / "model.py").write_text(SLOW_MODEL)
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", STAND_IN, "optimize", "model.py", "--json", "report.json"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        assert process.stdout
+        for line in process.stdout:
+            if "started" in line:
+                break
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert (process.returncode, err) == (130, "fusewright: interrupted; nothing was written.\n")
+    assert names(folder) == ["model.py"]
+
+
+LONG_EXPLANATION = """\
+import sys, types
+from fusewright import cli
+pipeline = types.ModuleType("fusewright.pipeline")
+pipeline.explain = lambda problem, options: "line\\n" * 200_000
+sys.modules["fusewright.pipeline"] = pipeline
+cli.main()
+"""
+
+
+def test_a_reader_that_goes_away(folder: Path) -> None:
+    line = f"'{sys.executable}' -c \"$SCRIPT\" explain model.py | head -n 1"
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "SCRIPT": LONG_EXPLANATION}
+    run = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, timeout=120)
+    assert (run.stdout, run.stderr) == ("line\n", "")

@@ -1,0 +1,43 @@
+"""What every test shares: markers, one thread for each worker, and how hard the property tests try."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+MODELS = Path(__file__).parent / "models"
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+settings.register_profile("test", max_examples=25, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile(
+    "fuzz", max_examples=1000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("test")
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # the workers already share the cores
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="torch.cuda.is_available() is false"))
+
+
+@pytest.fixture
+def models() -> Path:
+    """The folder of small model files."""
+    return MODELS
+
+
+@pytest.fixture
+def examples() -> Path:
+    """The folder of the three founding models."""
+    return EXAMPLES
