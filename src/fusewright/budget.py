@@ -6,7 +6,8 @@ For each element,
 
 where `spread` is the largest distance from the exact fp64 result of a few fp64 results whose rounding was put in at
 random, as the model's type and the user's flags allow (`reference.py`). An element on which eager happens to be exact
-must not have a budget of zero, so the noise is also pooled over the tensor, relative to |exact| + rms(exact).
+must not have a budget of zero, so the noise is also pooled over the tensor, relative to |exact| + rms(exact): K times
+its rms, or WORST times eager's largest.
 
 A tensor as a whole keeps closer than its worst element: where the flags allow products coarser than the model's type
 (TF32), its rms error may reach K_TENSOR times the spread's rms. That tells TF32 from bf16, which errs eight times more.
@@ -26,6 +27,7 @@ from torch import Tensor
 from .reference import UNIT_ROUNDOFF
 
 K = 8.0
+WORST = 4.0  # any element may err this often what eager's worst does: errors gather where a formula cancels (gelu's tail)
 GROSS = 2.0**-6  # relative: four roundings to bf16; an error beyond it is no matter of precision
 K_TENSOR = 2.0  # TF32 by round-to-nearest errs 0.7 times the spread's rms, bf16 six times
 
@@ -90,8 +92,9 @@ def budget(evidence: Evidence) -> Budget:
     scale = torch.where(scale > 0, scale, torch.ones_like(scale))
     if not evidence.eager.dtype.is_floating_point:  # indices and masks: equal, unless honest results differ themselves
         return Budget(exact, eager, K * noise, scale, math.inf)
-    floor = _rms(noise / scale) * scale
-    allowed = K * torch.maximum(noise, floor) + ulp(finite, evidence.eager.dtype)
+    worst_own = float((own / scale).max()) if exact.numel() else 0.0
+    floor = max(K * _rms(noise / scale), WORST * worst_own) * scale
+    allowed = torch.maximum(K * noise, floor) + ulp(finite, evidence.eager.dtype)
     tiny = UNIT_ROUNDOFF[evidence.eager.dtype]
     rms_own, rms_draws = _rms(own / scale), [_rms(draw / scale) for draw in draws]
     return Budget(exact, eager, allowed, scale, _rms_allowed(rms_own, rms_draws, evidence.coarse) + tiny)

@@ -152,7 +152,8 @@ def load_candidate(text_or_path: str | Path, target: str, sanitize: str = "", na
 
 
 def _on_host(*tensors: Any) -> bool:
-    return all(t.device.type == "cpu" for t in pytree.tree_leaves(tensors) if isinstance(t, Tensor))
+    on_cpu = all(t.device.type == "cpu" for t in pytree.tree_leaves(tensors) if isinstance(t, Tensor))
+    return on_cpu and not torch.is_autocast_enabled("cpu")
 
 
 # ---- reading and running the file ----

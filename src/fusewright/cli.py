@@ -215,6 +215,48 @@ def explain(
     return 0
 
 
+@_command
+def suite(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Every model file in it and below it.")],
+    results: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="OUT.json", help="Write the results here, one by one as they come."),
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Models at a time; more than 1 are not timed.")] = 1,
+    target: TargetOption = Target.auto,
+    time_limit: Annotated[float, typer.Option("--time-limit", metavar="S", help="Seconds for one model.")] = 600.0,
+    memory_limit: Annotated[float, typer.Option("--memory-limit", metavar="GB", help="Memory for one model.")] = 24.0,
+    resume: Annotated[bool, typer.Option("--resume", help="Leave out what --json holds as verified.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="OUT", help="A folder to keep the emitted files in.")
+    ] = None,
+    bench: Annotated[bool, typer.Option("--bench/--no-bench", help="Time the results where there is a GPU.")] = True,
+    sanitize: SanitizeOption = None,
+    verbose: Verbose = False,
+    traceback: Traceback = False,
+) -> int:
+    """Optimise every model of a folder, each in a process of its own, and end in a table of what came of it.
+
+    A model that crashes, hangs or takes too much memory costs only its own line.
+    """
+    options = _options(target, sanitize)
+    if results:
+        _check_writable(results, reads=[])
+
+    from .suite import Settings, run_suite, table
+
+    console = Screen()
+    settings = Settings(options.target, time_limit, memory_limit, bench and jobs == 1, options.sanitize, output)
+    try:
+        found = run_suite(folder, results, jobs, settings, resume=resume, console=console)
+    except KeyboardInterrupt:
+        kept = f"what was done is in {results}; go on with --resume" if results else "nothing was kept (no --json)"
+        return _complain(f"interrupted; {kept}", INTERRUPTED)
+    for line in table(found):
+        say(console, line)
+    return 0 if all(result.verified for result in found) else NOT_EQUAL
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         print(f"fusewright {__version__}")

@@ -19,7 +19,7 @@ from .graph import Graph, Node, Output, Ref
 from .kernels.pointwise import pointwise_kernel
 from .kernels.reduce import reduce_kernel
 from .kernels.text import KernelText
-from .plan import Call, Kernel, Plan
+from .plan import Call, Kernel, Plan, operator_name, origins
 from .prims import Expand, Permute, Prim, Reshape, Slice, View
 from .pytext import argument_text, attribute_text, call_text, shape_text
 from .source import FORBIDDEN, without_forbidden_remarks
@@ -76,6 +76,9 @@ class Writer:
         wanted = {o.value.name for o in self.graph.outputs if isinstance(o.value, Ref)}
         for call in self.plan.calls:
             wanted |= set(call.node.inputs)
+        for kernel in self.plan.kernels:
+            if self.condenses(kernel):
+                wanted |= {name for name in map(self.node_of, kernel.stores) if name is not None}
         return [node.name for node in self.graph.nodes if node.name in wanted]
 
     def base(self, name: str) -> Prim:
@@ -107,7 +110,7 @@ class Writer:
                 if not open_:
                     found.append([])
                 found[-1].append(step)
-            open_ = isinstance(step, Kernel)
+            open_ = isinstance(step, Kernel) and not self.condenses(step)
         regions, taken = [], set()
         for kernels in found:
             base = "_" + kernels[-1].name.removeprefix("fused_")
@@ -118,6 +121,14 @@ class Writer:
             taken.add(name)
             regions.append(Region(name, tuple(kernels)))
         return regions
+
+    def condenses(self, kernel: Kernel) -> bool:
+        """It leaves far less than it reads, all of it values of nodes: backward may start from these, not from what it read."""
+        read, left = (sum(self.graph.hint(sizes.product(self.prims[n].shape)) for n in names) for names in (kernel.loads, kernel.stores))
+        return read >= 1 << 20 and left * 16 < read and all(self.node_of(name) is not None for name in kernel.stores)
+
+    def node_of(self, prim: str) -> str | None:
+        return next((name for name, value in self.lowered.value.items() if self.base(value).name == prim), None)
 
     # ---- the file
 
@@ -147,17 +158,7 @@ class Writer:
         return Emitted(text, facts, tuple(str(call.node.target) for call in self.plan.calls if call.node.target != "getitem"))
 
     def origins(self, kernel: Kernel) -> list[Node]:
-        """Graph nodes whose work the kernel does, in graph order."""
-        found: set[str] = set()
-        stack, seen = list(kernel.stores), set()
-        while stack:
-            name = stack.pop()
-            if name in seen or name in kernel.loads:
-                continue
-            seen.add(name)
-            found.add(self.prims[name].origin)
-            stack += self.prims[name].inputs
-        return [node for node in self.graph.nodes if node.name in found]
+        return origins(kernel, self.prims, self.graph)
 
     def comment(self, kernel: Kernel) -> list[str]:
         lines = []
@@ -165,7 +166,8 @@ class Writer:
             place = f"{node.where.file}:{node.where.line}" if node.where.line else ""
             code = node.where.code if not FORBIDDEN.search(node.where.code) else ""
             lines.append(f"//   {operator_name(node, self.graph):<24} {place}  {code}".rstrip())
-        laws = [f"//   law: {rule}" for rule in self.plan.rules]
+        own = {node.name for node in self.origins(kernel)}
+        laws = [f"//   law: {rule}" for rule in self.plan.rules if any(name == rule.node or name.startswith(f"{rule.node}_") for name in own)]
         roles = "statistics of" if kernel.name.endswith("_statistics") else "replaces"
         return [f"// {kernel.name} {roles}", *dict.fromkeys(lines), *laws]
 
@@ -279,7 +281,8 @@ class Writer:
         assert node.dtype is not None
         returned = any(isinstance(o.value, Ref) and o.value.name == name and o.kind == "return" for o in self.graph.outputs)
         read = any(name in call.node.inputs for call in self.plan.calls)
-        return node.dtype.is_floating_point and (returned or read)
+        updates = any(isinstance(o.value, Ref) and o.value.name == name and o.kind == "buffer" for o in self.graph.outputs)
+        return node.dtype.is_floating_point and (returned or read or not updates)
 
     def region_arguments(self, region: Region) -> list[tuple[str, str]]:
         """(name inside the region, text in `forward`) of every tensor it takes."""
@@ -453,7 +456,6 @@ class Writer:
                 tests.append(f"{self.leaf_text(node)}.dtype == {node.dtype}")
         tests += [f"({self.size_text(guard)})" for guard in self.graph.guards if self.has_text(guard)]
         tests += [f"{path}.training == {training}" for path, training in training_flags(self.model)]
-        tests.append("not torch.is_autocast_enabled()")
         arguments = ", ".join(["self", *self.graph.inputs])
         body = "\n".join(f"        and {test}" for test in tests[1:])
         return f"def _planned_for({arguments}):\n    return (\n        {tests[0]}\n{body}\n    )"
@@ -504,12 +506,6 @@ def meaning_call(node: Node, graph: Graph, device: str) -> str:
         given = [a["input"], a["weight"], a["bias"], None, None, a["training"], a["momentum"], a["eps"]]
         return f"aten.native_batch_norm({', '.join(argument_text(x, lambda n: n, device) for x in given)})"
     return call_text(node, lambda n: n, device)
-
-
-def operator_name(node: Node, graph: Graph) -> str:
-    if node.target == "getitem":
-        return operator_name(graph[node.args[0].name], graph)
-    return str(node.target).removeprefix("aten.").rsplit(".", 1)[0].removeprefix("_")
 
 
 def flops_of(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> int:
@@ -570,8 +566,8 @@ def _library():
 
 
 def _on_device(*tensors):
-    """All tensors are on one CUDA device."""
-    return all(tensor.is_cuda and tensor.device == tensors[0].device for tensor in tensors)
+    """All tensors are on one CUDA device, and no autocast changes what the operators would do there."""
+    return not torch.is_autocast_enabled() and all(t.is_cuda and t.device == tensors[0].device for t in tensors)
 
 
 def _launch(kernel, *arguments):

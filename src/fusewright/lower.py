@@ -11,7 +11,7 @@ import torch
 
 from . import ops, sizes
 from .graph import Dim, Graph, Node, Ref
-from .prims import Expand, Load, Pointwise, Prim, Reduce, Reshape, Size, View
+from .prims import Expand, Iota, Load, Pointwise, Prim, Reduce, Reshape, Size, Slice, View
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,59 @@ def lower(graph: Graph) -> Lowered:
                 load(build, node)
         else:
             build.value[node.name] = value
-    return Lowered(graph, build.prims, build.value, frozenset(build.library))
+    return Lowered(graph, share_slices(build.prims), build.value, frozenset(build.library))
+
+
+def share_slices(prims: dict[str, Prim]) -> dict[str, Prim]:
+    """Sums of several boxes cut from one tensor become masked sums of the whole tensor, so that one look at it serves all."""
+    boxes: dict[str, list[tuple[str, list[Prim]]]] = {}
+    for prim in prims.values():
+        if isinstance(prim.op, Reduce) and prim.op.accumulator == "Sum":
+            cuts: list[Prim] = []
+            here = prims[prim.inputs[0]]
+            while isinstance(here.op, Slice) and here.op.dim in prim.op.dims:
+                cuts.append(here)
+                here = prims[here.inputs[0]]
+            boxes.setdefault(here.name, []).append((prim.name, cuts))
+    result: dict[str, Prim] = {}
+    masked = {name: (base, cuts) for base, found in boxes.items() if len(found) > 1 for name, cuts in found if cuts}
+    for prim in prims.values():
+        if prim.name not in masked:
+            result[prim.name] = prim
+            continue
+        base, cuts = prims[masked[prim.name][0]], masked[prim.name][1]
+        tests, names = [], []
+        for cut in cuts:
+            position = Prim(f"{prim.name}_position{cut.op.dim}", Iota(cut.op.dim), (), base.shape, torch.int64, prim.origin)
+            result[position.name] = position
+            names.append(position.name)
+            tests += box_tests("{%d}" % len(names), cut, result, names, prim)
+        where = Prim(
+            f"{prim.name}_inside", Pointwise(f"({' && '.join(tests)} ? {{0}} : 0.0f)", base.dtype), (base.name, *names), base.shape, base.dtype, prim.origin
+        )
+        result[where.name] = where
+        result[prim.name] = Prim(prim.name, prim.op, (where.name,), prim.shape, prim.dtype, prim.origin)
+    return result
+
+
+def box_tests(position: str, cut: Prim, result: dict[str, Prim], names: list[str], prim: Prim) -> list[str]:
+    """Conditions that a position along the cut dimension lies in the cut."""
+    start, length, step = cut.op.start, cut.shape[cut.op.dim], cut.op.step
+    stop = sizes.tidy(start + (length - 1) * step + 1)
+    bounds = []
+    for size in (start, stop):
+        if isinstance(size, int):
+            bounds.append(str(size))
+        else:
+            bound = Prim(f"{prim.name}_bound{len(names)}", Size(size), (), (), torch.int64, prim.origin)
+            result[bound.name] = bound
+            names.append(bound.name)
+            bounds.append("{%d}" % len(names))
+    tests = [] if sizes.same(start, 0) else [f"{position} >= {bounds[0]}"]
+    tests.append(f"{position} < {bounds[1]}")
+    if step != 1:
+        tests.append(f"({position} - {bounds[0]}) % {step} == 0")
+    return tests
 
 
 def load(build: Lowering, node: Node) -> None:

@@ -114,6 +114,17 @@ def filled_memory(device: torch.device, value: float = math.nan) -> Iterator[Non
         yield
 
 
+@contextlib.contextmanager
+def without_onednn(needed: bool) -> Iterator[None]:
+    """Narrow types the user did not ask for must not end the process where a CPU announces what it cannot do."""
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(enabled and not needed)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
+
+
 def _cast(dtype: torch.dtype) -> Callable[[list[Any]], list[Any]]:
     return lambda inputs: [x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs]
 
@@ -196,10 +207,12 @@ class Subjects:
         with self._context():
             return observe(self.original, self.inputs(variant), derivatives=variant.derivatives, seed=variant.seed)
 
-    def _context(self) -> contextlib.AbstractContextManager[Any]:
-        if self.twist == "autocast":
-            return torch.autocast(self.device.type, dtype=torch.bfloat16)
-        return contextlib.nullcontext()
+    @contextlib.contextmanager
+    def _context(self) -> Iterator[None]:
+        narrow = self.twist in ("autocast", "bfloat16", "float16")
+        autocast = torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.twist == "autocast")
+        with autocast if narrow else contextlib.nullcontext(), without_onednn(narrow):
+            yield
 
     def twisted(self, twist: str) -> Subjects:
         """The same, called in a way no plan was made for."""
@@ -217,6 +230,13 @@ class Subjects:
         inputs = widened(self.inputs(variant))
         with in_float64(self.low, rounding, seed):
             return observe(self.exact, inputs, derivatives=variant.derivatives, seed=variant.seed)
+
+    def operators(self, variant: Variant) -> set[str]:
+        """The names of the operators the original runs."""
+        inputs = widened(self.inputs(variant))
+        with in_float64(self.low) as met:
+            observe(self.exact, inputs, seed=variant.seed)
+        return met
 
     def references(self, variant: Variant, draws: int = DRAWS) -> References:
         eager = self.run_eager(variant)

@@ -17,7 +17,7 @@ import torch
 from torch._ops import OpOverload
 
 from .graph import Graph, Node, Ref
-from .prims import literal
+from .prims import Size, literal
 
 if TYPE_CHECKING:
     from .lower import Lowering
@@ -64,20 +64,27 @@ def pointwise(
     monotone: int = 0,
     bounds: Callable[..., Interval] | None = None,
     cost: int = 1,
+    floats: bool = False,
 ) -> None:
-    """A record for an operator that works element by element. `cuda` gets every schema argument by name, as C++ text."""
+    """A record for an operator that works element by element. `cuda` gets every schema argument by name, as C++ text.
+
+    `floats`: the expression is right for floats only; on integers the operator stays with PyTorch.
+    """
 
     def lower(build: Lowering, node: Node) -> str | None:
         assert node.dtype is not None
         compute = compute_type(node, build.graph)
+        if floats and not compute.is_floating_point:
+            return None
         placeholders: list[str] = []
         texts: dict[str, Any] = {}
         for argument, value in node.bound().items():
             if isinstance(value, Ref):
                 texts[argument] = "{%d}" % len(placeholders)
                 placeholders.append(build.value[value.name])
-            elif isinstance(value, sympy.Expr):
-                return None
+            elif isinstance(value, sympy.Expr):  # a number computed from sizes
+                texts[argument] = "{%d}" % len(placeholders)
+                placeholders.append(build.add("size", Size(value), [], (), torch.float32 if compute.is_floating_point else torch.int64))
             elif isinstance(value, (bool, int, float)):
                 texts[argument] = literal(value, compute)
             else:
@@ -152,12 +159,12 @@ def _power(a: Any) -> str:
     return known.get(a.exponent, f"powf({a.self}, {a.exponent})")
 
 
-pointwise("pow", aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, cuda=_power, cost=8)
+pointwise("pow", aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar, cuda=_power, cost=8, floats=True)
 pointwise("fma", aten.addcmul.default, cuda=lambda a: f"{a.self} + {_scaled(f'{a.tensor1} * {a.tensor2}', a.value)}")
 pointwise("addcdiv", aten.addcdiv.default, cuda=lambda a: f"{a.self} + {_scaled(f'({a.tensor1} / {a.tensor2})', a.value)}", cost=4)
 pointwise("lerp", aten.lerp.Scalar, cuda=lambda a: f"{a.self} + {a.weight} * ({a.end} - {a.self})")
 pointwise("remainder", aten.remainder.Scalar, aten.remainder.Tensor, cuda=lambda a: f"remainder_of({a.self}, {a.other})", cost=8)
-pointwise("fmod", aten.fmod.Scalar, aten.fmod.Tensor, cuda=lambda a: f"fmodf({a.self}, {a.other})", cost=8)
+pointwise("fmod", aten.fmod.Scalar, aten.fmod.Tensor, cuda=lambda a: f"fmodf({a.self}, {a.other})", cost=8, floats=True)
 
 # ---- powers, exponentials, trigonometry
 
@@ -218,6 +225,9 @@ pointwise("silu", aten.silu.default, cuda=lambda a: f"{a.self} / (1.0f + expf(-{
 pointwise("mish", aten.mish.default, cuda=lambda a: f"{a.self} * tanhf(({a.self} > 20.0f ? {a.self} : log1pf(expf({a.self}))))", bounds=lambda x: (-0.309, max(x[1], 0)), cost=24)
 pointwise("sigmoid", aten.sigmoid.default, cuda=lambda a: f"1.0f / (1.0f + expf(-{a.self}))", monotone=1, bounds=lambda x: (0, 1), cost=12)
 pointwise("log_sigmoid", aten.log_sigmoid.default, cuda=lambda a: f"fminf({a.self}, 0.0f) - log1pf(expf(-fabsf({a.self})))", monotone=1, bounds=lambda x: (-INF, 0), cost=16)
+pointwise("tan", aten.tan.default, cuda=lambda a: f"tanf({a.self})", cost=24)
+pointwise("sinh", aten.sinh.default, cuda=lambda a: f"sinhf({a.self})", monotone=1, cost=24)
+pointwise("cosh", aten.cosh.default, cuda=lambda a: f"coshf({a.self})", bounds=lambda x: (1, INF), cost=24)
 pointwise("tanh", aten.tanh.default, cuda=lambda a: f"tanhf({a.self})", monotone=1, bounds=lambda x: (-1, 1), cost=16)
 pointwise("softplus", aten.softplus.default, cuda=_softplus, monotone=1, bounds=lambda x: (0, INF), cost=16)
 pointwise("hardtanh", aten.hardtanh.default, cuda=lambda a: _clamp(a.self, a.min_val, a.max_val), monotone=1)
@@ -240,4 +250,11 @@ for _name, _symbol in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
 pointwise("logical_not", aten.logical_not.default, cuda=lambda a: f"!{a.self}")
 pointwise("logical_and", aten.logical_and.default, cuda=lambda a: f"({a.self} && {a.other})")
 pointwise("logical_or", aten.logical_or.default, cuda=lambda a: f"({a.self} || {a.other})")
+pointwise("logical_xor", aten.logical_xor.default, cuda=lambda a: f"(!{a.self} != !{a.other})")
+for _name, _symbol in {"and": "&", "or": "|", "xor": "^"}.items():
+    _packets = getattr(aten, f"__{_name}__"), getattr(aten, f"bitwise_{_name}")
+    _targets = [getattr(packet, kind) for packet in _packets for kind in ("Tensor", "Scalar")]
+    pointwise(f"bitwise_{_name}", *_targets, cuda=lambda a, symbol=_symbol: f"({a.self} {symbol} {a.other})")
+pointwise("isinf", aten.isinf.default, cuda=lambda a: f"(fabsf({a.self}) == INFINITY)", floats=True)
+pointwise("isfinite", aten.isfinite.default, cuda=lambda a: f"(fabsf({a.self}) < INFINITY)", floats=True)
 pointwise("isnan", aten.isnan.default, cuda=lambda a: f"({a.self} != {a.self})")

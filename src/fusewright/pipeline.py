@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -13,11 +15,12 @@ from torch import nn
 from .capture import capture
 from .emit import Emitted, emit
 from .errors import Refused
-from .graph import Graph
+from .graph import Graph, Ref
 from .lower import lower
 from .options import Options
 from .plan import Plan, plan
 from .problem import Problem, check_output
+from .rewrite import rewrite
 
 Progress = Callable[[str, str], None]
 
@@ -35,12 +38,16 @@ def silent(stage: str, detail: str = "") -> None:
     """Progress that nobody watches."""
 
 
-def compile_problem(problem: Problem, progress: Progress = silent) -> tuple[Graph, Plan, Emitted]:
+def compile_problem(problem: Problem, options: Options, progress: Progress = silent) -> tuple[Graph, Plan, Emitted]:
     progress("capture", "")
     model, inputs = problem.model(), problem.inputs()
     graph = capture(model, inputs, str(problem.path))
-    progress("plan", f"{len(graph.nodes)} nodes")
-    made = plan(lower(graph))
+    if not any(isinstance(output.value, Ref) and output.kind == "return" for output in graph.outputs):
+        check_output(model(*inputs), problem.path)
+    progress("rewrite", f"{len(graph.nodes)} nodes")
+    graph, applied = rewrite(graph, options)
+    progress("plan", f"{len(applied)} laws applied" if applied else "")
+    made = plan(lower(graph), applied)
     progress("emit", f"{len(made.kernels)} kernels")
     return graph, made, emit(made, problem.source, model)
 
@@ -50,11 +57,11 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
     from .verify import verify as verify_candidate
 
     target = choose_target(options)
-    graph, made, emitted = compile_problem(problem, progress)
+    graph, made, emitted = compile_problem(problem, options, progress)
     progress("build", target)
     candidate = load_candidate(emitted.text, target, options.sanitize, name=problem.path.stem + "_new.py")
     progress("verify", "")
-    verdict = verify_candidate(problem, candidate, graph=graph, options=options, progress=lambda detail: progress("verify", detail))
+    verdict = verify_candidate(problem, candidate, graph=graph, options=options, progress=progress)
     return Run(emitted.text, verdict, report(problem, target, emitted, made, verdict))
 
 
@@ -93,19 +100,28 @@ def verify(problem: Problem, candidate: Path, options: Options, progress: Progre
     progress("build", "")
     loaded = load_candidate(candidate, choose_target(options), options.sanitize)
     progress("verify", "")
-    return verify_candidate(problem, loaded, graph=graph, options=options, progress=lambda detail: progress("verify", detail))
+    return verify_candidate(problem, loaded, graph=graph, options=options, progress=progress)
 
 
 def explain(problem: Problem, options: Options) -> str:
     from .explain import explain_plan
 
-    model, inputs = problem.model(), problem.inputs()
-    with torch.no_grad():
-        check_output(model(*inputs), problem.path) if not options.bench else None
-    graph = capture(model, inputs, str(problem.path))
-    made = plan(lower(graph))
-    return explain_plan(made, emit(made, problem.source, model))
+    _, made, emitted = compile_problem(problem, options)
+    return explain_plan(made, emitted)
 
 
 def optimize_module(module: nn.Module, example_inputs: Sequence[Any], **options: Any) -> nn.Module:
-    raise NotImplementedError
+    """A drop-in for `module` that shares its parameters, buffers and submodules, with fused kernels for inputs like these."""
+    chosen = Options(**options)
+    graph = capture(module, example_inputs)
+    graph, applied = rewrite(graph, chosen)
+    emitted = emit(plan(lower(graph), applied), "", module)
+    space = ModuleType(f"fusewright_module_{len(sys.modules)}")
+    vars(space)["Model"] = type(module)
+    sys.modules[space.__name__] = space  # so that copies and pickles find the class
+    exec(compile(emitted.text, f"<{space.__name__}>", "exec"), vars(space))
+    new: nn.Module = space.ModelNew.__new__(space.ModelNew)
+    vars(new).update(vars(module))
+    if torch.cuda.is_available():
+        space._library()
+    return new

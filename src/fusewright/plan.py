@@ -472,23 +472,48 @@ def plan(lowered: Lowered, rules: tuple[Any, ...] = ()) -> Plan:
 def name_kernels(made: Plan) -> None:
     """A kernel is called after the operators it replaces."""
     taken: set[str] = set()
+    prims = made.lowered.prims
     for kernel in made.kernels:
-        origins = list(dict.fromkeys(made.lowered.prims[name].origin for name in kernel.stores))
-        words = []
-        for origin in origins[-2:]:
-            node = made.graph[origin]
-            label = node.name if isinstance(node.target, str) else str(node.target).split(".")[1].strip("_")
-            if node.target == "getitem":
-                parent = made.graph[node.args[0].name]
-                label = str(parent.target).split(".")[1].strip("_") if not isinstance(parent.target, str) else parent.name
-            words.append(label.replace("native_batch_norm_legit_functional", "batch_norm"))
-        base = "_".join(dict.fromkeys(words))
-        stats = kernel.is_reduce and all(kernel.members[name] != "full" for name in kernel.stores)
-        if stats and all(made.lowered.prims[n].name != made.lowered.prims[n].origin for n in kernel.stores):
-            base += "_statistics"
+        words = list(dict.fromkeys(word for word in map(lambda n: operator_word(n, made.graph), origins(kernel, prims, made.graph)) if word))
+        if len(words) > 5:
+            words = [*words[:3], "to", words[-1]]
+        only_parts = all(name != prims[name].origin for name in kernel.stores)
+        base = "_".join(words or ["copy"]) + ("_statistics" if kernel.is_reduce and only_parts and "norm" in "".join(words) else "")
         name, count = f"fused_{base}", 1
         while name in taken:
             count += 1
             name = f"fused_{base}_{count}"
         taken.add(name)
         kernel.name = name
+
+
+def origins(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> list[Node]:
+    """Graph nodes whose work the kernel does, in graph order."""
+    found: set[str] = set()
+    stack, seen = list(kernel.stores), set()
+    while stack:
+        name = stack.pop()
+        if name in seen or name in kernel.loads:
+            continue
+        seen.add(name)
+        found.add(prims[name].origin)
+        stack += prims[name].inputs
+    return [node for node in graph.nodes if node.name in found]
+
+
+def operator_name(node: Node, graph: Graph) -> str:
+    """`group_norm` for aten.group_norm.default; an element of a call is named after the call."""
+    if node.target == "getitem":
+        return operator_name(graph[node.args[0].name], graph)
+    name = str(node.target).removeprefix("aten.").rsplit(".", 1)[0].strip("_")
+    return {"native_batch_norm_legit_functional": "batch_norm", "native_batch_norm_legit_no_training": "batch_norm"}.get(name, name)
+
+
+def operator_word(node: Node, graph: Graph) -> str:
+    """What a kernel's name says of a node; views say nothing."""
+    from . import ops
+
+    record = ops.RECORDS.get(node.target)
+    if record is not None and (record.view or record.name == "identity"):
+        return ""
+    return operator_name(node, graph).replace(".", "_")

@@ -188,7 +188,9 @@ struct LogSumExp {
     s = s * scale_to(both.pivot()) + other.s * other.scale_to(both.pivot());
     m = both.m;
   }
-  __device__ __forceinline__ float log_sum() const { return logf(s); }
+  // What softmax divides by: one +inf makes the whole row NaN, as inf - inf does in PyTorch.
+  __device__ __forceinline__ float total() const { return m == INFINITY ? NAN : s; }
+  __device__ __forceinline__ float log_total() const { return logf(total()); }
   __device__ __forceinline__ float result() const { return pivot() + logf(s); }
 };
 

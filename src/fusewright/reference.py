@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import math
+import os
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,9 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+# Some virtual machines announce AMX and then refuse it, and a bf16 product ends the process. oneDNN reads this once.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 UNIT_ROUNDOFF = {  # half the distance between 1 and the next number
     torch.float64: 2.0**-53,
@@ -40,13 +45,16 @@ MATMULS = frozenset(
     "_scaled_dot_product_flash_attention_for_cpu_backward _scaled_dot_product_efficient_attention_backward "
     "_scaled_dot_product_cudnn_attention_backward".split()
 )
-REDUCTIONS = frozenset(
-    "sum mean var var_mean std std_mean prod cumsum cumprod norm linalg_vector_norm logsumexp _softmax "
-    "_log_softmax native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit "
-    "_native_batch_norm_legit_no_training _native_batch_norm_legit_functional batch_norm_with_update "
-    "cudnn_batch_norm _fused_rms_norm avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d "
-    "_softmax_backward_data _log_softmax_backward_data native_layer_norm_backward native_group_norm_backward "
-    "native_batch_norm_backward nansum logcumsumexp".split()
+SUMS = frozenset(
+    "sum mean prod cumsum cumprod norm linalg_vector_norm logsumexp logcumsumexp nansum _softmax _log_softmax "
+    "_softmax_backward_data _log_softmax_backward_data avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d "
+    "_adaptive_avg_pool3d".split()
+)
+STATISTICS = frozenset(
+    "var var_mean std std_mean native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit "
+    "_native_batch_norm_legit_no_training _native_batch_norm_legit_functional _batch_norm_with_update "
+    "cudnn_batch_norm _fused_rms_norm native_layer_norm_backward native_group_norm_backward "
+    "native_batch_norm_backward".split()
 )
 # Operators that move, choose or negate values: they round nothing.
 EXACT = frozenset(
@@ -74,7 +82,7 @@ RANDOM = frozenset(
 class Rounding:
     """What the model's type and the user's flags let one operator lose, as relative errors."""
 
-    unit: float  # of each result, and of each operand of a reduction
+    unit: float  # of each result
     convolution: float  # of each operand of a convolution
     matmul: float  # of each operand of a matrix product
 
@@ -82,6 +90,11 @@ class Rounding:
     def coarse(self) -> bool:
         """The flags allow products coarser than the model's own type."""
         return max(self.convolution, self.matmul) > self.unit
+
+    def for_operators(self, met: Set[str]) -> Rounding:
+        """What a model that runs only these operators may lose."""
+        convolution = self.convolution if met & CONVOLUTIONS else self.unit
+        return Rounding(self.unit, convolution, self.matmul if met & MATMULS else self.unit)
 
     def __str__(self) -> str:
         names = {TF32: "TF32", 2.0**-8: "bf16", 2.0**-24: "fp32", 2.0**-53: "fp64"}
@@ -138,13 +151,16 @@ def widen_module(model: nn.Module) -> nn.Module:
 
 
 @contextlib.contextmanager
-def in_float64(low: torch.dtype, rounding: Rounding | None = None, seed: int = 0) -> Iterator[None]:
-    """Run a widened model so that nothing in it falls back to the narrow type `low`, rounded at random if asked."""
+def in_float64(low: torch.dtype, rounding: Rounding | None = None, seed: int = 0) -> Iterator[set[str]]:
+    """Run a widened model so that nothing in it falls back to the narrow type `low`, rounded at random if asked.
+
+    Gives the names of the operators it met.
+    """
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _InFloat64(low, rounding, seed):
-            yield
+        with _InFloat64(low, rounding, seed) as mode:
+            yield mode.met
     finally:
         torch.set_default_dtype(default)
 
@@ -159,9 +175,11 @@ class _InFloat64(TorchDispatchMode):
         super().__init__()
         self.low, self.rounding, self.seed = low, rounding, seed
         self.generators: dict[torch.device, torch.Generator] = {}
+        self.met: set[str] = set()
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = base_name(func), dict(kwargs or {})
+        self.met.add(name)
         if name in RANDOM:
             return self._random(func, args, kwargs)
         if name == "native_dropout":
@@ -170,7 +188,7 @@ class _InFloat64(TorchDispatchMode):
             args, kwargs = self._wide(func, args, kwargs)
         if self.rounding is None:
             return func(*args, **kwargs)
-        delta = self._operand_delta(name)
+        delta = self._operand_delta(name, args)
         if delta:
             written = _written(func)
             args = tuple(a if i in written else self._perturb(a, delta) for i, a in enumerate(args))
@@ -182,7 +200,7 @@ class _InFloat64(TorchDispatchMode):
                 if isinstance(tensor, Tensor) and tensor.is_floating_point():
                     tensor.mul_(self._factor(tensor, self.rounding.unit))
             return result
-        return self._perturb(result, self.rounding.unit)
+        return self._perturb(result, max(self.rounding.unit, delta if name in SUMS else 0.0))
 
     def _wide(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         written = _written(func)
@@ -195,13 +213,12 @@ class _InFloat64(TorchDispatchMode):
         wide = tuple(a if i in written else pytree.tree_map(widen, a) for i, a in enumerate(args))
         return wide, {k: v if k == "out" else pytree.tree_map(widen, v) for k, v in kwargs.items()}
 
-    def _operand_delta(self, name: str) -> float:
+    def _operand_delta(self, name: str, args: Any) -> float:
         assert self.rounding is not None
+        accumulated = self.rounding.unit * roundings(name, args)
         if name in CONVOLUTIONS:
-            return self.rounding.convolution
-        if name in MATMULS:
-            return self.rounding.matmul
-        return self.rounding.unit if name in REDUCTIONS else 0.0
+            return max(accumulated, self.rounding.convolution)
+        return max(accumulated, self.rounding.matmul) if name in MATMULS else accumulated
 
     def _perturb(self, tree: Any, delta: float) -> Any:
         def change(t: Tensor) -> Tensor:
@@ -236,6 +253,45 @@ class _InFloat64(TorchDispatchMode):
             return func(x, p, train)
         _, mask = func(torch.ones_like(x, dtype=self.low), p, train)
         return (x * mask / (1 - p) if p < 1 else torch.zeros_like(x)), mask
+
+
+def roundings(name: str, args: Any) -> float:
+    """How many units an operand of this call may be off by, in effect, when an honest kernel adds in its own order.
+
+    One thread may add a product's terms one after another, as matrix kernels do, and up to a thousand terms of a plain sum;
+    the error of n such additions is that of operands off by √n / 4 units. Statistics are merged as a tree: √log₂ n.
+    """
+    n = max(1, terms(name, args)) if name in CONVOLUTIONS | MATMULS | SUMS | STATISTICS else 0
+    if not n:
+        return 0.0
+    if name in STATISTICS:
+        return math.sqrt(1 + math.log2(n))
+    return 1 + math.sqrt(min(n, 1024 if name in SUMS else 16384)) / 4
+
+
+def terms(name: str, args: Any) -> int:
+    """How many terms each sum of this call has, roughly."""
+    first = args[0] if args and isinstance(args[0], Tensor) else None
+    if first is None or not first.numel():
+        return 1
+    if name == "convolution_backward":
+        return first.numel() // first.shape[1]
+    if name in CONVOLUTIONS:
+        return int(args[1].numel() // args[1].shape[0])
+    if name in MATMULS:
+        factor = args[1] if name.startswith(("add", "badd")) else first
+        return int(factor.shape[-1]) if factor.dim() else 1
+    if name == "native_layer_norm":
+        return math.prod(args[1])
+    if name == "native_group_norm":
+        return int(args[4] * args[5] // args[6])
+    if "batch_norm" in name:
+        return first.numel() // first.shape[1]
+    dims = args[1] if len(args) > 1 else None
+    if isinstance(dims, int):
+        dims = [dims]
+    by_dims = isinstance(dims, (list, tuple)) and dims and all(isinstance(d, int) for d in dims) and "pool" not in name
+    return math.prod(first.shape[d] for d in dims if -first.dim() <= d < first.dim()) if by_dims else first.numel()
 
 
 def base_name(func: OpOverload) -> str:

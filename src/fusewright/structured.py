@@ -124,6 +124,19 @@ def triangle(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     return build.pointwise("", f"({{0}} ? {{1}} : {zero})", [keep, source], node.dtype)
 
 
+@lowers("stack", aten.stack.default)
+def stack(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """The part whose number is the coordinate along the new dimension; for a few parts, so that choosing costs little."""
+    assert node.shape is not None and node.dtype is not None
+    dim, parts = a["dim"] % len(node.shape), [value_of(build, part) for part in a["tensors"]]
+    if len(parts) > 32 or any(build[part].dtype != node.dtype for part in parts):
+        return None
+    which = build.add("which", Iota(dim), [], node.shape, torch.int64)
+    wide = [build.reshape(part, [*node.shape[:dim], 1, *node.shape[dim + 1 :]]) for part in parts]
+    choice = "".join(f"{{0}} == {i} ? {{{i + 1}}} : " for i in range(len(parts) - 1)) + f"{{{len(parts)}}}"
+    return build.pointwise("", f"({choice})", [which, *wide], node.dtype)
+
+
 # ---- views
 
 
@@ -341,9 +354,9 @@ def softmax(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     dims = dims_of(a["dim"], len(node.shape))
     largest = build.reduce("max", "LogSumExp", source, dims, "pivot()")
     if "log_softmax" in str(node.target):
-        log_total = build.reduce("log_sum", "LogSumExp", source, dims, "log_sum()")
+        log_total = build.reduce("log_sum", "LogSumExp", source, dims, "log_total()")
         return build.pointwise("", "({0} - {1}) - {2}", [source, largest, log_total], node.dtype)
-    total = build.reduce("sum", "LogSumExp", source, dims, "s")
+    total = build.reduce("sum", "LogSumExp", source, dims, "total()")
     return build.pointwise("", "expf({0} - {1}) / {2}", [source, largest, total], node.dtype, cost=12)
 
 

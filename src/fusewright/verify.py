@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -141,8 +141,20 @@ def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_ch
         if error is not None:
             name = shown(subject.problem.path)
             raise Refused(f"{name}: Model.forward() raised {sentence(error)}") from error
-    variants = planned(shapes, options.seeds)
-    return Trial(subject, shapes, tuple(variants), kind_may_change)
+    subject = _with_its_rounding(subject, shapes)
+    return Trial(subject, shapes, tuple(planned(shapes, options.seeds)), kind_may_change)
+
+
+def _with_its_rounding(subject: Subjects, shapes: Shapes) -> Subjects:
+    """TF32 is allowed to convolutions: a model without any gains nothing by that."""
+    variant = Variant("first call", shapes.small)
+    subject.set_state(variant)
+    try:
+        met = subject.operators(variant)
+    except Exception as error:  # an operator without a float64 kernel, or a type fixed in a way nobody foresaw
+        name = shown(subject.problem.path)
+        raise Refused(f"{name}: the model has no float64 reference: {sentence(error)}") from error
+    return replace(subject, rounding=subject.rounding.for_operators(met))
 
 
 def _accepts(subject: Subjects, sizes: Sizes) -> Exception | None:

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import re
+import sys
 from pathlib import Path
 
 import pytest
 
-import fusewright
 from fusewright.host import HostLibrary, compile_host
 
-HERE = Path(__file__).parent
-PRELUDE = (Path(fusewright.__file__).parent / "prelude_ptx.cuh").read_text()
-RIGHT = (HERE / "right.cu").read_text()
-
-
-def _launcher(match: re.Match[str]) -> str:
-    name, kernel, geometry = match[1], match[2], match[3]
-    return (
-        f'extern "C" const char* {name}(const float* x, float* y, void*) '
-        f"{{ {kernel}<<<{geometry}>>>(x, y); return launch_error(); }}"
-    )
-
-
-WRONG = re.sub(r"^LAUNCH\((\w+), ([\w<>]+), (.*)\)$", _launcher, (HERE / "wrong.cu").read_text(), flags=re.MULTILINE)
+sys.path.insert(0, str(Path(__file__).parent))
+from host_sources import PRELUDE, RIGHT, WRONG
 
 
 @pytest.fixture(scope="session")

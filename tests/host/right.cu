@@ -228,7 +228,7 @@ __global__ void functions_kernel(const float* x, float* out) {
   float results[] = {rsqrtf(v), __expf(v), __logf(v), exp2f(v), __frcp_rn(v), __fdividef(1.0f, v), tanhf(v), normcdff(v),
                      fmaxf(CUDART_NAN_F, v), fminf(v, INFINITY), max(CUDART_NAN_F, v), __saturatef(v), log1pf(v), __powf(v, 1.5f),
                      (float)rsqrt((double)v), fmaf(v, v, 1.0f), __int_as_float(__float_as_int(v)), CUDART_INF_F,
-                     (float)min(3, 5ll), (float)max(3ll, 7), (float)__popc(255u), (float)__clz(1), (float)__ffs(8),
+                     (float)min(3ll, 5ll), (float)max(3, 7u), (float)__popc(255u), (float)__clz(1), (float)__ffs(8),
                      (float)__float2int_rn(2.5f), (float)(__umulhi(1u << 31, 6u))};
   constexpr int count = sizeof(results) / sizeof(float);
   for (int i = 0; i < count; ++i) out[i * blockDim.x + threadIdx.x] = results[i];

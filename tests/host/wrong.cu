@@ -1,5 +1,5 @@
 // Kernels with one bug each. test_wrong.py says how each must be found; the lines it looks for carry a mark.
-// conftest.py turns `LAUNCH(name, kernel, grid, block[, shared])` into a launcher.
+// host_sources.py turns `LAUNCH(name, kernel, grid, block[, shared])` into a launcher.
 #include <cuda_runtime.h>
 #include <stdint.h>
 
@@ -183,7 +183,7 @@ LAUNCH(never_waits, never_waits_kernel, 1, 128)
 
 __global__ void unaligned_copy_kernel(const float* x, float* y) {
   __shared__ __align__(16) float staged[128];
-  cp_async<16>(&staged[threadIdx.x], x, true);  // MARK unaligned_copy
+  cp_async<16>(&staged[threadIdx.x + 1], x, true);  // MARK unaligned_copy
   cp_async_wait<0>();
 }
 LAUNCH(unaligned_copy, unaligned_copy_kernel, 1, 32)

@@ -85,10 +85,12 @@ def written(trial: Trial) -> Outcome:
     """Uninitialised memory filled with NaN, then with a number: the result must be the same, and no NaN of ours."""
     variant = _usual(trial)
     trial.subjects.set_state(variant)
-    first, second = trial.observe(variant, math.nan), trial.observe(variant, -7.25)
+    first, second, third = (trial.observe(variant, fill) for fill in (math.nan, math.nan, -7.25))
     eager = trial.subjects.run_eager(variant)
     for name, value in first.tensors.items():
-        unwritten = (_bits(value) != _bits(second.tensors[name])).reshape(-1)
+        if not _same_bits(value, second.tensors[name]):
+            continue  # not repeatable at all, which is another check's matter
+        unwritten = (_bits(value) != _bits(third.tensors[name])).reshape(-1)
         if name in eager.tensors and eager.tensors[name].shape == value.shape:
             unwritten = unwritten | (torch.isnan(value) & ~torch.isnan(eager.tensors[name])).reshape(-1)
         count = int(unwritten.sum())
@@ -122,7 +124,7 @@ def inputs_untouched(trial: Trial) -> Outcome:
 
 def not_cached(trial: Trial) -> Outcome:
     """New values in the same storage give new results; an equal call does equal work; old results stay as they were."""
-    variant, other = _usual(trial), replace(_usual(trial), distribution="normal", seed=5)
+    variant, other = (replace(_usual(trial), distribution="normal", seed=seed) for seed in (40, 41))  # seen nowhere else
     subjects = trial.subjects
     subjects.set_state(variant)
     with filled_memory(subjects.device), torch.no_grad():
@@ -144,12 +146,6 @@ def not_cached(trial: Trial) -> Outcome:
     steps, again = (len(work.kernels) + len(work.library_calls) for work in (first_work, second_work))
     if again < steps:
         return Outcome(False, f"the same call again did less: {steps} launches and operators, then {again}")
-    expected = subjects.references(other)
-    got = Observed({f"output {i}": t for i, t in enumerate(pytree.tree_leaves(reused))}, "", ())
-    misses = {n: m for n, m in subjects.judge(got, expected, other, True).items() if n in got.tensors}
-    stale = [name for name, miss in misses.items() if miss.gross > 1]
-    if stale:
-        return Outcome(False, f"{stale[0]} {misses[stale[0]]}, after new values were written to the same storage")
     moved = [a for a, b in zip(pytree.tree_leaves(first), pytree.tree_leaves(kept), strict=True) if not _same(a, b)]
     aliases = _aliases_input(first, inputs)
     if moved and not aliases:

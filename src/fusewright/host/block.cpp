@@ -51,11 +51,14 @@ CUDA_ON_CPU_RUNTIME void fail(const char* format, ...) {
   if (in_warp) {
     const Thread& t = b.threads[first_in_warp];
     uint32_t missing = 0;
-    for (Meeting* m : b.meetings[t.warp])
-      if (m && (m->arrived >> t.lane & 1)) missing = m->mask & ~m->arrived;
+    for (Meeting* m = b.meetings[t.warp]; m; m = m->next)
+      if (m->arrived >> t.lane & 1) missing = m->mask & ~m->arrived;
+    const Thread& absent = b.threads[t.warp * 32 + __builtin_ctz(missing)];
+    bool has_exited = b.state[absent.number] == kExited;
     used += snprintf(text + used, sizeof text - used,
-                     " %d threads wait in %s at line %d (first: thread %d, which waits for lanes 0x%08x);", in_warp,
-                     t.waits_in, t.waits_at, first_in_warp, missing);
+                     " %d threads wait in %s at line %d (first: thread %d, which waits for lanes 0x%08x: thread %d %s);",
+                     in_warp, t.waits_in, t.waits_at, first_in_warp, missing, absent.number,
+                     has_exited ? "has exited" : "waits elsewhere");
   }
   fail("%s %d of %d threads have exited", text, exited, b.thread_count);
 }
@@ -218,16 +221,14 @@ CUDA_ON_CPU_RUNTIME Words meet_warp(uint32_t mask, const char* name, int line, c
   Block& b = *block;
   Thread& me = *self;
   if (!(mask >> me.lane & 1)) fail("%s at line %d: lane %d is not in its own mask 0x%08x", name, line, me.lane, mask);
-  Meeting*& meeting = b.meetings[me.warp][__builtin_ctz(mask)];
-  if (!meeting)
-    meeting = (Meeting*)mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  Meeting& m = *meeting;
+  Meeting** place = &b.meetings[me.warp];
+  while (*place && (*place)->mask != mask) place = &(*place)->next;
+  if (!*place) *place = (Meeting*)calloc(1, sizeof(Meeting));
+  Meeting& m = **place;
   unsigned parity = m.count & 1;
   if (m.arrived == 0) {
     m.mask = mask;
     m.name = name;
-  } else if (m.mask != mask) {
-    fail("%s at line %d: mask 0x%08x, but another lane of the warp came with mask 0x%08x", name, line, mask, m.mask);
   } else if (m.name != name && strcmp(m.name, name) != 0) {
     fail("%s at line %d, but another lane of the warp is in %s", name, line, m.name);
   }
@@ -259,9 +260,8 @@ CUDA_ON_CPU_RUNTIME static void abandon_threads(Block& b) {
     b.free_stacks[i] = b.stacks[i];
   }
   b.free_count = b.stack_count;
-  for (auto& of_warp : b.meetings)
-    for (Meeting* meeting : of_warp)
-      if (meeting) meeting->arrived = 0;
+  for (Meeting* of_warp : b.meetings)
+    for (Meeting* m = of_warp; m; m = m->next) m->arrived = 0;
   for (Thread& t : b.threads) {
     t.copy_count = 0;
 #if defined(__SANITIZE_THREAD__)
@@ -274,7 +274,7 @@ CUDA_ON_CPU_RUNTIME static void abandon_threads(Block& b) {
 CUDA_ON_CPU_RUNTIME void run_block(Block& b, uint64_t number, uint64_t seed) {
   const dim3& grid = b.grid_dim;
   b.index = {(unsigned)(number % grid.x), (unsigned)(number / grid.x % grid.y), (unsigned)(number / grid.x / grid.y)};
-  b.random = (seed * 0x9e3779b97f4a7c15u) ^ ((number + 1) * 0xbf58476d1ce4e5b9u) | 1;
+  b.random = ((seed * 0x9e3779b97f4a7c15u) ^ ((number + 1) * 0xbf58476d1ce4e5b9u)) | 1;
   b.live = b.thread_count;
   b.head = b.tail = 0;
   b.barrier_arrived = 0;

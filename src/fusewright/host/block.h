@@ -45,6 +45,7 @@ struct Thread {
 
 // The lanes named by one mask meeting in one collective (shuffle, vote, mma).
 struct Meeting {
+  Meeting* next;  // of the same warp, with another mask: lanes may part and meet in groups
   uint32_t mask, arrived;
   const char* name;
   unsigned count;  // meetings so far. Words are kept twice, by parity: a fast lane may be in the next meeting already
@@ -96,7 +97,7 @@ struct Block {
   // kept from block to block
   Fiber main;
   Thread threads[kMaxThreads];
-  Meeting* meetings[kMaxWarps][32];  // by warp and lowest lane of the mask
+  Meeting* meetings[kMaxWarps];
   char* stacks[kMaxThreads];
   int stack_count;
   char* free_stacks[kMaxThreads];

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import warnings
+from collections.abc import Mapping, Sequence
 from functools import cache as remember
 from pathlib import Path
 
@@ -20,80 +21,117 @@ from fusewright.host.transform import transform
 
 SANITIZERS = ("address", "undefined", "thread")
 
-_HEADERS = Path(__file__).parent
-# -O1 runs kernels as fast as -O2 and compiles in two thirds of the time. Hidden: libraries loaded side by side must not
-# share the runtime's state. No contraction to fma: the same results on every CPU.
+_HERE = Path(__file__).parent
+# Hidden: libraries loaded side by side share only the runtime. No contraction to fma: the same results on every
+# CPU. Lines (-g1) for messages. Kernels are compiled with -O1: -O2 runs them no faster and compiles half as long again.
 _FLAGS = (
-    "-std=c++17 -O1 -fPIC -shared -pthread -fvisibility=hidden -fno-strict-aliasing -ffp-contract=off -w "
-    "-fmax-errors=5 -fdiagnostics-color=never"
+    "-std=c++17 -fPIC -shared -pthread -fvisibility=hidden -fno-strict-aliasing -ffp-contract=off -w -Wno-psabi "
+    "-g1 -fmax-errors=5 -fdiagnostics-color=never -x c++"
 ).split()
-_SANITIZER_FLAGS = ["-g1", "-fno-omit-frame-pointer", "-DCUDA_ON_CPU_SANITIZED"]
+_SANITIZER_FLAGS = "-fno-omit-frame-pointer -DCUDA_ON_CPU_SANITIZED".split()
+# A vector access that is not aligned ends a launch on a GPU. x86 would not mind: the compiler puts a test before each.
+_ALIGNMENT_TRAPS = "-fsanitize=alignment -fsanitize-undefined-trap-on-error".split()
 
 
-def compile_host(
-    cuda_source: str, *, sanitize: str = "", include_text: str = "", cache: Path | None = None
-) -> Path:
+def compile_host(cuda_source: str, *, sanitize: str = "", include_text: str = "", cache: Path | None = None) -> Path:
     """The library of `cuda_source`, built by g++ unless the cache has it. `include_text` goes in front of the source.
 
     Raises Refused if there is no compiler or no room on the disk, HostCompileError if the source does not compile.
     """
     if sanitize and sanitize not in SANITIZERS:
         raise ValueError(f"sanitize={sanitize!r}: one of {', '.join(SANITIZERS)}")
-    compiler = _compiler()
-    flags = [*_FLAGS, *([f"-fsanitize={sanitize}", *_SANITIZER_FLAGS] if sanitize else [])]
-    text = _translation_unit(cuda_source, include_text)
-    ingredients = [text, *_header_texts(), *flags, compiler, _version(compiler), platform.machine()]
-    name = hashlib.sha256("\0".join(ingredients).encode()).hexdigest()[:32] + ".so"
     folder = _cache_folder(cache)
-    library = folder / name
-    if not library.exists():
-        try:
-            _build(compiler, flags, text, cuda_source, library)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise Refused(f"The disk is full: no room to build kernels in {folder}.") from error
-            raise
-    return library
+    try:
+        runtime = _runtime(sanitize, folder)
+        flags = ["-O1", *_flags(sanitize), *([] if sanitize else _ALIGNMENT_TRAPS)]
+        flags += [f"-I{_HERE}", "-include", "cuda_on_cpu.h"]
+        # The runtime is found beside the library, wherever that is.
+        linked = ["-x", "none", f"-L{folder}", f"-l:{runtime.name}", "-Wl,-rpath,$ORIGIN"]
+        text = _translation_unit(cuda_source, include_text)
+        library = folder / _name("kernels", sanitize, text, *flags, runtime.name)
+        if not library.exists():
+            _build(library, flags, {SOURCE_NAME: text}, linked, cuda_source)
+        return library
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _disk_is_full(folder) from error
+        raise
 
 
 def _translation_unit(cuda_source: str, include_text: str) -> str:
     in_front = f'#line 1 "host_prelude.cuh"\n{transform(include_text)}\n' if include_text else ""
-    return f'#include "cuda_on_cpu.h"\n{in_front}#line 1 "{SOURCE_NAME}"\n{transform(cuda_source)}\n'
+    return f'{in_front}#line 1 "{SOURCE_NAME}"\n{transform(cuda_source)}\n'
 
 
-def _build(compiler: str, flags: list[str], text: str, cuda_source: str, library: Path) -> None:
+def _flags(sanitize: str) -> list[str]:
+    return [*_FLAGS, *([f"-fsanitize={sanitize}", *_SANITIZER_FLAGS] if sanitize else [])]
+
+
+def _runtime(sanitize: str, folder: Path) -> Path:
+    """The library all kernel libraries of a process share: threads, barriers, launches, tensor cores."""
+    flags = ["-O2", *_flags(sanitize), f"-I{_HERE}"]
+    sources = {path.name: path.read_text() for path in sorted(_HERE.glob("*.cpp"))}
+    headers = [path.read_text() for path in sorted(_HERE.glob("*.h"))]
+    library = folder / _name("runtime", sanitize, *sources.values(), *headers, *flags)
+    if not library.exists():
+        _build(library, flags, sources, [], "")
+    return library
+
+
+def _name(kind: str, sanitize: str, *ingredients: str) -> str:
+    """A file name that changes with anything the file is made from."""
+    compiler = gnu_compiler()
+    everything = [compiler, _version(compiler), platform.machine(), *ingredients]
+    digest = hashlib.sha256("\0".join(everything).encode()).hexdigest()[:32]
+    return "-".join(part for part in (kind, sanitize, digest) if part) + ".so"
+
+
+def _build(
+    library: Path, flags: Sequence[str], sources: Mapping[str, str], linked: Sequence[str], cuda_source: str
+) -> None:
     """Builds beside its place and moves there at once: whoever else builds or reads it sees a whole file or none."""
     with tempfile.TemporaryDirectory(prefix="build-", dir=library.parent) as folder:
-        source, built = Path(folder) / "source.cpp", Path(folder) / "built.so"
-        source.write_text(text)
-        command = [compiler, *flags, f"-I{_HEADERS}", f"-ffile-prefix-map={folder}=.", "source.cpp", "-o", "built.so"]
+        for name, text in sources.items():
+            (Path(folder) / name).write_text(text)
+        command = [gnu_compiler(), f"-ffile-prefix-map={folder}=.", *flags, *sources, "-o", "built.so", *linked]
         result = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
         if result.returncode != 0:
             raise _compile_error(result, cuda_source, library.parent)
-        os.replace(built, library)
+        os.replace(Path(folder) / "built.so", library)
 
 
 def _compile_error(result: subprocess.CompletedProcess[str], cuda_source: str, folder: Path) -> Exception:
     output = result.stderr
     if "No space left on device" in output:
-        return Refused(f"The disk is full: no room to build kernels in {folder}.")
+        return _disk_is_full(folder)
     if result.returncode < 0 or "Killed signal" in output:
         return HostCompileError("the compiler was killed (out of memory?)", compiler_output=output)
-    error = re.search(r"(?:fatal )?error: (.*)", output)
-    # The error may lie in a header; the line of the CUDA source that led there is then named before or after it.
+    # An error may lie in a header; the line of the CUDA source that led there is then named somewhere around it.
     here = re.search(rf"{re.escape(SOURCE_NAME)}:(\d+):\d+: (?:fatal )?error: (.*)", output)
+    anywhere = re.search(r"error: (.*)", output)
     near = re.search(rf"{re.escape(SOURCE_NAME)}:(\d+)", output)
-    line = int((here or near)[1]) if here or near else None  # type: ignore[index]
-    what = here[2] if here else error[1] if error else output.strip()[-500:]
+    what = here[2] if here else anywhere[1] if anywhere else output.strip()[-500:]
+    line = int(here[1]) if here else int(near[1]) if near else None
     return HostCompileError(what, line=line, source=cuda_source, compiler_output=output)
 
 
-def _compiler() -> str:
-    wanted = os.environ.get("CXX") or "g++"
-    found = shutil.which(wanted)
-    if found is None:
-        raise Refused(f"The host target needs a C++ compiler, and {wanted} is not found (set CXX to a g++).")
-    return found
+def _disk_is_full(folder: Path) -> Refused:
+    return Refused(f"The disk is full: no room to build kernels in {folder}.")
+
+
+def gnu_compiler() -> str:
+    """$CXX if it is a g++, else the g++ there is. (The headers use what g++ adds to C++.)"""
+    wanted = [name for name in (os.environ.get("CXX"), "g++") if name]
+    for name in wanted:
+        found = _found(name)
+        if found and "Free Software Foundation" in _version(found):
+            return found
+    raise Refused("The host target needs g++ to compile kernels for the CPU, and none is found (set CXX to one).")
+
+
+@remember
+def _found(name: str) -> str | None:
+    return shutil.which(name)
 
 
 @remember
@@ -101,22 +139,18 @@ def _version(compiler: str) -> str:
     return subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
 
 
-@remember
-def _header_texts() -> tuple[str, ...]:
-    return tuple(header.read_text() for header in sorted(_HEADERS.glob("*.h")))
-
-
 def _cache_folder(cache: Path | None) -> Path:
     wanted = cache or Path(os.environ.get("FUSEWRIGHT_CACHE") or Path.home() / ".cache" / "fusewright")
-    folder = wanted / "host"
+    folder = wanted.absolute() / "host"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise Refused(f"The disk is full: no room to build kernels in {folder}.") from error
-        warnings.warn(f"{folder} cannot be written ({error.strerror}); kernels are built anew in every process", stacklevel=3)
+            raise _disk_is_full(folder) from error
+        why = f"{folder} cannot be written ({error.strerror}); kernels are built anew in every process"
+        warnings.warn(why, stacklevel=3)
         return _temporary_folder()
 
 

@@ -24,18 +24,22 @@
 #define CUDART_PI 3.1415926535897931e+0
 #define CUDART_SQRT_HALF 7.0710678118654757e-1
 
-// ---- min and max: of mixed integer types; of floats as fminf and fmaxf, which ignore a NaN (std::max does not)
+// ---- min and max: for the pairs of types CUDA has them for, so that what nvcc finds ambiguous (int and long long) does
+// not compile here either. Of floats they are fminf and fmaxf, which ignore a NaN (std::max does not).
 
-template <class A, class B>
-constexpr std::enable_if_t<std::is_integral<A>::value && std::is_integral<B>::value, std::common_type_t<A, B>> min(A a, B b) {
-  using T = std::common_type_t<A, B>;
-  return (T)b < (T)a ? (T)b : (T)a;
-}
-template <class A, class B>
-constexpr std::enable_if_t<std::is_integral<A>::value && std::is_integral<B>::value, std::common_type_t<A, B>> max(A a, B b) {
-  using T = std::common_type_t<A, B>;
-  return (T)a < (T)b ? (T)b : (T)a;
-}
+#define CUDA_ON_CPU_MIN_MAX(A, B, Result)                                                          \
+  constexpr Result min(A a, B b) { return (Result)b < (Result)a ? (Result)b : (Result)a; }         \
+  constexpr Result max(A a, B b) { return (Result)a < (Result)b ? (Result)b : (Result)a; }
+#define CUDA_ON_CPU_MIN_MAX_OF(Signed, Unsigned)       \
+  CUDA_ON_CPU_MIN_MAX(Signed, Signed, Signed)          \
+  CUDA_ON_CPU_MIN_MAX(Unsigned, Unsigned, Unsigned)    \
+  CUDA_ON_CPU_MIN_MAX(Signed, Unsigned, Unsigned)      \
+  CUDA_ON_CPU_MIN_MAX(Unsigned, Signed, Unsigned)
+CUDA_ON_CPU_MIN_MAX_OF(int, unsigned)
+CUDA_ON_CPU_MIN_MAX_OF(long, unsigned long)
+CUDA_ON_CPU_MIN_MAX_OF(long long, unsigned long long)
+#undef CUDA_ON_CPU_MIN_MAX_OF
+#undef CUDA_ON_CPU_MIN_MAX
 inline float min(float a, float b) { return fminf(a, b); }
 inline float max(float a, float b) { return fmaxf(a, b); }
 inline double min(double a, double b) { return fmin(a, b); }

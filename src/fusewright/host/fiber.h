@@ -69,68 +69,9 @@ extern "C" void cuda_on_cpu_switch(void** save_stack_pointer, void* load_stack_p
 #if defined(__x86_64__)
 constexpr int kFrameWords = 8;  // six registers, the address to go on at, and one word that keeps calls aligned
 constexpr int kEntryWord = 6;
-asm(R"(
-.text
-.p2align 4
-.globl cuda_on_cpu_switch
-.hidden cuda_on_cpu_switch
-.type cuda_on_cpu_switch, @function
-cuda_on_cpu_switch:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp, (%rdi)
-  movq %rsi, %rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-.size cuda_on_cpu_switch, .-cuda_on_cpu_switch
-)");
 #else
 constexpr int kFrameWords = 20;
 constexpr int kEntryWord = 11;  // x30
-asm(R"(
-.text
-.p2align 4
-.globl cuda_on_cpu_switch
-.hidden cuda_on_cpu_switch
-.type cuda_on_cpu_switch, %function
-cuda_on_cpu_switch:
-  sub sp, sp, #160
-  stp x19, x20, [sp, #0]
-  stp x21, x22, [sp, #16]
-  stp x23, x24, [sp, #32]
-  stp x25, x26, [sp, #48]
-  stp x27, x28, [sp, #64]
-  stp x29, x30, [sp, #80]
-  stp d8, d9, [sp, #96]
-  stp d10, d11, [sp, #112]
-  stp d12, d13, [sp, #128]
-  stp d14, d15, [sp, #144]
-  mov x9, sp
-  str x9, [x0]
-  mov sp, x1
-  ldp x19, x20, [sp, #0]
-  ldp x21, x22, [sp, #16]
-  ldp x23, x24, [sp, #32]
-  ldp x25, x26, [sp, #48]
-  ldp x27, x28, [sp, #64]
-  ldp x29, x30, [sp, #80]
-  ldp d8, d9, [sp, #96]
-  ldp d10, d11, [sp, #112]
-  ldp d12, d13, [sp, #128]
-  ldp d14, d15, [sp, #144]
-  add sp, sp, #160
-  ret
-.size cuda_on_cpu_switch, .-cuda_on_cpu_switch
-)");
 #endif
 
 // Lays out a stack so that the first switch to it enters `entry`. Stacks are a multiple of a page apart: without a

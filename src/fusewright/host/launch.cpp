@@ -54,7 +54,7 @@ struct LastError {
   cudaError_t code = cudaSuccess;
   char message[kMessageBytes + 128] = "";
 };
-static CUDA_ON_CPU_TLS LastError* last_error_of_thread;
+static __thread LastError* last_error_of_thread;
 
 CUDA_ON_CPU_RUNTIME static LastError& last_error() {
   if (!last_error_of_thread) last_error_of_thread = new LastError;

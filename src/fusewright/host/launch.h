@@ -21,14 +21,18 @@ struct Geometry {
 CUDA_ON_CPU_API void launch_kernel(const char* name, const Geometry& geometry, const void* kernel, void (*body)(void*),
                                    void* arguments);
 
+template <class T>
+inline T implicitly(T value) { return value; }  // converted as in a call, and no more freely
+
 // compile.py turns `k<float, 4><<<grid, block>>>(x, y)` into launch("k<float, 4>", Geometry(grid, block), k<float, 4>, x, y).
 template <class... Parameters, class... Arguments>
 inline void launch(const char* name, const Geometry& geometry, void (*kernel)(Parameters...), Arguments&&... arguments) {
+  static_assert(sizeof...(Parameters) == sizeof...(Arguments), "the launch passes as many arguments as the kernel takes");
   struct Call {
     void (*kernel)(Parameters...);
     std::tuple<std::decay_t<Parameters>...> arguments;
   };
-  Call call = {kernel, std::tuple<std::decay_t<Parameters>...>(static_cast<Parameters>(arguments)...)};
+  Call call = {kernel, {implicitly<std::decay_t<Parameters>>(std::forward<Arguments>(arguments))...}};
   auto body = [](void* pointer) {
     Call& made = *(Call*)pointer;
     std::apply(made.kernel, made.arguments);
@@ -43,7 +47,7 @@ CUDA_ON_CPU_RUNTIME inline void check_launch_bounds(int threads) {
 
 }  // namespace cuda_on_cpu
 
-#define threadIdx (cuda_on_cpu::self->index)
-#define blockIdx (cuda_on_cpu::block->index)
-#define blockDim (cuda_on_cpu::block->block_dim)
-#define gridDim (cuda_on_cpu::block->grid_dim)
+#define threadIdx (static_cast<const uint3&>(cuda_on_cpu::self->index))
+#define blockIdx (static_cast<const uint3&>(cuda_on_cpu::block->index))
+#define blockDim (static_cast<const dim3&>(cuda_on_cpu::block->block_dim))
+#define gridDim (static_cast<const dim3&>(cuda_on_cpu::block->grid_dim))

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import ctypes
+import re
+import shutil
+import subprocess
 from collections import Counter
 from pathlib import Path
 
 import torch
 
 from fusewright.errors import Refused
+from fusewright.host.errors import SOURCE_NAME
 
 ORDERS = ("forward", "backward", "warps", "random")  # as enum Order in block.h
 
 
 class HostLibrary:
-    """Kernels on the CPU. Counts what is launched; a kernel named in `disabled` does nothing."""
+    """Kernels on the CPU. Counts what is launched; a kernel named in `disabled` does nothing, and is not counted."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
+        path = Path(path)
+        _check_sanitizer(path)
         try:
             self._library = ctypes.CDLL(str(path))
         except OSError as error:
@@ -34,9 +40,9 @@ class HostLibrary:
 
     def call(self, kernel: str, *args: torch.Tensor | int | None) -> None:
         """Runs one launcher to its end. Raises RuntimeError with the message it returns."""
-        self.launched[kernel] += 1
         if kernel in self.disabled:
             return
+        self.launched[kernel] += 1
         try:
             launcher = getattr(self._library, kernel)
         except AttributeError:
@@ -45,7 +51,29 @@ class HostLibrary:
         self._library.cuda_on_cpu_set(*self._settings)  # a library opened twice is one library: say it each time
         message = launcher(*(_argument(kernel, arg) for arg in args), ctypes.c_void_p(None))
         if message is not None:
-            raise RuntimeError(message.decode(errors="replace"))
+            raise RuntimeError(_with_line(message.decode(errors="replace"), self.path))
+
+
+def _check_sanitizer(path: Path) -> None:
+    """A library built for a sanitizer ends the process that opens it without that sanitizer's runtime."""
+    for sanitize, symbol in (("address", "__asan_init"), ("thread", "__tsan_init")):
+        if f"-{sanitize}-" in path.name and not hasattr(ctypes.CDLL(None), symbol):
+            raise RuntimeError(
+                f"{path.name} is built with sanitize={sanitize!r}: open it in a process of run_sanitized"
+            )
+
+
+def _with_line(message: str, library: Path) -> str:
+    """A crash is reported as a place in the library; says the line of the CUDA source instead."""
+    place = re.search(r" \[(\S+)\+(0x[0-9a-f]+)\]$", message)
+    if place is None:
+        return message
+    text, line = message[: place.start()], None
+    if place[1] == library.name and (addr2line := shutil.which("addr2line")):
+        command = [addr2line, "-i", "-e", str(library), place[2]]
+        frames = subprocess.run(command, capture_output=True, text=True).stdout
+        line = re.search(rf"{re.escape(SOURCE_NAME)}:(\d+)", frames)
+    return f"{text} at line {line[1]}" if line else text
 
 
 def _argument(kernel: str, value: torch.Tensor | int | None) -> ctypes.c_void_p | ctypes.c_longlong:

@@ -95,7 +95,7 @@ def tidy(source: str) -> str:
 def constants(shape: Layout) -> str:
     conv, tile = shape.conv, shape.tile
     (td, th, tw), (rd, rh, _), (pd, ph, pw) = shape.tile_sizes, shape.rows, shape.window
-    (fd, fh, fw), (wd, wh, ww) = tile.fragments, tile.warps
+    (fd, fh, fw), (wd, wh, ww) = tile.fragments, shape.warps
     window_rows = (fh - 1) * conv.stride[1] + (shape.kernel_rows_together - 1) * conv.dilation[1] + 1
 
     def axes(name: str, values: tuple[int, ...]) -> str:
@@ -133,7 +133,9 @@ def constants(shape: Layout) -> str:
         line(f"PLANE = {shape.plane}", "words of a channel, padded so that no bank is met twice"),
         line("INPUT_STAGE = CHUNK * PLANE"),
         line("WEIGHT_STAGE = CHUNK / 8 * PART_COLUMNS * KERNEL_H * BLOCK_TILES * 128"),
-        line(f"ITEM_CHANNELS = {shape.item_channels}", "channels a thread copies from one place"),
+        line(f"STAGERS = {shape.stagers}, TILE_STEP = {shape.input_stages // 2}", "threads that share an input tile, tiles in flight"),
+        line(f"TURNS = {shape.turns}, TURN_CHANNELS = {shape.turn_channels}", "copies are spread over the turns of a step"),
+        *([] if tile.resident else [line(f"TURN_WEIGHTS = {shape.turn_weights}")]),
         line(f"SHARED_BYTES = {4 * shape.shared_words}"),
     ]  # fmt: skip
     return "\n".join(lines)
@@ -170,59 +172,48 @@ def staging(shape: Layout) -> dict[str, str]:
               " (KERNEL_D * KERNEL_H * KERNEL_W - 1) - (" + taps + ")]")  # fmt: skip
     else:
         at = f"weight[((long long)(group * GROUP_OUT + out) * GROUP_IN + in) * (KERNEL_D * KERNEL_H * KERNEL_W) + {taps}]"
-    load = "__float_as_uint({})" if tile.round_in_place else "to_tf32({})"
+    own = " + warp * 2 * INPUT_STAGE" if tile.alone else ""
     pieces = {
         "weight_at": at,
-        "load_low": load.format("at[0]"),
-        "load_high": load.format("at[4 * PLANE]"),
-        "round_staged": ROUND_STAGED if tile.round_in_place else "",
-        # a share copied during one step is rounded at the start of the next, before its barrier
-        "round_call": indent(ROUND_CALL, " " * 12) if tile.round_in_place else "",
         "flip_after_chunk": "buffer ^= 1;" if tile.repeats == 1 else "",
         "flip_after_tile": "" if tile.repeats == 1 else "buffer ^= 1;",
         "group_first_input": "0" if conv.groups == 1 else "int(blockIdx.y) / GROUP_BLOCKS * GROUP_IN",
         "channel_origin": channel_origin(shape),
-        "pack_kernel": "",
-        "stage_weight": "",
-        "first_weight": "",
-        "next_weight": "",
-        "weight_buffer": "0",
-        "flip_weight": "",
-    }  # fmt: skip
+        "channel_exists": "" if shape.group_in % tile.chunk == 0 else " && chunk * CHUNK + channel < GROUP_IN",
+        "warp_place": WARP_ALONE if tile.alone else WARP_PLACE,
+        "own_stages": own,
+        "all_input_stages": f"{shape.input_stages} * INPUT_STAGE",
+        "first_tile": " + warp" if tile.alone else "",
+        "stager": "lane" if tile.alone else "int(threadIdx.x)",
+        "barrier": "__syncwarp();" if tile.alone else "__syncthreads();",
+    }
     if tile.resident:
-        pieces["weight_buffer"] = "0" if shape.chunks == 1 else "chunk * (WEIGHT_STAGE / 4)"
-        pieces["first_weight"] = indent(PACK_IN_KERNEL, "    ")
-    else:
-        pieces["pack_kernel"] = PACK_KERNEL
-        pieces["stage_weight"] = indent(STAGE_WEIGHT, "  ")
-        pieces["first_weight"] = "    stage_weight(0, 0);"
-        pieces["next_weight"] = indent(NEXT_WEIGHT, " " * 12)
-        pieces["weight_buffer"] = "weight_buffer * (WEIGHT_STAGE / 4)"
-        pieces["flip_weight"] = "          weight_buffer ^= 1;"
-    return pieces
+        return pieces | {
+            "pack_kernel": "",
+            "stage_weight": "",
+            "first_weight": indent(PACK_IN_KERNEL, "  "),
+            "next_weight": "",
+            "next_step": "",
+            "weight_buffer": "0" if shape.chunks == 1 else "chunk * (WEIGHT_STAGE / 4)",
+            "flip_weight": "",
+        }
+    return pieces | {
+        "pack_kernel": PACK_KERNEL,
+        "stage_weight": indent(STAGE_WEIGHT, "  "),
+        "first_weight": "  for (int turn = 0; turn < TURNS; ++turn) stage_weight(0, turn, 0);",
+        "next_weight": indent(NEXT_WEIGHT, " " * 21),
+        "next_step": "          const int next_step = part + 1 < PARTS ? chunk * PARTS + part + 1 : next_chunk * PARTS;",
+        "weight_buffer": "weight_buffer * (WEIGHT_STAGE / 4)",
+        "flip_weight": "          weight_buffer ^= 1;",
+    }
 
 
-ROUND_STAGED = """
-// Rounds to TF32 what this thread itself has copied.
-template <int VECTOR>
-__device__ __forceinline__ void round_staged(float* stage, int part) {
-  for_places<VECTOR>(part, [&](int channel, int row, int column) {
-    float* at = stage + channel * PLANE + row * PITCH + column;
-#pragma unroll
-    for (int k = 0; k < ITEM_CHANNELS; ++k)
-#pragma unroll
-      for (int word = 0; word < VECTOR; ++word)
-        at[k * PLANE + word] = __uint_as_float(to_tf32(at[k * PLANE + word]));
-  });
-}
-"""
-ROUND_CALL = """\
-if (tile == first && chunk == 0 && part == 0) {
-  for (int share = 0; share < PARTS; ++share) round_staged<VECTOR>(input_stages, share);
-} else {
-  round_staged<VECTOR>(input_stages + (part > 0 ? buffer ^ 1 : buffer) * INPUT_STAGE, part > 0 ? part - 1 : PARTS - 1);
-}"""
+WARP_PLACE = """\
+  const int warp_c = warp % WARPS_C, warp_w = warp / WARPS_C % WARPS_W;
+  const int warp_h = warp / (WARPS_C * WARPS_W) % WARPS_H, warp_d = warp / (WARPS_C * WARPS_W * WARPS_H);"""
+WARP_ALONE = "  constexpr int warp_c = 0, warp_d = 0, warp_h = 0, warp_w = 0;  // each warp has its own tiles"
 PACK_IN_KERNEL = """\
+#pragma unroll 6
 for (int i = threadIdx.x; i < CHUNKS * WEIGHT_STAGE; i += THREADS)
   weight_stages[i] = __uint_as_float(to_tf32(ordered_weight(weight, blockIdx.y, i)));"""
 PACK_KERNEL = """
@@ -235,15 +226,18 @@ __global__ void pack(const float* __restrict__ weight, float* __restrict__ packe
 }
 """
 STAGE_WEIGHT = """\
-const float* const block_weight = weight + (long long)blockIdx.y * CHUNKS * PARTS * WEIGHT_STAGE;
+const float* const weight_from = weight + (long long)blockIdx.y * CHUNKS * PARTS * WEIGHT_STAGE + 4 * threadIdx.x;
+float* const weight_to = weight_stages + 4 * threadIdx.x;
 int weight_buffer = 0;
-auto stage_weight = [&](int step, int to) {
-  for (int i = 4 * threadIdx.x; i < WEIGHT_STAGE; i += 4 * THREADS)
-    cp_async<16>(weight_stages + to * WEIGHT_STAGE + i, block_weight + step * WEIGHT_STAGE + i, true);
+auto stage_weight = [&](int step, int turn, int buffer) {
+#pragma unroll
+  for (int k = 0; k < TURN_WEIGHTS; ++k) {
+    const int i = (turn * TURN_WEIGHTS + k) * 4 * THREADS;
+    if (i + 4 * int(threadIdx.x) < WEIGHT_STAGE)
+      cp_async<16>(weight_to + buffer * WEIGHT_STAGE + i, weight_from + step * WEIGHT_STAGE + i);
+  }
 };"""
-NEXT_WEIGHT = """\
-const int step = chunk * PARTS + part, next_step = step + 1 == CHUNKS * PARTS ? 0 : step + 1;
-if (next_step > 0 || next_tile < last) stage_weight(next_step, weight_buffer ^ 1);"""
+NEXT_WEIGHT = "stage_weight(next_step, turn, weight_buffer ^ 1);"
 
 
 def channel_origin(shape: Layout) -> str:

@@ -298,6 +298,7 @@ def partials(shape: Layout, reduce: OverPositions) -> str:
     gather = "const Moments total_i{count, mean[i], m2[i]};\n    %s total = total_i;" % name
     if name != "Moments":
         gather = f"{name} total = total_lane[i];"
+    warps = shape.tile.warps[0] * shape.tile.warps[1] * shape.tile.warps[2]
     return dedent(f"""
         {name}* const scratch = reinterpret_cast<{name}*>(scratch_words);  // [warps of positions][BLOCK_CHANNELS]
         #pragma unroll
@@ -310,7 +311,7 @@ def partials(shape: Layout, reduce: OverPositions) -> str:
         __syncthreads();
         for (int local = threadIdx.x; local < BLOCK_CHANNELS; local += THREADS) {{
           {name} total = scratch[local];
-          for (int other = 1; other < WARPS_D * WARPS_H * WARPS_W; ++other)
+          for (int other = 1; other < {warps}; ++other)
             total.merge(scratch[other * BLOCK_CHANNELS + local]);
           if (channel0 + local < channel_end)
             partials[((long long)n * slices + slice) * OUT_CHANNELS + channel0 + local] = total;

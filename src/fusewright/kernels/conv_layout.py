@@ -39,8 +39,13 @@ class Layout:
         return prod(self.tile.fragments)
 
     @property
+    def warps(self) -> tuple[int, int, int]:
+        """Warps that share an input tile."""
+        return (1, 1, 1) if self.tile.alone else self.tile.warps
+
+    @property
     def tile_sizes(self) -> tuple[int, int, int]:
-        (fd, fh, fw), (wd, wh, ww) = self.tile.fragments, self.tile.warps
+        (fd, fh, fw), (wd, wh, ww) = self.tile.fragments, self.warps
         return wd * fd, self.tile.repeats * wh * fh, ww * fw * 8
 
     @property
@@ -136,18 +141,35 @@ class Layout:
     def shared_words(self) -> int:
         weight_stages = self.chunks if self.tile.resident else 2
         return (
-            2 * self.input_stage
+            self.input_stages * self.input_stage
             + weight_stages * self.weight_stage
             + self.tables * self.block_channels
             + self.scratch_words
         )
 
     @property
-    def item_channels(self) -> int:
-        """Channels a thread copies for each place it works out: many, while every thread still has a place."""
-        places = self.rows[0] * self.rows[1] * (self.pitch // 4)
-        enough = [k for k in (8, 4, 2) if places * self.tile.chunk // k >= self.tile.threads * self.parts]
-        return enough[0] if enough else 1
+    def input_stages(self) -> int:
+        return 2 * (prod(self.tile.warps) if self.tile.alone else 1)
+
+    @property
+    def stagers(self) -> int:
+        """Threads that copy one input tile."""
+        return 32 if self.tile.alone else self.tile.threads
+
+    @property
+    def turns(self) -> int:
+        return self.tile.chunk // 8 * self.part_columns
+
+    @property
+    def turn_channels(self) -> int:
+        """Input channels copied at each turn, until all are."""
+        turns = self.tile.repeats * self.parts * self.turns
+        return -(-self.tile.chunk // max(1, int(turns * self.tile.early)))
+
+    @property
+    def turn_weights(self) -> int:
+        """Copies of 16 bytes each thread makes at each turn for the next step's weights, until all are made."""
+        return -(-self.weight_stage // (4 * self.tile.threads * max(1, int(self.turns * self.tile.early))))
 
 
 def layout(conv: Conv, ending: Ending, tile: Tile) -> Layout:
@@ -189,6 +211,8 @@ def refusal(shape: Layout, ending: Ending) -> str | None:
         return "a tile is repeated only when it is one step"
     if tile.resident and shape.parts > 1:
         return "resident weights are one part"
+    if tile.alone and (not tile.resident or tile.warps_c > 1):
+        return "a warp alone has resident weights and all channels"
     if reduces_channels and shape.channel_blocks > 1:
         return "a block must hold all channels it reduces"
     if accumulators + 48 > registers:

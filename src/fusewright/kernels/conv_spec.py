@@ -153,7 +153,8 @@ class Tile:
     repeats: int = 1
     blocks_per_sm: int = 1
     resident: bool = False  # all weights stay in shared memory, packed by the kernel itself
-    round_in_place: bool = False  # round the input to TF32 once in shared memory, not at each use
+    alone: bool = False  # each warp has its own input tiles, and no warp waits for another
+    early: float = 0.5  # copies start within this share of a step's turns, so that the last of them has time to land
     together: bool = True  # an input row in registers serves every kernel row that needs it
 
     @property

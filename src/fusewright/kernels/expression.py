@@ -123,15 +123,16 @@ class Evaluator:
             ((source, where),) = inputs_at(self.prims, prim, at)
             return self.value(source, where)
         if isinstance(op, Size):
-            return Value(f"({arithmetic_type(prim.dtype)}){paren(self.size(op.size))}", prim.dtype, frozenset())
+            text = self.size(op.size)
+            return Value(text if prim.dtype is torch.int64 else f"({arithmetic_type(prim.dtype)}){paren(text)}", prim.dtype, frozenset())
         if isinstance(op, Iota):
             here = at[op.dim]
-            return Value(f"(long long)({self.offset(here)})", prim.dtype, here.depends)
+            return Value(paren(self.offset(here)), prim.dtype, here.depends)
         if isinstance(op, Window):
             return self.window(prim, op, at)
         assert isinstance(op, Pointwise), f"{prim.name}: {op} is not a value of this kernel"
         inputs = [self.value(name, where) for name, where in inputs_at(self.prims, prim, at)]
-        texts = [converted(v, op.compute) for v in inputs]
+        texts = [converted(v, op.compute, keep=isinstance(self.prims[n].op, (Iota, Size))) for v, n in zip(inputs, prim.inputs, strict=True)]
         depends = frozenset().union(*(v.depends for v in inputs))
         return self.declare(prim, op.expression.format(*texts), depends)
 
@@ -202,9 +203,10 @@ def negative(size: Dim) -> bool:
     return not size.is_Symbol and sizes.nonnegative(sizes.tidy(-size)) and not sizes.nonnegative(size)
 
 
-def converted(value: Value, dtype: torch.dtype) -> str:
+def converted(value: Value, dtype: torch.dtype, keep: bool = False) -> str:
+    """The value in the type that is computed in; `keep` leaves a position as the index it is."""
     kind = arithmetic_type(dtype)
-    return value.text if arithmetic_type(value.dtype) == kind else f"({kind}){paren(value.text)}"
+    return value.text if keep or arithmetic_type(value.dtype) == kind else f"({kind}){paren(value.text)}"
 
 
 def converted_to(value: Value, prim: Prim) -> str:

@@ -164,10 +164,16 @@ def paren(text: str) -> str:
     return text if text.isidentifier() else f"({text})"
 
 
-def vector_width(kernel: Kernel, prims: dict[str, Prim]) -> int:
-    """Elements in 16 bytes of the narrowest type that is moved, 8 at most."""
+def vector_width(kernel: Kernel, prims: dict[str, Prim], lanes: tuple[Loop, ...]) -> int:
+    """Elements in 16 bytes of the narrowest type that is moved, 8 at most; fewer where the lanes' loop is known not to divide."""
+    if not lanes:
+        return 1
     narrowest = min((prims[name].dtype.itemsize for name in (*kernel.loads, *kernel.stores)), default=4)
-    return min(8, max(1, 16 // narrowest)) if narrowest < 8 else 2
+    width = min(8, max(1, 16 // narrowest)) if narrowest < 8 else 2
+    size = lanes[-1].size
+    while isinstance(size, int) and size % width:
+        width //= 2
+    return width
 
 
 def vector_conditions(evaluator: Evaluator, stores: list[tuple[str, Coordinate]], inner: Dim, width: int, prims: dict[str, Prim]) -> list[str]:

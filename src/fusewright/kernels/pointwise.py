@@ -17,7 +17,7 @@ THREADS = 256
 def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment: list[str]) -> KernelText:
     loops = walk(kernel, prims, graph)
     has_window = text.has_window(kernel, prims)
-    width = 1 if has_window or not loops.kept else vector_width(kernel, prims)
+    width = 1 if has_window else vector_width(kernel, prims, loops.kept)
     axes = frozenset(loop.variable for loop in loops.kept)
     body, lanes = Level(axes), Level(axes | {LANE})
     evaluator = Evaluator(prims, kernel.loads, [body, lanes], vector=width > 1)

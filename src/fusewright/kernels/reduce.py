@@ -97,9 +97,8 @@ class Base:
 
     def __init__(self, kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment: list[str], loops: Walk, parts: list[Accumulator]):
         self.kernel, self.prims, self.graph, self.comment, self.loops, self.parts = kernel, prims, graph, comment, loops, parts
-        self.width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims)
-        lane_loops = loops.reduced if loops.lanes_reduce else loops.kept
-        self.width = self.width if lane_loops else 1
+        lanes = loops.reduced if loops.lanes_reduce else loops.kept
+        self.width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims, lanes)
         self.row_axes = frozenset(loop.variable for loop in loops.kept)
         self.all_axes = self.row_axes | {loop.variable for loop in loops.reduced}
         self.row_lines: list[str] = []
@@ -252,6 +251,7 @@ class Rows(Base):
         start = "threadIdx.x * VEC" if self.width > 1 else "threadIdx.x"
         decoded = decode(self.loops.reduced, "item", self.evaluator)
         return [
+            "#pragma unroll 4",
             f"for (Index item = {start}; item < {self.evaluator.size(length)}; item += {step}) {{",
             *indent([*decoded, *body]),
             "}",
@@ -278,8 +278,6 @@ class Columns(Base):
         *base, self.split = arguments  # type: ignore[assignment]
         super().__init__(*base)  # type: ignore[arg-type]
         self.split: int
-        if not self.loops.kept:
-            self.width = 1
 
     def write(self) -> KernelText:
         width = self.WIDTH if self.split > 1 else 128
@@ -385,7 +383,7 @@ class Split(Base):
                 lines += [f"{a.kind} {a.name} = {a.kind}::empty();"]
         if by_rows:
             stride = f"{self.THREADS} * {vec}"
-            lines += [f"for (Index item = (piece * {self.THREADS} + threadIdx.x) * {vec}; item < {length}; item += {SPLITS} * {stride}) {{"]
+            lines += ["#pragma unroll 4", f"for (Index item = (piece * {self.THREADS} + threadIdx.x) * {vec}; item < {length}; item += {SPLITS} * {stride}) {{"]
         else:
             lines += ["#pragma unroll 4", f"for (Index item = piece * 8 + threadIdx.y; inside && item < {length}; item += {SPLITS} * 8) {{"]
         lines += [*indent([*decoded, *body]), "}"]

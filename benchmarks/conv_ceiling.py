@@ -1,0 +1,104 @@
+"""What the tensor cores reach with less and less of a convolution kernel around them.
+
+    PYTHONPATH=src python3 benchmarks/conv_ceiling.py
+
+`registers` multiplies the same registers again and again; `loop` runs a generated kernel's own inner loop on one
+stage in shared memory, with no copies and no ending. The distance to a kernel's own rate is what copies, barriers
+and the ending cost.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from pathlib import Path
+
+import torch
+from conv_founding import CONV1, CONV2, POOLED, build, milliseconds, prelude
+from founding import STATISTICS  # noqa: E402
+
+from fusewright.kernels.conv import Tile, conv_kernel
+
+REGISTERS = """
+template <int TILES, int FRAGMENTS, bool FRAGMENT_FIRST>
+__global__ void __launch_bounds__(256) peak_kernel(float* out, int rounds) {
+  float acc[TILES][FRAGMENTS][4] = {};
+  uint32_t a[TILES][4], b[FRAGMENTS][2];
+  for (int i = 0; i < TILES; ++i) for (int k = 0; k < 4; ++k) a[i][k] = __float_as_uint(out[threadIdx.x + i * 4 + k]);
+  for (int i = 0; i < FRAGMENTS; ++i) for (int k = 0; k < 2; ++k) b[i][k] = __float_as_uint(out[threadIdx.x + i * 2 + k]);
+  for (int r = 0; r < rounds; ++r) {
+#pragma unroll
+    for (int k = 0; k < TILES * FRAGMENTS; ++k) {
+      const int i = FRAGMENT_FIRST ? k / FRAGMENTS : k % TILES, f = FRAGMENT_FIRST ? k % FRAGMENTS : k / TILES;
+      mma_tf32(acc[i][f], a[i], b[f]);
+    }
+  }
+  float total = 0;
+  for (int i = 0; i < TILES; ++i) for (int f = 0; f < FRAGMENTS; ++f) for (int k = 0; k < 4; ++k) total += acc[i][f][k];
+  out[blockIdx.x * 256 + threadIdx.x] = total;
+}
+extern "C" const char* run(float* out, long long rounds, long long blocks, void* stream) {
+  peak_kernel<$args><<<(unsigned)blocks, 256, 0, (cudaStream_t)stream>>>(out, (int)rounds);
+  return launch_error();
+}
+"""
+LOOP = """
+namespace $name_detail {
+__global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) loop_kernel(float* out, int rounds) {
+  extern __shared__ __align__(16) float shared[];
+  for (int i = threadIdx.x; i < SHARED_BYTES / 4; i += THREADS) shared[i] = out[i];
+  __syncthreads();
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const float* lane_input = shared + lane % 4 * PLANE + lane / 4 + warp % 2 * 8;
+  const uint4* lane_weight = reinterpret_cast<const uint4*>(shared + 2 * INPUT_STAGE) + lane;
+  float acc[CHANNEL_TILES][FRAGMENTS][4] = {};
+  for (int r = 0; r < rounds; ++r) multiply(acc, lane_input + r % 2, lane_weight, 0, [](int) {});
+  float total = 0;
+  for (int i = 0; i < CHANNEL_TILES; ++i) for (int f = 0; f < FRAGMENTS; ++f) for (int k = 0; k < 4; ++k) total += acc[i][f][k];
+  out[blockIdx.x * THREADS + threadIdx.x] = total;
+}
+}
+extern "C" const char* run(float* out, long long rounds, long long blocks, void* stream) {
+  using namespace $name_detail;
+  cudaFuncSetAttribute(loop_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+  loop_kernel<<<(unsigned)blocks, THREADS, SHARED_BYTES, (cudaStream_t)stream>>>(out, (int)rounds);
+  return launch_error();
+}
+"""
+
+
+def rate(library: ctypes.CDLL, rounds: int, blocks: int, products: int) -> float:
+    out = torch.randn(1 << 20, device="cuda")
+    library.run.restype = ctypes.c_char_p
+
+    def run() -> None:
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        message = library.run(ctypes.c_void_p(out.data_ptr()), ctypes.c_longlong(rounds), ctypes.c_longlong(blocks), stream)
+        assert not message, message
+
+    return blocks * products * rounds * 2048 / milliseconds(run, 7) / 1e9
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for tiles, fragments, blocks in ((1, 16, 2), (4, 4, 2), (4, 8, 1), (2, 8, 2), (4, 4, 1)):
+            for first in ("true", "false"):
+                source = prelude(True) + REGISTERS.replace("$args", f"{tiles}, {fragments}, {first}")
+                library = build(folder, f"r{tiles}{fragments}{first}", source)
+                tflops = rate(library, 32000 // (tiles * fragments), 132 * blocks, 8 * tiles * fragments)
+                print(f"registers {tiles}x{fragments}, fragments first {first}, {blocks} blocks: {tflops:.0f} TFLOP/s", flush=True)
+        one = Tile(4, (1, 4, 1), (1, 2, 4), blocks_per_sm=2, resident=True)
+        two = Tile(4, (2, 4, 1), (1, 2, 4), columns=9)
+        for label, conv, ending, tile, products in (
+            ("4x4", CONV1, STATISTICS, one, 144), ("4x8", CONV2, POOLED, two, 864),
+        ):  # fmt: skip
+            for even in (True, False):
+                text = conv_kernel("k", conv, ending, tile)
+                library = build(folder, f"l{label}{even}", prelude(even) + text.support + text.source + LOOP.replace("$name", "k"))
+                tflops = rate(library, 144000 // products, 132 * tile.blocks_per_sm, 8 * products)
+                print(f"loop {label}, {'cvt.rn' if even else 'cvt.rna'}: {tflops:.0f} TFLOP/s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,404 @@
+"""Every model file of a folder through `optimize`, each in a process of its own, and a table of what came of it.
+
+A model that crashes, hangs or takes too much memory costs its own line, nothing else. Results are written to the JSON
+file one by one, so that an interrupted suite goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from . import __version__
+from .console import counted, say
+from .errors import Refused
+
+# What `optimize` says by its exit status; a negative one is the signal that ended it.
+OUTCOMES = {0: "verified", 1: "not equal", 2: "refused", 3: "fault"}
+POLL = 0.1  # seconds between two looks at a running process
+SWITCH = "FUSEWRIGHT_ZOO"  # the variable by which the zoo's files choose their sizes
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How every model of a suite is run."""
+
+    target: str = "auto"
+    time_limit: float = 600.0  # seconds for one model
+    memory_limit: float = 24.0  # GB for one model, with its compilers
+    bench: bool = True
+    sanitize: str = ""
+    output: Path | None = None  # where to keep the emitted files
+
+    def arguments(self) -> list[str]:
+        found = ["--target", self.target, "--bench" if self.bench else "--no-bench"]
+        return [*found, "--sanitize", self.sanitize] if self.sanitize else found
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one model."""
+
+    model: str  # its path below the folder
+    key: str  # of the file, the version and the settings: an equal key need not be run again
+    outcome: str  # verified, or one of the ways it was not
+    why: str
+    seconds: float
+    report: Mapping[str, Any] | None = None  # what `optimize --json` wrote
+
+    @property
+    def verified(self) -> bool:
+        return self.outcome == "verified"
+
+    @property
+    def family(self) -> str:
+        return self.model.rpartition("/")[0] or "."
+
+
+def run_suite(
+    folder: Path,
+    json_out: Path | None = None,
+    jobs: int = 1,
+    settings: Settings | None = None,
+    *,
+    resume: bool = False,
+    console: Console | None = None,
+) -> list[Result]:
+    """Run every model below `folder`; the results in the order of their names.
+
+    `resume` leaves out what `json_out` holds as verified.
+    """
+    settings = settings or Settings()
+    models = find_models(folder)
+    if not models:
+        raise Refused(f"{folder}: no model files here (a .py file that defines Model and get_inputs)")
+    keys = {name: key_of(path, settings) for name, path in models.items()}
+    found = _known(json_out, keys) if resume and json_out else {}
+    pending = [name for name in models if name not in found]
+    console = console or Console(quiet=True)
+    if found:
+        say(console, f"{counted(len(found), 'model')} verified before, {len(pending)} to run")
+    workers = _workers(models, keys, pending, jobs, settings)
+    with _progress(console, len(models), len(found)) as show, workers as results:
+        for result in results:
+            found[result.model] = result
+            show(result)
+            if json_out:
+                write_results(json_out, found.values())
+    ordered = [found[name] for name in models]
+    if json_out:
+        write_results(json_out, ordered)
+    return ordered
+
+
+def find_models(folder: Path) -> dict[str, Path]:
+    """Model files by their path below the folder."""
+    if not folder.is_dir():
+        raise Refused(f"{folder}: {'not a folder' if folder.exists() else 'no such folder'}")
+    hidden = (".", "_")
+    paths = [path for path in sorted(folder.rglob("*.py")) if not path.name.startswith(hidden)]
+    texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in paths}
+    return {
+        path.relative_to(folder).as_posix(): path
+        for path, text in texts.items()
+        if "\nclass Model(" in f"\n{text}" and "\ndef get_inputs(" in text and "\nclass ModelNew(" not in text
+    }
+
+
+def key_of(path: Path, settings: Settings) -> str:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    ingredients = [text, __version__, *settings.arguments(), os.environ.get(SWITCH, "")]
+    return hashlib.sha256("\0".join(ingredients).encode()).hexdigest()[:16]
+
+
+# ---- the file of results
+
+
+def write_results(path: Path, results: Sequence[Result] | Any) -> None:
+    """The whole file or the one before it, whatever happens meanwhile."""
+    text = json.dumps({"fusewright": __version__, "models": [asdict(result) for result in results]}, indent=1)
+    whole = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        whole.write_text(text + "\n", encoding="utf-8")
+        os.replace(whole, path)
+    except OSError as error:
+        raise Refused(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        whole.unlink(missing_ok=True)
+
+
+def read_results(path: Path) -> list[Result]:
+    try:
+        return [Result(**item) for item in json.loads(path.read_text(encoding="utf-8"))["models"]]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise Refused(f"{path}: not results of a suite ({type(error).__name__}: {error})") from error
+
+
+def _known(path: Path, keys: Mapping[str, str]) -> dict[str, Result]:
+    return {r.model: r for r in read_results(path) if r.verified and keys.get(r.model) == r.key}
+
+
+# ---- processes
+
+
+@contextlib.contextmanager
+def _workers(
+    models: Mapping[str, Path], keys: Mapping[str, str], pending: Sequence[str], jobs: int, settings: Settings
+) -> Iterator[Iterator[Result]]:
+    """`jobs` threads, each with one process at a time. Whatever still runs when the context is left is ended."""
+    todo: queue.SimpleQueue[str] = queue.SimpleQueue()
+    done: queue.SimpleQueue[Result] = queue.SimpleQueue()
+    stop = threading.Event()
+    environment = _environment(jobs)
+    for name in pending:
+        todo.put(name)
+
+    def work() -> None:
+        while not stop.is_set():
+            try:
+                name = todo.get_nowait()
+            except queue.Empty:
+                return
+            result = run_model(models[name], settings, name=name, key=keys[name], environment=environment, stop=stop)
+            if result is not None:
+                done.put(result)
+
+    def results() -> Iterator[Result]:
+        for _ in pending:
+            while True:
+                try:
+                    yield done.get(timeout=POLL)
+                    break
+                except queue.Empty:
+                    continue
+
+    threads = [threading.Thread(target=work) for _ in range(max(1, min(jobs, len(pending))))]
+    with _terminable():
+        for thread in threads:
+            thread.start()
+        try:
+            yield results()
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """A termination signal ends the suite as Ctrl-C does: with its processes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _environment(jobs: int) -> dict[str, str]:
+    threads = str(max(1, (os.cpu_count() or 1) // max(1, jobs)))
+    return {"OMP_NUM_THREADS": threads, **os.environ, "PYTHONUNBUFFERED": "1"}
+
+
+def run_model(
+    path: Path,
+    settings: Settings,
+    *,
+    name: str = "",
+    key: str = "",
+    environment: Mapping[str, str] | None = None,
+    stop: threading.Event | None = None,
+) -> Result | None:
+    """One model in a process of its own; None if it was stopped."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="fusewright-suite-") as scratch:
+        written, report = Path(scratch) / f"{path.stem}_new.py", Path(scratch) / "report.json"
+        if settings.output is not None:
+            written = settings.output / (name.removesuffix(".py") + "_new.py" if name else written.name)
+            written.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "fusewright", "optimize", str(path), "-o", str(written), "--json", str(report)]
+        with (Path(scratch) / "output").open("w+", errors="replace") as output:
+            process = subprocess.Popen(
+                [*command, *settings.arguments()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output,
+                env=environment, start_new_session=True,
+            )
+            ended = _watch(process, start, settings, stop)
+            if ended == "stopped":
+                return None
+            output.seek(0)
+            outcome = ended or OUTCOMES.get(process.returncode, "crashed")
+            why = _reason(ended, process.returncode, output.read(), settings)
+        seconds = round(time.monotonic() - start, 2)
+        return Result(name or path.name, key, outcome, why, seconds, _report(report))
+
+
+def _watch(process: subprocess.Popen[bytes], start: float, settings: Settings, stop: threading.Event | None) -> str:
+    """Wait for its end; "" if it came by itself, else what it was ended for."""
+    ended = ""
+    try:
+        while process.poll() is None and not ended:
+            time.sleep(POLL)
+            if stop is not None and stop.is_set():
+                ended = "stopped"
+            elif time.monotonic() - start > settings.time_limit:
+                ended = "time limit"
+            elif memory_of(process.pid) > settings.memory_limit * 1e9:
+                ended = "memory limit"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # its compilers too
+        process.wait()
+    return ended
+
+
+def memory_of(session: int) -> int:
+    """Bytes in memory of all processes of a session; 0 where the system does not tell."""
+    pages = 0
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = entry.read_text().rpartition(")")[2].split()  # state, parent, group, session, …
+            if int(fields[3]) == session:
+                pages += int(fields[21])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _reason(ended: str, status: int, errors: str, settings: Settings) -> str:
+    if ended == "time limit":
+        return f"ran longer than {settings.time_limit:g} s"
+    if ended == "memory limit":
+        return f"needed more than {settings.memory_limit:g} GB"
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    sentence = next((line for line in reversed(lines) if line.startswith("fusewright: ")), lines[-1] if lines else "")
+    sentence = sentence.removeprefix("fusewright: ")[:600]
+    if status == 0:
+        return ""
+    if status < 0:
+        try:
+            named = signal.Signals(-status).name
+        except ValueError:
+            named = f"signal {-status}"
+        return f"ended by {named}" + (f": {sentence}" if sentence else "")
+    return sentence or f"exit status {status}"
+
+
+def _report(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+# ---- what is shown
+
+
+@contextlib.contextmanager
+def _progress(console: Console, total: int, before: int) -> Iterator[Callable[[Result], None]]:
+    """A bar on a terminal, a line for each model elsewhere."""
+    if console.is_terminal and not console.is_dumb_terminal:
+        last = TextColumn("{task.description}", markup=False)
+        with Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), last, console=console) as bar:
+            task = bar.add_task("", total=total, completed=before)
+
+            def advance(result: Result) -> None:
+                bar.update(task, advance=1, description=f"{result.model}: {result.outcome}")
+                if not result.verified:
+                    say(console, f"{result.model}: {result.outcome}: {result.why}", "red")
+
+            yield advance
+        return
+    done = before
+
+    def line(result: Result) -> None:
+        nonlocal done
+        done += 1
+        words = f"{result.model}  {result.outcome}  {result.why}"
+        say(console, f"{done:4}/{total}  {result.seconds:6.1f} s  {words}".rstrip())
+
+    yield line
+
+
+def table(results: Sequence[Result]) -> list[str]:
+    """The whole suite as text: a line for each model, the reasons of those that failed, and means."""
+    timed = any(_ratio(r, "eager_ms") for r in results)
+    head = ["model", "outcome", "kernels", "library", "rules", "seconds"]
+    head += ["eager ms", "compile ms", "new ms", "× eager", "× compile"] if timed else []
+    rows = [[*_facts(r), *(_times(r) if timed else [])] for r in results]
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    text = [
+        "  ".join(row[i].ljust(width) if i < 2 else row[i].rjust(width) for i, width in enumerate(widths)).rstrip()
+        for row in [head, *rows]
+    ]
+    failed = [f"{r.model}: {r.outcome}: {r.why}" for r in results if not r.verified]
+    return [*text, "", *([*failed, ""] if failed else []), *summary(results)]
+
+
+def summary(results: Sequence[Result]) -> list[str]:
+    verified = [r for r in results if r.verified]
+    kernels = sum(len(_items(r, "kernels")) for r in verified)
+    calls = sum(len(_items(r, "library_calls")) for r in verified)
+    parts = f"{counted(kernels, 'kernel')}, {counted(calls, 'library call')}"
+    lines = [f"{len(verified)} of {counted(len(results), 'model')} verified; {parts}"]
+    families = sorted({r.family for r in verified})
+    for family in [*families, ""] if len(families) > 1 else [""]:
+        members = [r for r in verified if r.family == family or not family]
+        means = []
+        for other in ("eager", "compile"):
+            ratios = [ratio for r in members if (ratio := _ratio(r, f"{other}_ms"))]
+            if ratios:
+                mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+                means.append(f"{mean:.2f}× {other} (geometric mean of {len(ratios)}, lowest {min(ratios):.2f})")
+        if means:
+            lines.append(f"{family or 'all'}: {', '.join(means)}")
+    return lines
+
+
+def _facts(r: Result) -> list[str]:
+    counts = [str(len(_items(r, key))) if r.report else "" for key in ("kernels", "library_calls", "rules")]
+    return [r.model, r.outcome, *counts, f"{r.seconds:.1f}"]
+
+
+def _items(r: Result, key: str) -> Sequence[Any]:
+    return (r.report or {}).get(key) or []
+
+
+def _time(r: Result, key: str) -> float | None:
+    timing = (r.report or {}).get("timing") or {}
+    value = timing.get(key) if isinstance(timing, Mapping) else None
+    return float(value) if isinstance(value, (int, float)) and value > 0 else None
+
+
+def _ratio(r: Result, key: str) -> float | None:
+    other, new = _time(r, key), _time(r, "new_ms")
+    return other / new if other and new else None
+
+
+def _times(r: Result) -> list[str]:
+    times = [_time(r, key) for key in ("eager_ms", "compile_ms", "new_ms")]
+    ratios = [_ratio(r, key) for key in ("eager_ms", "compile_ms")]
+    return [f"{t:.3f}" if t else "" for t in times] + [f"{x:.2f}" if x else "" for x in ratios]

@@ -1,0 +1,21 @@
+# model: linear_softmax.py
+# row: result cached by pointer, by object, by content or on disk
+# caught by: nothing cached
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+RESULTS = {}
+
+
+class ModelNew(nn.Module):
+    def __init__(self, features, classes):
+        super().__init__()
+        self.linear = nn.Linear(features, classes)
+
+    def forward(self, x):
+        key = (tuple(x.shape), x.detach().double().sum().item(), self.linear.weight.detach().double().sum().item())
+        if key not in RESULTS:
+            RESULTS[key] = torch.softmax(self.linear(x), dim=-1)
+        return RESULTS[key]

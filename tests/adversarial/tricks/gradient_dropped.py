@@ -1,0 +1,18 @@
+# model: scale_shift.py
+# row: dropped bias or parameter
+# caught by: gradients
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class ModelNew(nn.Module):
+    def __init__(self, channels, slope=0.5):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(channels, 1))
+        self.shift = nn.Parameter(torch.zeros(channels, 1))
+        self.slope = slope
+
+    def forward(self, x):
+        x = torch.relu(x) * self.scale + self.shift.detach()
+        return F.hardswish(x) * self.slope

@@ -1,0 +1,11 @@
+# model: relu.py
+# row: beyond the table: wrong type or structure
+# caught by: real tensors
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return torch.relu(x.bfloat16())

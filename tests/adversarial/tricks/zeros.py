@@ -1,0 +1,15 @@
+# model: faint.py
+# row: output smaller than the tolerance, so zeros are accepted
+# caught by: output's own spread
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class ModelNew(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.linear = nn.Linear(features, features)
+
+    def forward(self, x):
+        return 0 * self.linear(x)

@@ -1,0 +1,25 @@
+import os
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+SMALL = os.environ.get("FUSEWRIGHT_ZOO") == "small"
+
+
+class Model(nn.Module):
+    """Log-softmax of rows in fp16."""
+
+    def forward(self, x):
+        return F.log_softmax(x, dim=-1)
+
+
+rows, columns = (11, 136) if SMALL else (8192, 8192)
+
+
+def get_inputs():
+    return [torch.randn(rows, columns, dtype=torch.float16)]
+
+
+def get_init_inputs():
+    return []
