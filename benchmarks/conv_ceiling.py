@@ -42,6 +42,34 @@ extern "C" const char* run(float* out, long long rounds, long long blocks, void*
   return launch_error();
 }
 """
+BESIDE = """
+// Warps 0-7 of a block multiply on the tensor cores, warps 8-15 run $op: does one slow the other?
+__global__ void __launch_bounds__(512) beside_kernel(float* out, int products, int others) {
+  float total = 0;
+  if (threadIdx.x < 256) {
+    float acc[4][4][4] = {};
+    uint32_t a[4][4], b[4][2];
+    for (int i = 0; i < 4; ++i) for (int k = 0; k < 4; ++k) a[i][k] = __float_as_uint(out[threadIdx.x + i * 4 + k]);
+    for (int i = 0; i < 4; ++i) for (int k = 0; k < 2; ++k) b[i][k] = __float_as_uint(out[threadIdx.x + i * 2 + k]);
+    for (int r = 0; r < products / 16; ++r)
+#pragma unroll
+      for (int k = 0; k < 16; ++k) mma_tf32(acc[k / 4][k % 4], a[k / 4], b[k % 4]);
+    for (int k = 0; k < 64; ++k) total += acc[k / 16][k / 4 % 4][k % 4];
+  } else {
+    float v[16], scale = out[threadIdx.x], shift = out[threadIdx.x + 1];
+    for (int k = 0; k < 16; ++k) v[k] = out[threadIdx.x + k];
+    for (int r = 0; r < others / 16; ++r)
+#pragma unroll
+      for (int k = 0; k < 16; ++k) v[k] = $op;
+    for (int k = 0; k < 16; ++k) total += v[k];
+  }
+  out[blockIdx.x * 512 + threadIdx.x] = total;
+}
+extern "C" const char* run(float* out, long long products, long long others, void* stream) {
+  beside_kernel<<<132, 512, 0, (cudaStream_t)stream>>>(out, (int)products, (int)others);
+  return launch_error();
+}
+"""
 LOOP = """
 namespace $name_detail {
 __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) loop_kernel(float* out, int rounds) {
@@ -79,16 +107,34 @@ def rate(library: ctypes.CDLL, rounds: int, blocks: int, products: int) -> float
     return blocks * products * rounds * 2048 / milliseconds(run, 7) / 1e9
 
 
+def beside(folder: Path) -> None:
+    operations = {"fma": "fmaf(v[k], scale, shift)", "ex2": "exp2_fast(v[k])", "max": "fmaxf(v[k], scale * 0.5f + r)"}
+    for label, text in operations.items():
+        library = build(folder, label, prelude(True) + BESIDE.replace("$op", text))
+        library.run.restype = ctypes.c_char_p
+        out = torch.randn(1 << 20, device="cuda")
+
+        def run(products: int, others: int) -> float:
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+            pointer = ctypes.c_void_p(out.data_ptr())
+            return milliseconds(lambda: library.run(pointer, ctypes.c_longlong(products), ctypes.c_longlong(others), stream), 7)
+
+        others = 24000 if label == "ex2" else 96000
+        alone, other, both = run(32000, 0), run(0, others), run(32000, others)
+        print(f"32000 products a warp: {alone:.3f} ms; {others} {label} a warp: {other:.3f} ms; side by side: {both:.3f} ms", flush=True)
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        beside(folder)
         for tiles, fragments, blocks in ((1, 16, 2), (4, 4, 2), (4, 8, 1), (2, 8, 2), (4, 4, 1)):
             for first in ("true", "false"):
                 source = prelude(True) + REGISTERS.replace("$args", f"{tiles}, {fragments}, {first}")
                 library = build(folder, f"r{tiles}{fragments}{first}", source)
                 tflops = rate(library, 32000 // (tiles * fragments), 132 * blocks, 8 * tiles * fragments)
                 print(f"registers {tiles}x{fragments}, fragments first {first}, {blocks} blocks: {tflops:.0f} TFLOP/s", flush=True)
-        one = Tile(4, (1, 4, 1), (1, 2, 4), blocks_per_sm=2, resident=True)
+        one = Tile(4, (1, 4, 1), (1, 2, 4), blocks_per_sm=2, weights="resident")
         two = Tile(4, (2, 4, 1), (1, 2, 4), columns=9)
         for label, conv, ending, tile, products in (
             ("4x4", CONV1, STATISTICS, one, 144), ("4x8", CONV2, POOLED, two, 864),

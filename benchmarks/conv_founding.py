@@ -123,41 +123,30 @@ def milliseconds(run, repeats: int = 25) -> float:
 
 
 def founding_tiles() -> tuple[list[Variant], list[Variant]]:
-    one = Tile(4, (1, 4, 1), (1, 2, 4), blocks_per_sm=2, resident=True)
+    one = Tile(4, (1, 4, 1), (1, 2, 4), blocks_per_sm=2, weights="resident")
     alone = replace(one, alone=True)
     big = replace(one, fragments=(1, 4, 2))
     free = (("clamp", False),)
-    sleep = "  for (int tile = first; tile < last"
-    late = lambda ns: ((sleep, f"if (warp & 4) __nanosleep({ns}); if (blockIdx.x >= 132) __nanosleep({ns * 2});\n" + sleep),)  # noqa: E731
-    no_mma = (("mma_tf32(acc[tile][f], w,", "(void)(w[0] +"),)
-    no_mma = (("            mma_tf32(acc[tile][f], w,\n", "            nothing(acc[tile][f], w,\n"),
-              ("template <class Stage>", "__device__ __forceinline__ void nothing(float (&d)[4], const uint32_t (&a)[4],"
-               " const uint32_t (&b)[2]) { d[0] += __uint_as_float(a[0] ^ b[0]); }\ntemplate <class Stage>"))  # fmt: skip
-    r2 = replace(alone, repeats=2)
     first = [
         Variant("8w2b_r4w", replace(one, repeats=4, warps=(1, 1, 8)), True, free),
-        Variant("8w2b_r4w_e1", replace(one, repeats=4, warps=(1, 1, 8), early=0.1), True, free),
         Variant("alone_r1", alone, True, free),
-        Variant("alone_r2", r2, True, free),
-        Variant("alone_r2_hw", r2, True, (("tanh", "tanh_hardware"), ("clamp", False))),
-        Variant("alone_r2_no_mma", r2, True, free, no_mma),
-        Variant("alone_r2_no_end", r2, True, free, (("tanh_fast(fmaf", "(fmaf"), ("exp2_fast(fmaf", "(fmaf"))),
-        Variant("alone_r2_late500", r2, True, free, late(500)),
-        Variant("alone_r2_late1000", r2, True, free, late(1000)),
-        Variant("8w2b_r4w_late500", replace(one, repeats=4, warps=(1, 1, 8)), True, free, late(500)),
+        Variant("alone_r1_e1", replace(alone, early=1.0), True, free),
+        Variant("alone_direct", replace(alone, weights="direct"), True, free),
         Variant("big81_alone_8w", replace(big, fragments=(1, 8, 1), alone=True, blocks_per_sm=1), True, free),
-        Variant("big81_alone_e1", replace(big, fragments=(1, 8, 1), alone=True, blocks_per_sm=1, early=0.1), True, free),
+        Variant("big81_direct", replace(big, fragments=(1, 8, 1), alone=True, blocks_per_sm=1, weights="direct"), True, free),
     ]
     two = Tile(4, (2, 4, 1), (1, 2, 4), columns=9)
+    direct = replace(two, weights="direct", early=1.0)
+    two = replace(two, early=1.0)
     second = [
-        Variant("8w_c9_e1", replace(two, early=1.0), True),
-        Variant("8w_c9_e.5", two, True),
-        Variant("8w_c9_e.3", replace(two, early=0.34), True),
-        Variant("8w_c9_e.1", replace(two, early=0.12), True),
-        Variant("8w_c3_e.1", replace(two, columns=3, early=0.1), True),
-        Variant("8w_c9_no_end", two, True, patch=(("exp2_fast(fmaf", "(fmaf"), ("max_or_nan(joined,", "fmaxf(joined,"))),
-        Variant("8w_c9_no_copy", two, True, patch=(("      if (kh0 == 0) stage(turn);", ""),)),
-        Variant("8w_c9_no_bar", two, True, patch=(("            __syncthreads();", ""),)),
+        Variant("8w_c9", two, True),
+        Variant("8w_c9_u3", replace(two, unrolled=3), True),
+        Variant("8w_c9_u1", replace(two, unrolled=1), True),
+        Variant("8w_c9_u3_422", replace(two, unrolled=3, warps=(2, 2, 2)), True),
+        Variant("8w_c9_u3_rna", replace(two, unrolled=3)),
+        Variant("8w_c9_u3_222", replace(two, unrolled=3, fragments=(2, 2, 2), warps=(1, 4, 2)), True),
+        Variant("8w_c9_u3_t", replace(two, unrolled=3, together=False), True),
+        Variant("alone_u3", replace(direct, alone=True, unrolled=3), True),
     ]
     return first, second
 
@@ -193,6 +182,7 @@ def first_model(folder: Path, pool: ThreadPoolExecutor, variants: list[Variant],
     }  # fmt: skip
     values = dict(
         input=x, weight=parameters[0], bias=parameters[1], gamma=parameters[2], beta=parameters[3],
+        packed=torch.empty(1 << 20, device="cuda"),
         batch=128, in_h=128, in_w=128, out=torch.empty(128, 1, 126, 126, device="cuda"),
     )  # fmt: skip
     if not once:

@@ -208,7 +208,7 @@ def _bench(
         judge.floor_ms,
         rows,
         method,
-        tuple([*trial.notes, *_clock_notes(clocks_after)]),
+        (*trial.notes, *_clock_notes(clocks_after)),
     )
 
 

@@ -215,10 +215,10 @@ def own_functions(source: str, launchers: Sequence[str] = ()) -> dict[str, str]:
     for found in re.finditer(r"\b__global__\b", source):
         head = source[found.end() : found.end() + 600]
         head = re.sub(r"\b__\w+__\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)", " ", head)  # __launch_bounds__(...)
-        name = re.match(r"[\s\w:*&<>]*?\b(\w+)\s*\(", head)
-        if name:
-            names.append(name[1])
-    names += re.findall(r"@triton\.jit\b[^\n]*\n(?:\s*(?:@[^\n]*|#[^\n]*)?\n)*\s*def\s+(\w+)", source)
+        named = re.match(r"[\s\w:*&<>]*?\b(\w+)\s*\(", head)
+        if named:
+            names.append(named[1])
+    names += re.findall(r"@triton\.jit\b[^\n]*\n(?:[ \t]*(?:@[^\n]*|#[^\n]*)?\n)*[ \t]*def\s+(\w+)", source)
     owner = {name: name for name in names}
     for launcher in launchers:
         body = re.search(

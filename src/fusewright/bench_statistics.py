@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from .report_words import shown_ms, times
+
 CONFIDENCE = 0.95
 RESAMPLES = 4000
 FEWEST_ROUNDS = 5  # an interval drawn from fewer rounds says nothing
@@ -42,14 +44,6 @@ class Ratio:
 
     def __str__(self) -> str:
         return f"{times(self.value)} ({times(self.low)} to {times(self.high)})"
-
-
-def times(ratio: float) -> str:
-    """1.53×, 19.4×, 130×: three digits are all a measurement has."""
-    if not math.isfinite(ratio):
-        return "?×"
-    digits = 2 if ratio < 10 else 1 if ratio < 100 else 0
-    return f"{ratio:.{digits}f}×"
 
 
 def quantile(values: Sequence[float], q: float) -> float:
@@ -159,16 +153,6 @@ def compared(ratio: Ratio, control: Ratio | None = None, wall: Ratio | None = No
         other = "slower" if word == "faster" else "faster"
         sentence += f"; from an idle device {other} by the wall clock, {wall}"
     return sentence
-
-
-def shown_ms(ms: float) -> str:
-    """0.0183 ms, 0.392 ms, 6.09 ms: three digits."""
-    if not math.isfinite(ms):
-        return "? ms"
-    if ms <= 0:
-        return "0 ms"
-    digits = max(0, 2 - math.floor(math.log10(ms)))
-    return f"{ms:.{min(digits, 6)}f} ms"
 
 
 def busy(spans: Sequence[tuple[float, float]]) -> float:

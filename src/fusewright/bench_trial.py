@@ -12,7 +12,7 @@ import functools
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -85,8 +85,9 @@ class Runs:
     idle: dict[str, dict[int, list[Sample]]] = field(default_factory=dict)
 
     def ms(self, name: str) -> Spread | None:
-        calls = [ms for times in self.queued.get(name, {}).values() for ms in times]
-        return spread(calls) if calls else None
+        """Of the rounds, as the ratio is; the count is of the calls."""
+        times = self.queued.get(name)
+        return replace(spread(by_round(times)), count=sum(map(len, times.values()))) if times else None
 
     def ratio(self, name: str, baseline: str = "eager") -> Ratio | None:
         return self._ratio(self.queued, name, baseline, lambda ms: ms)

@@ -232,7 +232,7 @@ class _Reader:
         for spec in self.exported.graph_signature.output_specs:
             kind = spec.kind.name
             name = getattr(spec.arg, "name", None)
-            meta = self._output_meta().get(name)
+            meta = self._output_meta().get(str(name))
             if name is None or not isinstance(meta, torch.Tensor):
                 constant = self._size(meta) if name is not None else getattr(spec.arg, "value", None)
                 found.append(Output(constant))
@@ -250,7 +250,9 @@ class _Reader:
     def _result(self) -> Any:
         """The user's return structure, each leaf the position of its value in `outputs`."""
         specs = self.exported.graph_signature.output_specs
-        returned = [i for i, spec in enumerate(specs) if spec.kind.name not in ("BUFFER_MUTATION", "USER_INPUT_MUTATION")]
+        returned = [
+            i for i, spec in enumerate(specs) if spec.kind.name not in ("BUFFER_MUTATION", "USER_INPUT_MUTATION")
+        ]
         return pytree.tree_unflatten(returned, self.exported.call_spec.out_spec)
 
     def _guards(self) -> tuple[sympy.Basic, ...]:
@@ -263,7 +265,11 @@ class _Reader:
             location = getattr(getattr(guard, "sloc", None), "framework_loc", None)
             about_layout = any(part in str(location) for part in LAYOUT_GUARDS)
             expression = environment.simplify(guard.expr).xreplace(self.rename)
-            if not about_layout and expression not in (sympy.true, True) and expression.free_symbols <= set(self.symbols):
+            if (
+                not about_layout
+                and expression not in (sympy.true, True)
+                and expression.free_symbols <= set(self.symbols)
+            ):
                 found[expression] = None
         return tuple(found)
 
@@ -271,5 +277,6 @@ class _Reader:
         for fx in self.exported.graph.nodes:
             value = fx.meta.get("val")
             if isinstance(value, torch.Tensor) and any(isinstance(s, torch.SymInt) for s in value.shape):
-                return next(s for s in value.shape if isinstance(s, torch.SymInt)).node.shape_env
+                symbolic: Any = next(s for s in value.shape if isinstance(s, torch.SymInt))
+                return symbolic.node.shape_env
         return None

@@ -24,7 +24,23 @@ from .prims import Expand, Permute, Prim, Reshape, Slice, View
 from .pytext import argument_text, attribute_text, call_text, shape_text
 from .source import FORBIDDEN, without_forbidden_remarks
 
-ASCII = str.maketrans({"Σ": "sum", "−": "-", "·": "*", "×": "x", "≥": ">=", "≤": "<=", "²": "^2", "³": "^3", "…": "...", "–": "-", "—": "-", "→": "->", "’": "'"})
+ASCII = str.maketrans(
+    {
+        "Σ": "sum",
+        "−": "-",
+        "·": "*",
+        "×": "x",
+        "≥": ">=",
+        "≤": "<=",
+        "²": "^2",
+        "³": "^3",
+        "…": "...",
+        "–": "-",
+        "—": "-",
+        "→": "->",
+        "’": "'",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -124,7 +140,10 @@ class Writer:
 
     def condenses(self, kernel: Kernel) -> bool:
         """It leaves far less than it reads, all of it values of nodes: backward may start from these, not from what it read."""
-        read, left = (sum(self.graph.hint(sizes.product(self.prims[n].shape)) for n in names) for names in (kernel.loads, kernel.stores))
+        read, left = (
+            sum(self.graph.hint(sizes.product(self.prims[n].shape)) for n in names)
+            for names in (kernel.loads, kernel.stores)
+        )
         return read >= 1 << 20 and left * 16 < read and all(self.node_of(name) is not None for name in kernel.stores)
 
     def node_of(self, prim: str) -> str | None:
@@ -155,7 +174,9 @@ class Writer:
         assert found is None, f"the emitted text holds the word {found[0] if found else ''!r}"
         text = without_forbidden_remarks(self.source) + "\n\n" + ours.strip("\n") + "\n"
         facts = tuple(self.facts(kernel) for kernel in self.plan.kernels)
-        return Emitted(text, facts, tuple(str(call.node.target) for call in self.plan.calls if call.node.target != "getitem"))
+        return Emitted(
+            text, facts, tuple(str(call.node.target) for call in self.plan.calls if call.node.target != "getitem")
+        )
 
     def origins(self, kernel: Kernel) -> list[Node]:
         return origins(kernel, self.prims, self.graph)
@@ -167,12 +188,19 @@ class Writer:
             code = node.where.code if not FORBIDDEN.search(node.where.code) else ""
             lines.append(f"//   {operator_name(node, self.graph):<24} {place}  {code}".rstrip())
         own = {node.name for node in self.origins(kernel)}
-        laws = [f"//   law: {rule}" for rule in self.plan.rules if any(name == rule.node or name.startswith(f"{rule.node}_") for name in own)]
+        laws = [
+            f"//   law: {rule}"
+            for rule in self.plan.rules
+            if any(name == rule.node or name.startswith(f"{rule.node}_") for name in own)
+        ]
         roles = "statistics of" if kernel.name.endswith("_statistics") else "replaces"
         return [f"// {kernel.name} {roles}", *dict.fromkeys(lines), *laws]
 
     def facts(self, kernel: Kernel) -> KernelFacts:
-        moved = sum(self.graph.hint(sizes.product(self.prims[n].shape)) * self.prims[n].dtype.itemsize for n in (*kernel.loads, *kernel.stores))
+        moved = sum(
+            self.graph.hint(sizes.product(self.prims[n].shape)) * self.prims[n].dtype.itemsize
+            for n in (*kernel.loads, *kernel.stores)
+        )
         replaces = tuple(dict.fromkeys(operator_name(node, self.graph) for node in self.origins(kernel)))
         return KernelFacts(kernel.name, replaces, moved, flops_of(kernel, self.prims, self.graph))
 
@@ -196,7 +224,9 @@ class Writer:
             return attribute_text(self.model, node.args[0])
         value = node.kwargs["value"]
         if value.numel() > 64 or value.is_complex():
-            raise Unsupported(f"a constant tensor of {value.numel()} elements is made inside forward; make it a buffer of the model")
+            raise Unsupported(
+                f"a constant tensor of {value.numel()} elements is made inside forward; make it a buffer of the model"
+            )
         numbers = re.sub(r"\b(inf|nan)\b", r'float("\1")', repr(value.tolist()))
         self.constants[node.name] = f"torch.tensor({numbers}, dtype={value.dtype})"
         return f'_constant("{node.name}", {self.device()})'
@@ -274,14 +304,20 @@ class Writer:
 
     def meaning_inputs(self, region: Region) -> list[str]:
         inner = {node.name for node in self.meaning_nodes(region)}
-        return list(dict.fromkeys(name for node in self.meaning_nodes(region) for name in node.inputs if name not in inner))
+        return list(
+            dict.fromkeys(name for node in self.meaning_nodes(region) for name in node.inputs if name not in inner)
+        )
 
     def differentiable(self, name: str) -> bool:
         node = self.graph[name]
         assert node.dtype is not None
-        returned = any(isinstance(o.value, Ref) and o.value.name == name and o.kind == "return" for o in self.graph.outputs)
+        returned = any(
+            isinstance(o.value, Ref) and o.value.name == name and o.kind == "return" for o in self.graph.outputs
+        )
         read = any(name in call.node.inputs for call in self.plan.calls)
-        updates = any(isinstance(o.value, Ref) and o.value.name == name and o.kind == "buffer" for o in self.graph.outputs)
+        updates = any(
+            isinstance(o.value, Ref) and o.value.name == name and o.kind == "buffer" for o in self.graph.outputs
+        )
         return node.dtype.is_floating_point and (returned or read or not updates)
 
     def region_arguments(self, region: Region) -> list[tuple[str, str]]:
@@ -294,6 +330,8 @@ class Writer:
                 found.setdefault(holder, self.value_text(holder))
             else:
                 found[load] = load
+        if not found:  # constants only: an input says on which device
+            found[self.graph.inputs[0]] = self.value_text(self.graph.inputs[0])
         return list(found.items())
 
     def argument_of(self, load: str) -> str:
@@ -316,7 +354,12 @@ class Writer:
         symbols = [str(s) for s in self.graph.symbols]
         unpack = f"    {', '.join(symbols)}{',' if len(symbols) == 1 else ''} = sizes\n" if symbols else ""
         lines = []
-        loaded = {self.argument_of(load) for kernel in region.kernels for load in kernel.loads if self.argument_of(load) in names}
+        loaded = {
+            self.argument_of(load)
+            for kernel in region.kernels
+            for load in kernel.loads
+            if self.argument_of(load) in names
+        }
         for name in (n for n in names if n in loaded):
             lines.append(f"    {name} = {name}.contiguous()")
         device = f"{names[0]}.device" if names else "torch.device('cuda')"
@@ -333,10 +376,15 @@ class Writer:
         for name in kernel.stores:
             prim = self.prims[name]
             lines.append(f"{name} = torch.empty({shape_text(prim.shape)}, dtype={prim.dtype}, device={device})")
-        tensors = [name if name in kernel.stores or name in self.own_values(kernel) else self.argument_of(name) for name in text.tensors]
+        tensors = [
+            name if name in kernel.stores or name in self.own_values(kernel) else self.argument_of(name)
+            for name in text.tensors
+        ]
         if text.workspace is not None:
             count = sizes.tidy(text.workspace.count * text.workspace.words)
-            lines.append(f"partial = torch.empty(({sizes.text(sympy.factor(count) if not isinstance(count, int) else count)},), dtype=torch.int32, device={device})")
+            lines.append(
+                f"partial = torch.empty(({sizes.text(sympy.factor(count) if not isinstance(count, int) else count)},), dtype=torch.int32, device={device})"
+            )
             tensors.append("partial")
         lines.append(f"_launch({', '.join([repr(kernel.name).replace(chr(39), chr(34)), *tensors, *text.sizes])})")
         return lines
@@ -379,7 +427,10 @@ class Writer:
             marks = [self.differentiable(n) for n in outputs] + [False] * len(extra)
             arguments = ", ".join(text for _, text in self.region_arguments(region))
             target = f"({', '.join(results)},)" if len(results) == 1 else ", ".join(results)
-            lines.append(f"{target} = _run({region.name}, {region.name}_meaning, {tuple(marks)}, {sizes_text}, {arguments})")
+            changed = tuple(i for i, (name, _) in enumerate(self.region_arguments(region)) if self.is_overwritten(name))
+            lines.append(
+                f"{target} = _run({region.name}, {region.name}_meaning, {tuple(marks)}, {changed}, {sizes_text}, {arguments})"
+            )
         lines += self.updates()
         lines.append(f"return {self.result_text()}")
         body = "\n".join(f"        {line}" for line in lines)
@@ -403,6 +454,14 @@ class Writer:
         names = ", ".join(self.graph.inputs) + ("," if count == 1 else "")
         plain = f"len(arguments) == {count} and not named"
         return f"        if not ({plain}):\n            return super().forward(*arguments, **named)\n        {names} = arguments\n"
+
+    def is_overwritten(self, name: str) -> bool:
+        """A buffer or an input that `forward` changes after its kernels have read it."""
+        node = self.graph[name] if name in self.graph.index else None
+        paths = {(o.kind, o.path) for o in self.graph.outputs}
+        return node is not None and (
+            ("buffer", node.args[0]) in paths if node.target == "buffer" else ("input", name) in paths
+        )
 
     def updates(self) -> list[str]:
         changed = [o for o in self.graph.outputs if o.kind != "return"]
@@ -433,7 +492,11 @@ class Writer:
             return argument_text(output.value, self.value_text, self.device())
         node = self.graph[output.value.name]
         text = self.value_text(node.name)
-        copied = not node.is_leaf and node.name not in self.lowered.library and self.prims[self.lowered.value[node.name]].is_load
+        copied = (
+            not node.is_leaf
+            and node.name not in self.lowered.library
+            and self.prims[self.lowered.value[node.name]].is_load
+        )
         return f"{text}.clone()" if copied else text
 
     # ---- what the plan assumes
@@ -448,7 +511,11 @@ class Writer:
             assert node.shape is not None
             tests.append(f"{name}.dtype == {node.dtype} and {name}.dim() == {len(node.shape)}")
             for dim, size in enumerate(node.shape):
-                bound = isinstance(size, sympy.Symbol) and self.graph.symbols[size].input == list(self.graph.inputs).index(name) and self.graph.symbols[size].dim == dim
+                bound = (
+                    isinstance(size, sympy.Symbol)
+                    and self.graph.symbols[size].input == list(self.graph.inputs).index(name)
+                    and self.graph.symbols[size].dim == dim
+                )
                 if not bound:
                     tests.append(f"{name}.shape[{dim}] == {self.size_text(size)}")
         for node in used:
@@ -477,7 +544,9 @@ class Writer:
         try:
             sizes.text(guard)
         except sizes.Unprintable:
-            raise Unsupported(f"the model branches on its input sizes in a way that cannot be written down: {guard}") from None
+            raise Unsupported(
+                f"the model branches on its input sizes in a way that cannot be written down: {guard}"
+            ) from None
         return True
 
     def constants_text(self) -> str:
@@ -585,9 +654,9 @@ class _Differentiable(torch.autograd.Function):
     """Forward launches kernels; backward differentiates the same meaning, written in PyTorch's operators."""
 
     @staticmethod
-    def forward(ctx, launches, meaning, differentiable, sizes, *tensors):
+    def forward(ctx, launches, meaning, differentiable, changed, sizes, *tensors):
         ctx.meaning, ctx.differentiable, ctx.sizes = meaning, differentiable, sizes
-        ctx.save_for_backward(*tensors)
+        ctx.save_for_backward(*[t.clone() if i in changed else t for i, t in enumerate(tensors)])
         results = launches(sizes, *tensors)
         ctx.mark_non_differentiable(*[r for r, smooth in zip(results, differentiable) if not smooth])
         return results
@@ -595,7 +664,7 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):
         again = torch.is_grad_enabled()  # a second derivative will be asked for
-        needed = ctx.needs_input_grad[4:]
+        needed = ctx.needs_input_grad[5:]
         with torch.enable_grad():
             if again:
                 tensors = [t.view_as(t) for t in ctx.saved_tensors]
@@ -606,12 +675,13 @@ class _Differentiable(torch.autograd.Function):
         upstream = [g for g, smooth in zip(gradients, ctx.differentiable) if smooth]
         pairs = [(r, g) for r, g in zip(results, upstream) if r.requires_grad]
         found = iter(torch.autograd.grad([r for r, _ in pairs], wanted, [g for _, g in pairs], create_graph=again, allow_unused=True))
-        return (None, None, None, None, *[next(found) if need else None for need in needed])
+        return (None, None, None, None, None, *[next(found) if need else None for need in needed])
 
 
-def _run(launches, meaning, differentiable, sizes, *tensors):
+def _run(launches, meaning, differentiable, changed, sizes, *tensors):
+    """`changed` are the positions of tensors that will be overwritten: backward needs them as they were."""
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return _Differentiable.apply(launches, meaning, differentiable, sizes, *tensors)
+        return _Differentiable.apply(launches, meaning, differentiable, changed, sizes, *tensors)
     return launches(sizes, *tensors)
 
 

@@ -33,7 +33,10 @@ def explain_plan(plan: Plan, emitted: Emitted) -> str:
             f"           {kind(step, plan)}; {amount(fact.bytes)}B, {amount(fact.flops)}FLOP, predicted {ms:.3f} ms on an H200",
         ]
     floor = compulsory_bytes(plan) / READ_GBPS / 1e6
-    lines += ["", f"kernels predicted {total:.3f} ms, library calls not counted; inputs, parameters and outputs once: {floor:.3f} ms"]
+    lines += [
+        "",
+        f"kernels predicted {total:.3f} ms, library calls not counted; inputs, parameters and outputs once: {floor:.3f} ms",
+    ]
     for warning in warnings(plan):
         lines.append(f"warning: {warning}")
     return "\n".join(lines)
@@ -63,9 +66,9 @@ def compulsory_bytes(plan: Plan) -> int:
         if node.is_leaf and users[node.name] and node.shape is not None and node.dtype is not None:
             total += graph.hint(sizes.product(node.shape)) * node.dtype.itemsize
     for output in graph.outputs:
-        node = graph.index.get(getattr(output.value, "name", ""))
-        if node is not None and node.shape is not None and node.dtype is not None:
-            total += graph.hint(sizes.product(node.shape)) * node.dtype.itemsize
+        result = graph.index.get(getattr(output.value, "name", ""))
+        if result is not None and result.shape is not None and result.dtype is not None:
+            total += graph.hint(sizes.product(result.shape)) * result.dtype.itemsize
     return total
 
 
@@ -79,4 +82,6 @@ def warnings(plan: Plan) -> list[str]:
         if name not in reached:
             reached.add(name)
             stack += graph[name].inputs
-    return [f"output does not depend on input {i} ({name})" for i, name in enumerate(graph.inputs) if name not in reached]
+    return [
+        f"output does not depend on input {i} ({name})" for i, name in enumerate(graph.inputs) if name not in reached
+    ]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import sympy
 import torch
 from torch._ops import OpOverload
 
-Dim = int | sympy.Expr  # a size: a number, or an expression in the symbols of the inputs' sizes
+Dim: TypeAlias = Any  # a size: an int, or a sympy expression in the symbols of the inputs' sizes
 
 LEAVES = ("input", "parameter", "buffer", "constant")
 
@@ -133,7 +133,9 @@ class Graph:
             assert node.is_leaf or node.shape is None or node.dtype is not None, f"{node.name} has no type"
             seen.add(node.name)
         for output in self.outputs:
-            assert not isinstance(output.value, Ref) or output.value.name in seen, f"output {output.value} is not defined"
+            assert not isinstance(output.value, Ref) or output.value.name in seen, (
+                f"output {output.value} is not defined"
+            )
         return self
 
     def hint(self, size: Dim) -> int:

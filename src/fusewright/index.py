@@ -47,7 +47,9 @@ class Coordinate:
         terms = dict(self.terms)
         for axis, factor in other.terms.items():
             terms[axis] = sizes.tidy(terms.get(axis, 0) + factor)
-        total = Coordinate({a: f for a, f in terms.items() if not sizes.same(f, 0)}, sizes.tidy(self.offset + other.offset))
+        total = Coordinate(
+            {a: f for a, f in terms.items() if not sizes.same(f, 0)}, sizes.tidy(self.offset + other.offset)
+        )
         return total.rejoined()
 
     def rejoined(self) -> Coordinate:
@@ -58,7 +60,9 @@ class Coordinate:
             for whole, times in self.terms.items():
                 if whole.quotient and whole.inner == rest.inner:
                     if sizes.same(whole.by, rest.by) and sizes.same(times, sizes.tidy(factor * rest.by)):
-                        others = Coordinate({a: f for a, f in self.terms.items() if a not in (rest, whole)}, self.offset)
+                        others = Coordinate(
+                            {a: f for a, f in self.terms.items() if a not in (rest, whole)}, self.offset
+                        )
                         return others + rest.divided * factor
         return self
 
@@ -157,7 +161,9 @@ def linear(coordinates: tuple[Coordinate, ...], shape: tuple[Dim, ...]) -> Coord
     return total
 
 
-def reshape(coordinates: tuple[Coordinate, ...], shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> tuple[Coordinate, ...]:
+def reshape(
+    coordinates: tuple[Coordinate, ...], shape: tuple[Dim, ...], source: tuple[Dim, ...]
+) -> tuple[Coordinate, ...]:
     """Coordinates in a tensor of shape `source`, of the element at `coordinates` of its reshape to `shape`.
 
     Both shapes are cut into matching runs with equal products, so that untouched dimensions stay as they are.
@@ -182,7 +188,8 @@ def _runs(shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> list[tuple[list[in
     runs: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(shape) or j < len(source):
-        ours, theirs = [], []
+        ours: list[int] = []
+        theirs: list[int] = []
         left: Dim = 1
         right: Dim = 1
         while True:

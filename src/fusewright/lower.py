@@ -53,7 +53,13 @@ class Lowering:
         return name
 
     def pointwise(
-        self, label: str, expression: str, inputs: Sequence[str], dtype: torch.dtype, compute: torch.dtype | None = None, cost: int = 1
+        self,
+        label: str,
+        expression: str,
+        inputs: Sequence[str],
+        dtype: torch.dtype,
+        compute: torch.dtype | None = None,
+        cost: int = 1,
     ) -> str:
         """An expression of inputs that broadcast against each other."""
         shape = broadcast([self.prims[name].shape for name in inputs])
@@ -70,13 +76,23 @@ class Lowering:
     def expand(self, source: str, shape: Sequence[Dim]) -> str:
         return self.view("expand", Expand(), source, shape)
 
-    def reduce(self, label: str, accumulator: str, source: str, dims: Sequence[int], field: str = "result()", dtype: torch.dtype | None = None) -> str:
+    def reduce(
+        self,
+        label: str,
+        accumulator: str,
+        source: str,
+        dims: Sequence[int],
+        field: str = "result()",
+        dtype: torch.dtype | None = None,
+    ) -> str:
         """Dimensions stay, with size 1. Over dimensions that all have size 1 it is no reduction for most accumulators."""
         shape = [1 if d in dims else size for d, size in enumerate(self.prims[source].shape)]
         single = all(sizes.is_one(self.prims[source].shape[d]) for d in dims)
         if single and field == "result()" and accumulator in ("Sum", "Product", "Max", "Min", "LogSumExp"):
             return source  # of one element
-        return self.add(label, Reduce(accumulator, tuple(sorted(dims)), field), [source], shape, dtype or self.prims[source].dtype)
+        return self.add(
+            label, Reduce(accumulator, tuple(sorted(dims)), field), [source], shape, dtype or self.prims[source].dtype
+        )
 
     def count(self, source: str, dims: Sequence[int]) -> str:
         """How many elements a reduction over `dims` takes in, as a float value."""
@@ -139,12 +155,19 @@ def share_slices(prims: dict[str, Prim]) -> dict[str, Prim]:
         base, cuts = prims[masked[prim.name][0]], masked[prim.name][1]
         tests, names = [], []
         for cut in cuts:
-            position = Prim(f"{prim.name}_position{cut.op.dim}", Iota(cut.op.dim), (), base.shape, torch.int64, prim.origin)
+            position = Prim(
+                f"{prim.name}_position{cut.op.dim}", Iota(cut.op.dim), (), base.shape, torch.int64, prim.origin
+            )
             result[position.name] = position
             names.append(position.name)
             tests += box_tests("{%d}" % len(names), cut, result, names, prim)
         where = Prim(
-            f"{prim.name}_inside", Pointwise(f"({' && '.join(tests)} ? {{0}} : 0.0f)", base.dtype), (base.name, *names), base.shape, base.dtype, prim.origin
+            f"{prim.name}_inside",
+            Pointwise(f"({' && '.join(tests)} ? {{0}} : 0.0f)", base.dtype),
+            (base.name, *names),
+            base.shape,
+            base.dtype,
+            prim.origin,
         )
         result[where.name] = where
         result[prim.name] = Prim(prim.name, prim.op, (where.name,), prim.shape, prim.dtype, prim.origin)

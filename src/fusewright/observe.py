@@ -46,9 +46,8 @@ def observe(model: nn.Module, inputs: list[Any], *, derivatives: int = 0, seed: 
         leaves, structure = pytree.tree_flatten(result)
         outputs = {f"output {i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
         tensors = {name: leaf.detach().clone() for name, leaf in outputs.items()}
-        for name, b in model.named_buffers():
-            if name not in before or not _equal(before[name], b):
-                tensors[f"buffer {name}"] = b.detach().clone()
+        for name, b in model.named_buffers():  # unchanged ones too: rounding may hide a change, or make one
+            tensors[f"buffer {name}"] = b.detach().clone()
         found = _gradients(model, inputs, list(outputs.values()), derivatives) if derivatives else {}
         differentiable = any(t.requires_grad for t in outputs.values())
         return Observed({**tensors, **found}, str(structure), tuple(leaves), differentiable)
@@ -178,6 +177,7 @@ class Subjects:
     initial: Mapping[str, Tensor]
     low: torch.dtype
     rounding: Rounding
+    modes: Mapping[str, bool]  # each module's `training` as the original came
     twist: str = ""
 
     @property
@@ -194,7 +194,8 @@ class Subjects:
             values[variant.changed] = renewed(values[variant.changed], variant.seed)
         for model in (self.original, self.exact, self.new):
             write_state(model, values)
-            model.train(variant.training)
+            for name, module in model.named_modules():
+                module.training = variant.training and self.modes.get(name, True)
 
     def inputs(self, variant: Variant) -> list[Any]:
         return TWISTS[self.twist](self.source.inputs(variant, self.device))
@@ -284,7 +285,8 @@ def subjects(problem: Problem, candidate: Candidate, new: nn.Module) -> Subjects
     initial = {name: t.detach().cpu().clone() for name, t in named_state(original)}
     low = type_of(original, source.given)
     exact = widen_module(copy.deepcopy(original))
-    return Subjects(problem, candidate, source, original, exact, new, initial, low, rounding_of(low))
+    modes = {name: module.training for name, module in original.named_modules()}
+    return Subjects(problem, candidate, source, original, exact, new, initial, low, rounding_of(low), modes)
 
 
 def write_state(model: nn.Module, values: Mapping[str, Tensor]) -> None:
@@ -295,4 +297,4 @@ def write_state(model: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))
+    return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | (a.isnan() & b.isnan())).all())

@@ -17,7 +17,8 @@ import torch
 from torch._ops import OpOverload
 
 from .graph import Graph, Node, Ref
-from .prims import Size, literal
+from .prims import Size
+from .prims import literal as literal
 
 if TYPE_CHECKING:
     from .lower import Lowering
@@ -84,7 +85,9 @@ def pointwise(
                 placeholders.append(build.value[value.name])
             elif isinstance(value, sympy.Expr):  # a number computed from sizes
                 texts[argument] = "{%d}" % len(placeholders)
-                placeholders.append(build.add("size", Size(value), [], (), torch.float32 if compute.is_floating_point else torch.int64))
+                placeholders.append(
+                    build.add("size", Size(value), [], (), torch.float32 if compute.is_floating_point else torch.int64)
+                )
             elif isinstance(value, (bool, int, float)):
                 texts[argument] = literal(value, compute)
             else:
@@ -99,7 +102,11 @@ def pointwise(
 
 def in_double(expression: str) -> str:
     """The same expression in double precision: expf -> exp, 1.0f -> 1.0."""
-    expression = re.sub(r"\b(exp|exp2|log|log2|log10|log1p|expm1|sqrt|rsqrt|tanh|erf|sin|cos|tan|fabs|fmod|floor|ceil|rint|trunc|pow|copysign|atan|sinh|cosh|asin|acos|fma|fmax|fmin)f\(", r"\1(", expression)
+    expression = re.sub(
+        r"\b(exp|exp2|log|log2|log10|log1p|expm1|sqrt|rsqrt|tanh|erf|sin|cos|tan|fabs|fmod|floor|ceil|rint|trunc|pow|copysign|atan|sinh|cosh|asin|acos|fma|fmax|fmin)f\(",
+        r"\1(",
+        expression,
+    )
     return re.sub(r"(\d\.\d*(?:e[-+]?\d+)?|\de[-+]?\d+)f\b", r"\1", expression)
 
 
@@ -127,6 +134,7 @@ def compute_type(node: Node, graph: Graph) -> torch.dtype:
 
 # ---- arithmetic
 
+
 def _scaled(text: str, alpha: str) -> str:
     return text if alpha in ("1", "1.0f", "1.0", "true") else f"{alpha} * {text}"
 
@@ -147,23 +155,47 @@ pointwise("rsub", aten.rsub.Tensor, aten.rsub.Scalar, cuda=lambda a: f"{a.other}
 pointwise("mul", aten.mul.Tensor, aten.mul.Scalar, cuda=lambda a: f"{a.self} * {a.other}")
 pointwise("div", aten.div.Tensor, aten.div.Scalar, cuda=_divide, cost=4)
 pointwise("neg", aten.neg.default, cuda=lambda a: f"-{a.self}", monotone=-1, bounds=lambda x: (-x[1], -x[0]))
-pointwise("abs", aten.abs.default, cuda=lambda a: f"absolute({a.self})", bounds=lambda x: (0 if x[0] < 0 < x[1] else min(abs(x[0]), abs(x[1])), max(abs(x[0]), abs(x[1]))))
+pointwise(
+    "abs",
+    aten.abs.default,
+    cuda=lambda a: f"absolute({a.self})",
+    bounds=lambda x: (0 if x[0] < 0 < x[1] else min(abs(x[0]), abs(x[1])), max(abs(x[0]), abs(x[1]))),
+)
 pointwise("reciprocal", aten.reciprocal.default, cuda=lambda a: f"1.0f / {a.self}", cost=4)
 pointwise("square", aten.square.default, cuda=lambda a: f"{a.self} * {a.self}")
 
 
 def _power(a: Any) -> str:
-    known = {"0.5f": f"sqrtf({a.self})", "2.0f": f"{a.self} * {a.self}", "3.0f": f"{a.self} * {a.self} * {a.self}",
-             "1.0f": a.self, "(-1.0f)": f"1.0f / {a.self}", "(-0.5f)": f"1.0f / sqrtf({a.self})",
-             "4.0f": f"({a.self} * {a.self}) * ({a.self} * {a.self})", "2": f"{a.self} * {a.self}", "3": f"{a.self} * {a.self} * {a.self}"}
+    known = {
+        "0.5f": f"sqrtf({a.self})",
+        "2.0f": f"{a.self} * {a.self}",
+        "3.0f": f"{a.self} * {a.self} * {a.self}",
+        "1.0f": a.self,
+        "(-1.0f)": f"1.0f / {a.self}",
+        "(-0.5f)": f"1.0f / sqrtf({a.self})",
+        "4.0f": f"({a.self} * {a.self}) * ({a.self} * {a.self})",
+        "2": f"{a.self} * {a.self}",
+        "3": f"{a.self} * {a.self} * {a.self}",
+    }
     return known.get(a.exponent, f"powf({a.self}, {a.exponent})")
 
 
 pointwise("pow", aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar, cuda=_power, cost=8, floats=True)
 pointwise("fma", aten.addcmul.default, cuda=lambda a: f"{a.self} + {_scaled(f'{a.tensor1} * {a.tensor2}', a.value)}")
-pointwise("addcdiv", aten.addcdiv.default, cuda=lambda a: f"{a.self} + {_scaled(f'({a.tensor1} / {a.tensor2})', a.value)}", cost=4)
+pointwise(
+    "addcdiv",
+    aten.addcdiv.default,
+    cuda=lambda a: f"{a.self} + {_scaled(f'({a.tensor1} / {a.tensor2})', a.value)}",
+    cost=4,
+)
 pointwise("lerp", aten.lerp.Scalar, cuda=lambda a: f"{a.self} + {a.weight} * ({a.end} - {a.self})")
-pointwise("remainder", aten.remainder.Scalar, aten.remainder.Tensor, cuda=lambda a: f"remainder_of({a.self}, {a.other})", cost=8)
+pointwise(
+    "remainder",
+    aten.remainder.Scalar,
+    aten.remainder.Tensor,
+    cuda=lambda a: f"remainder_of({a.self}, {a.other})",
+    cost=8,
+)
 pointwise("fmod", aten.fmod.Scalar, aten.fmod.Tensor, cuda=lambda a: f"fmodf({a.self}, {a.other})", cost=8, floats=True)
 
 # ---- powers, exponentials, trigonometry
@@ -172,22 +204,39 @@ pointwise("sqrt", aten.sqrt.default, cuda=lambda a: f"sqrtf({a.self})", monotone
 pointwise("rsqrt", aten.rsqrt.default, cuda=lambda a: f"rsqrtf({a.self})", bounds=lambda x: (0, INF), cost=4)
 pointwise("exp", aten.exp.default, cuda=lambda a: f"expf({a.self})", monotone=1, bounds=lambda x: (0, INF), cost=6)
 pointwise("exp2", aten.exp2.default, cuda=lambda a: f"exp2f({a.self})", monotone=1, bounds=lambda x: (0, INF), cost=4)
-pointwise("expm1", aten.expm1.default, cuda=lambda a: f"expm1f({a.self})", monotone=1, bounds=lambda x: (-1, INF), cost=12)
+pointwise(
+    "expm1", aten.expm1.default, cuda=lambda a: f"expm1f({a.self})", monotone=1, bounds=lambda x: (-1, INF), cost=12
+)
 pointwise("log", aten.log.default, cuda=lambda a: f"logf({a.self})", monotone=1, cost=8)
 pointwise("log2", aten.log2.default, cuda=lambda a: f"log2f({a.self})", monotone=1, cost=8)
 pointwise("log10", aten.log10.default, cuda=lambda a: f"log10f({a.self})", monotone=1, cost=8)
 pointwise("log1p", aten.log1p.default, cuda=lambda a: f"log1pf({a.self})", monotone=1, cost=12)
 pointwise("sin", aten.sin.default, cuda=lambda a: f"sinf({a.self})", bounds=lambda x: (-1, 1), cost=12)
 pointwise("cos", aten.cos.default, cuda=lambda a: f"cosf({a.self})", bounds=lambda x: (-1, 1), cost=12)
-pointwise("atan", aten.atan.default, cuda=lambda a: f"atanf({a.self})", monotone=1, bounds=lambda x: (-1.5707964, 1.5707964), cost=12)
+pointwise(
+    "atan",
+    aten.atan.default,
+    cuda=lambda a: f"atanf({a.self})",
+    monotone=1,
+    bounds=lambda x: (-1.5707964, 1.5707964),
+    cost=12,
+)
 pointwise("erf", aten.erf.default, cuda=lambda a: f"erff({a.self})", monotone=1, bounds=lambda x: (-1, 1), cost=12)
 pointwise("floor", aten.floor.default, cuda=lambda a: f"floorf({a.self})", monotone=1)
 pointwise("ceil", aten.ceil.default, cuda=lambda a: f"ceilf({a.self})", monotone=1)
 pointwise("round", aten.round.default, cuda=lambda a: f"rintf({a.self})", monotone=1)
 pointwise("trunc", aten.trunc.default, cuda=lambda a: f"truncf({a.self})", monotone=1)
-pointwise("sign", aten.sign.default, aten.sgn.default, cuda=lambda a: f"sign_of({a.self})", monotone=1, bounds=lambda x: (-1, 1))
+pointwise(
+    "sign",
+    aten.sign.default,
+    aten.sgn.default,
+    cuda=lambda a: f"sign_of({a.self})",
+    monotone=1,
+    bounds=lambda x: (-1, 1),
+)
 
 # ---- activations
+
 
 def _clamp(x: str, low: str | None, high: str | None) -> str:
     """NaN stays NaN, as in PyTorch."""
@@ -213,28 +262,105 @@ def _softplus(a: Any) -> str:
     return f"({a.self} * {a.beta} > {a.threshold} ? {a.self} : log1pf(expf({a.self} * {a.beta})) / {a.beta})"
 
 
-pointwise("relu", aten.relu.default, cuda=lambda a: f"({a.self} < 0.0f ? 0.0f : {a.self})", monotone=1, bounds=lambda x: (max(x[0], 0), max(x[1], 0)))
-pointwise("relu6", aten.relu6.default, cuda=lambda a: _clamp(a.self, "0.0f", "6.0f"), monotone=1, bounds=lambda x: (0, 6))
-pointwise("leaky_relu", aten.leaky_relu.default, cuda=lambda a: f"({a.self} > 0.0f ? {a.self} : {a.negative_slope} * {a.self})")
-pointwise("prelu", aten.prelu.default, aten._prelu_kernel.default, cuda=lambda a: f"({a.self} > 0.0f ? {a.self} : {a.weight} * {a.self})")
+pointwise(
+    "relu",
+    aten.relu.default,
+    cuda=lambda a: f"({a.self} < 0.0f ? 0.0f : {a.self})",
+    monotone=1,
+    bounds=lambda x: (max(x[0], 0), max(x[1], 0)),
+)
+pointwise(
+    "relu6", aten.relu6.default, cuda=lambda a: _clamp(a.self, "0.0f", "6.0f"), monotone=1, bounds=lambda x: (0, 6)
+)
+pointwise(
+    "leaky_relu",
+    aten.leaky_relu.default,
+    cuda=lambda a: f"({a.self} > 0.0f ? {a.self} : {a.negative_slope} * {a.self})",
+)
+pointwise(
+    "prelu",
+    aten.prelu.default,
+    aten._prelu_kernel.default,
+    cuda=lambda a: f"({a.self} > 0.0f ? {a.self} : {a.weight} * {a.self})",
+)
 pointwise("elu", aten.elu.default, cuda=_elu, cost=12)
-pointwise("selu", aten.selu.default, cuda=lambda a: f"1.05070099f * ({a.self} > 0.0f ? {a.self} : 1.67326324f * expm1f({a.self}))", monotone=1, bounds=lambda x: (-1.7580994, INF), cost=12)
-pointwise("celu", aten.celu.default, cuda=lambda a: f"({a.self} > 0.0f ? {a.self} : {a.alpha} * expm1f({a.self} / {a.alpha}))", cost=16)
+pointwise(
+    "selu",
+    aten.selu.default,
+    cuda=lambda a: f"1.05070099f * ({a.self} > 0.0f ? {a.self} : 1.67326324f * expm1f({a.self}))",
+    monotone=1,
+    bounds=lambda x: (-1.7580994, INF),
+    cost=12,
+)
+pointwise(
+    "celu",
+    aten.celu.default,
+    cuda=lambda a: f"({a.self} > 0.0f ? {a.self} : {a.alpha} * expm1f({a.self} / {a.alpha}))",
+    cost=16,
+)
 pointwise("gelu", aten.gelu.default, cuda=_gelu, bounds=lambda x: (-0.17, max(x[1], 0)), cost=16)
-pointwise("silu", aten.silu.default, cuda=lambda a: f"{a.self} / (1.0f + expf(-{a.self}))", bounds=lambda x: (-0.2785, max(x[1], 0)), cost=12)
-pointwise("mish", aten.mish.default, cuda=lambda a: f"{a.self} * tanhf(({a.self} > 20.0f ? {a.self} : log1pf(expf({a.self}))))", bounds=lambda x: (-0.309, max(x[1], 0)), cost=24)
-pointwise("sigmoid", aten.sigmoid.default, cuda=lambda a: f"1.0f / (1.0f + expf(-{a.self}))", monotone=1, bounds=lambda x: (0, 1), cost=12)
-pointwise("log_sigmoid", aten.log_sigmoid.default, cuda=lambda a: f"fminf({a.self}, 0.0f) - log1pf(expf(-fabsf({a.self})))", monotone=1, bounds=lambda x: (-INF, 0), cost=16)
+pointwise(
+    "silu",
+    aten.silu.default,
+    cuda=lambda a: f"{a.self} / (1.0f + expf(-{a.self}))",
+    bounds=lambda x: (-0.2785, max(x[1], 0)),
+    cost=12,
+)
+pointwise(
+    "mish",
+    aten.mish.default,
+    cuda=lambda a: f"{a.self} * tanhf(({a.self} > 20.0f ? {a.self} : log1pf(expf({a.self}))))",
+    bounds=lambda x: (-0.309, max(x[1], 0)),
+    cost=24,
+)
+pointwise(
+    "sigmoid",
+    aten.sigmoid.default,
+    cuda=lambda a: f"1.0f / (1.0f + expf(-{a.self}))",
+    monotone=1,
+    bounds=lambda x: (0, 1),
+    cost=12,
+)
+pointwise(
+    "log_sigmoid",
+    aten.log_sigmoid.default,
+    cuda=lambda a: f"fminf({a.self}, 0.0f) - log1pf(expf(-fabsf({a.self})))",
+    monotone=1,
+    bounds=lambda x: (-INF, 0),
+    cost=16,
+)
 pointwise("tan", aten.tan.default, cuda=lambda a: f"tanf({a.self})", cost=24)
 pointwise("sinh", aten.sinh.default, cuda=lambda a: f"sinhf({a.self})", monotone=1, cost=24)
 pointwise("cosh", aten.cosh.default, cuda=lambda a: f"coshf({a.self})", bounds=lambda x: (1, INF), cost=24)
 pointwise("tanh", aten.tanh.default, cuda=lambda a: f"tanhf({a.self})", monotone=1, bounds=lambda x: (-1, 1), cost=16)
 pointwise("softplus", aten.softplus.default, cuda=_softplus, monotone=1, bounds=lambda x: (0, INF), cost=16)
 pointwise("hardtanh", aten.hardtanh.default, cuda=lambda a: _clamp(a.self, a.min_val, a.max_val), monotone=1)
-pointwise("hardsigmoid", aten.hardsigmoid.default, cuda=lambda a: f"{_clamp(f'({a.self} + 3.0f)', '0.0f', '6.0f')} * (1.0f / 6.0f)", monotone=1, bounds=lambda x: (0, 1))
-pointwise("hardswish", aten.hardswish.default, cuda=lambda a: f"{a.self} * fminf(fmaxf({a.self} + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f)", bounds=lambda x: (-0.375, max(x[1], 0)))
-pointwise("hardshrink", aten.hardshrink.default, cuda=lambda a: f"({a.self} >= -{a.lambd} && {a.self} <= {a.lambd} ? 0.0f : {a.self})")
-pointwise("softshrink", aten.softshrink.default, cuda=lambda a: f"({a.self} > {a.lambd} ? {a.self} - {a.lambd} : ({a.self} < -{a.lambd} ? {a.self} + {a.lambd} : {a.self} * 0.0f))", monotone=1)
+pointwise(
+    "hardsigmoid",
+    aten.hardsigmoid.default,
+    cuda=lambda a: f"{_clamp(f'({a.self} + 3.0f)', '0.0f', '6.0f')} * (1.0f / 6.0f)",
+    monotone=1,
+    bounds=lambda x: (0, 1),
+)
+pointwise(
+    "hardswish",
+    aten.hardswish.default,
+    cuda=lambda a: f"{a.self} * fminf(fmaxf({a.self} + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f)",
+    bounds=lambda x: (-0.375, max(x[1], 0)),
+)
+pointwise(
+    "hardshrink",
+    aten.hardshrink.default,
+    cuda=lambda a: f"({a.self} >= -{a.lambd} && {a.self} <= {a.lambd} ? 0.0f : {a.self})",
+)
+pointwise(
+    "softshrink",
+    aten.softshrink.default,
+    cuda=lambda a: (
+        f"({a.self} > {a.lambd} ? {a.self} - {a.lambd} : ({a.self} < -{a.lambd} ? {a.self} + {a.lambd} : {a.self} * 0.0f))"
+    ),
+    monotone=1,
+)
 pointwise("threshold", aten.threshold.default, cuda=lambda a: f"({a.self} <= {a.threshold} ? {a.value} : {a.self})")
 pointwise("clamp", aten.clamp.default, aten.clamp.Tensor, cuda=lambda a: _clamp(a.self, a.min, a.max))
 pointwise("clamp_min", aten.clamp_min.default, aten.clamp_min.Tensor, cuda=lambda a: _clamp(a.self, a.min, None))

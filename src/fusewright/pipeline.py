@@ -80,7 +80,9 @@ def report(problem: Problem, target: str, emitted: Emitted, made: Plan, verdict:
         "verified": verdict.passed,
         "target": target,
         "kernels": [
-            {"name": k.name, "replaces": list(k.replaces), "bytes": k.bytes, "flops": k.flops} for k in emitted.kernels if k.name in launched
+            {"name": k.name, "replaces": list(k.replaces), "bytes": k.bytes, "flops": k.flops}
+            for k in emitted.kernels
+            if k.name in launched
         ],
         "library_calls": list(verdict.library_calls),
         "rules": [str(rule) for rule in made.rules],

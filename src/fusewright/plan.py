@@ -240,9 +240,16 @@ class Planner:
             if self.home.get(access.leaf) is kernel:
                 own_row = all(
                     tuple_key((a,)) == tuple_key((b,)) or sizes.is_one(size)
-                    for a, b, size in zip(squeezed(access.at, self.prims[access.leaf].shape), squeezed(row, kernel.row_shape), [0] * 99, strict=False)
+                    for a, b, size in zip(
+                        squeezed(access.at, self.prims[access.leaf].shape),
+                        squeezed(row, kernel.row_shape),
+                        [0] * 99,
+                        strict=False,
+                    )
                 )
-                same_rank = len(squeezed(access.at, self.prims[access.leaf].shape)) == len(squeezed(row, kernel.row_shape))
+                same_rank = len(squeezed(access.at, self.prims[access.leaf].shape)) == len(
+                    squeezed(row, kernel.row_shape)
+                )
                 if kernel.members[access.leaf] == "full" or access.windows or not (own_row and same_rank):
                     return False
             elif self.depends_on(access.leaf, kernel):
@@ -264,7 +271,11 @@ class Planner:
             return True
         theirs: set[str] = set()
         for member in kernel.members:
-            theirs |= self.leaves(member, self.prims[member].shape) if not isinstance(self.prims[member].op, Reduce) else self.leaves(self.prims[member].inputs[0], kernel.space, False)
+            theirs |= (
+                self.leaves(member, self.prims[member].shape)
+                if not isinstance(self.prims[member].op, Reduce)
+                else self.leaves(self.prims[member].inputs[0], kernel.space, False)
+            )
         total = self.graph.hint(sizes.product(kernel.space))
         return any(self.graph.hint(sizes.product(self.prims[leaf].shape)) * 4 >= total for leaf in leaves & theirs)
 
@@ -274,11 +285,23 @@ class Planner:
 
     def place_reduce(self, prim: Prim) -> None:
         source = self.prims[prim.inputs[0]]
-        leaves = self.leaves(source.name, source.shape, inside=source.name not in self.home and not source.is_load and not isinstance(source.op, Reduce))
+        leaves = self.leaves(
+            source.name,
+            source.shape,
+            inside=source.name not in self.home and not source.is_load and not isinstance(source.op, Reduce),
+        )
         for kernel in self.kernels:
-            if kernel.reduced == prim.op.dims and same_shape(kernel.space, source.shape) and self.shares(leaves, kernel):
+            if (
+                kernel.reduced == prim.op.dims
+                and same_shape(kernel.space, source.shape)
+                and self.shares(leaves, kernel)
+            ):
                 at, row = self.coordinates(kernel)
-                if source.name in self.home and self.home[source.name] is kernel and kernel.members[source.name] == "full":
+                if (
+                    source.name in self.home
+                    and self.home[source.name] is kernel
+                    and kernel.members[source.name] == "full"
+                ):
                     continue
                 if self.legal_reduce(source, at, row, kernel):
                     self.assign(prim.name, kernel, "reduce")
@@ -289,7 +312,7 @@ class Planner:
 
     def legal_reduce(self, source: Prim, at: Coordinates, row: Coordinates, kernel: Kernel) -> bool:
         if source.is_load or isinstance(source.op, Reduce) or source.name in self.home:
-            return not (self.home.get(source.name) is kernel) and not self.depends_on(source.name, kernel)
+            return self.home.get(source.name) is not kernel and not self.depends_on(source.name, kernel)
         return self.legal(source.name, at, row, kernel)
 
     def row_kernel(self, prim: Prim) -> Kernel | None:
@@ -407,7 +430,7 @@ class Planner:
         made_by: dict[str, int] = {}
         for i, step in enumerate(steps):
             if isinstance(step, Kernel):
-                made_by.update({name: i for name in step.stores})
+                made_by.update(dict.fromkeys(step.stores, i))
             elif step.node.shape is not None:
                 made_by[self.lowered.value[step.node.name]] = i
         call_at = {step.node.name: i for i, step in enumerate(steps) if isinstance(step, Call)}
@@ -474,11 +497,17 @@ def name_kernels(made: Plan) -> None:
     taken: set[str] = set()
     prims = made.lowered.prims
     for kernel in made.kernels:
-        words = list(dict.fromkeys(word for word in map(lambda n: operator_word(n, made.graph), origins(kernel, prims, made.graph)) if word))
+        words = list(
+            dict.fromkeys(
+                word for word in map(lambda n: operator_word(n, made.graph), origins(kernel, prims, made.graph)) if word
+            )
+        )
         if len(words) > 5:
             words = [*words[:3], "to", words[-1]]
         only_parts = all(name != prims[name].origin for name in kernel.stores)
-        base = "_".join(words or ["copy"]) + ("_statistics" if kernel.is_reduce and only_parts and "norm" in "".join(words) else "")
+        base = "_".join(words or ["copy"]) + (
+            "_statistics" if kernel.is_reduce and only_parts and "norm" in "".join(words) else ""
+        )
         name, count = f"fused_{base}", 1
         while name in taken:
             count += 1
@@ -506,7 +535,10 @@ def operator_name(node: Node, graph: Graph) -> str:
     if node.target == "getitem":
         return operator_name(graph[node.args[0].name], graph)
     name = str(node.target).removeprefix("aten.").rsplit(".", 1)[0].strip("_")
-    return {"native_batch_norm_legit_functional": "batch_norm", "native_batch_norm_legit_no_training": "batch_norm"}.get(name, name)
+    return {
+        "native_batch_norm_legit_functional": "batch_norm",
+        "native_batch_norm_legit_no_training": "batch_norm",
+    }.get(name, name)
 
 
 def operator_word(node: Node, graph: Graph) -> str:

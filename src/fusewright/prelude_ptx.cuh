@@ -2,7 +2,7 @@
 // Host bodies take one more argument, which fills itself in: the line of the call, for messages.
 
 //: section cp_async
-// Starts copying N = 4, 8 or 16 bytes from global to shared memory; zeros instead if not valid (source is not read then).
+// Starts copying N = 4, 8 or 16 bytes from global to shared memory; zeros if not valid (the source is not read then).
 #ifdef CUDA_ON_CPU
 template <int N>
 inline void cp_async(void* destination, const void* source, bool valid = true, int line = __builtin_LINE()) {
@@ -19,7 +19,8 @@ __device__ __forceinline__ void cp_async(void* destination, const void* source, 
   if (N == 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(source), "r"(bytes) : "memory");
   else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(source), "n"(N), "r"(bytes) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(source), "n"(N), "r"(bytes)
+                 : "memory");
 #else
   for (int word = 0; word < N / 4; ++word)
     static_cast<unsigned*>(destination)[word] = valid ? static_cast<const unsigned*>(source)[word] : 0u;
@@ -84,7 +85,8 @@ inline void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[
 __device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
   asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
@@ -94,9 +96,9 @@ __device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4], 
 #endif
 
 //: section mma_bf16
-// d += a b: a is 16 x 16, b is 16 x 8, bf16, two elements to a register, the lower k in the lower half. With g = lane / 4
-// and t = lane % 4: a[0..3] = (g, 2 t), (g + 8, 2 t), (g, 2 t + 8), (g + 8, 2 t + 8); b[0..1] = (2 t, g), (2 t + 8, g);
-// d as in mma_tf32.
+// d += a b: a is 16 x 16, b is 16 x 8, bf16, two elements to a register, the lower k in the lower half.
+// With g = lane / 4 and t = lane % 4: a[0..3] = (g, 2 t), (g + 8, 2 t), (g, 2 t + 8), (g + 8, 2 t + 8);
+// b[0..1] = (2 t, g), (2 t + 8, g); d[0..3] = (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
 #ifdef CUDA_ON_CPU
 inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line = __builtin_LINE()) {
   cuda_on_cpu::mma_bf16(d, a, b, line);
@@ -105,7 +107,8 @@ inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[
 __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
@@ -124,7 +127,8 @@ inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2
 __device__ __forceinline__ void mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
@@ -134,8 +138,8 @@ __device__ __forceinline__ void mma_f16(float (&d)[4], const uint32_t (&a)[4], c
 #endif
 
 //: section ldmatrix_x4
-// Loads four 8 x 8 matrices of two-byte elements from shared memory. Lane 8 i + j gives the address of row j of matrix i
-// (16 bytes, aligned); r[i] receives elements (lane / 4, 2 (lane % 4)) and the one to its right, of matrix i.
+// Loads four 8 x 8 matrices of two-byte elements from shared memory. Lane 8 i + j gives the address of row j of
+// matrix i (16 bytes, aligned); r[i] receives element (lane / 4, 2 (lane % 4)) of matrix i and the one to its right.
 #ifdef CUDA_ON_CPU
 inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, int line = __builtin_LINE()) {
   cuda_on_cpu::ldmatrix_x4(r, row, false, line);

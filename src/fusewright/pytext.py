@@ -43,7 +43,10 @@ def argument_text(argument: Any, value: Callable[[str], str], device: str) -> st
         return f'float("{argument}")'
     if isinstance(argument, float) and argument != argument:
         return 'float("nan")'
-    if isinstance(argument, (torch.dtype, torch.layout, torch.memory_format, bool, int, float, str)) or argument is None:
+    if (
+        isinstance(argument, (torch.dtype, torch.layout, torch.memory_format, bool, int, float, str))
+        or argument is None
+    ):
         return repr(argument)
     raise Unsupported(f"an argument of type {type(argument).__name__} cannot be written down")
 

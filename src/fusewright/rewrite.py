@@ -29,6 +29,7 @@ class Law:
     apply: Callable[[Site], Ref | None]
     tags: frozenset[str]
     examples: tuple[Any, ...]
+    last: bool = False  # tried only when no other law applies any more: it hides structure that others look for
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,14 @@ class Applied:
 LAWS: list[Law] = []
 
 
-def law(name: str, *tags: str, examples: Sequence[Any] = ()) -> Callable[[Callable[[Site], Ref | None]], Callable[[Site], Ref | None]]:
+def law(
+    name: str, *tags: str, examples: Sequence[Any] = (), last: bool = False
+) -> Callable[[Callable[[Site], Ref | None]], Callable[[Site], Ref | None]]:
     """Registers a function from a site to the value that replaces the node there, or None. Its docstring states the identity."""
 
     def wrap(function: Callable[[Site], Ref | None]) -> Callable[[Site], Ref | None]:
         assert function.__doc__, f"law {name} must state its identity"
-        LAWS.append(Law(name, " ".join(function.__doc__.split()), function, frozenset(tags), tuple(examples)))
+        LAWS.append(Law(name, " ".join(function.__doc__.split()), function, frozenset(tags), tuple(examples), last))
         return function
 
     return wrap
@@ -89,7 +92,9 @@ class Site:
 
     # ---- building
 
-    def call(self, target: OpOverload, *args: Any, shape: Sequence[Dim], dtype: torch.dtype | None = None, **kwargs: Any) -> Ref:
+    def call(
+        self, target: OpOverload, *args: Any, shape: Sequence[Dim], dtype: torch.dtype | None = None, **kwargs: Any
+    ) -> Ref:
         label = str(target).removeprefix("aten.").split(".")[0].strip("_")
         name, count = f"{self.node.name}_{label}", 1
         taken = {n.name for n in self.made} | self.graph.index.keys()
@@ -103,7 +108,14 @@ class Site:
         return tuple(1 if d in dims else s for d, s in enumerate(self.shape(ref)) if keepdim or d not in dims)
 
     def sum(self, ref: Ref, dims: Sequence[int], keepdim: bool = False) -> Ref:
-        return self.call(aten.sum.dim_IntList, ref, list(dims), keepdim, shape=self.reduced_shape(ref, dims, keepdim), dtype=self[ref].dtype)
+        return self.call(
+            aten.sum.dim_IntList,
+            ref,
+            list(dims),
+            keepdim,
+            shape=self.reduced_shape(ref, dims, keepdim),
+            dtype=self[ref].dtype,
+        )
 
     def reshape(self, ref: Ref, shape: Sequence[Dim]) -> Ref:
         return self.call(aten.reshape.default, ref, list(shape), shape=shape, dtype=self[ref].dtype)
@@ -137,7 +149,9 @@ class Site:
         return self.call(aten.stack.default, list(refs), dim, shape=shape, dtype=self[refs[0]].dtype)
 
 
-def rewrite(graph: Graph, options: Options | None = None, laws: Sequence[Law] | None = None) -> tuple[Graph, tuple[Applied, ...]]:
+def rewrite(
+    graph: Graph, options: Options | None = None, laws: Sequence[Law] | None = None
+) -> tuple[Graph, tuple[Applied, ...]]:
     """The graph after every law that applies, and what was applied, in order. Deterministic; ends because every law removes work."""
     from . import rules  # noqa: F401  its decorators fill LAWS
 
@@ -150,7 +164,7 @@ def rewrite(graph: Graph, options: Options | None = None, laws: Sequence[Law] | 
     limit = 20 * len(graph.nodes) + 20  # far above what laws that remove work can need
     graph = without_dead(graph)
     for _ in range(limit):
-        step = first_application(graph, allowed)
+        step = first_application(graph, [c for c in allowed if not c.last]) or first_application(graph, allowed)
         if step is None:
             return graph, tuple(applied)
         graph, record = step
@@ -179,7 +193,11 @@ def replaced(graph: Graph, node: Node, made: Sequence[Node], value: Ref) -> Grap
     for old in graph.nodes:
         if old.name == node.name:
             nodes += made
-        nodes.append(replace(old, args=map_refs(old.args, change), kwargs=map_refs(old.kwargs, change)) if old.name != node.name else old)
+        nodes.append(
+            replace(old, args=map_refs(old.args, change), kwargs=map_refs(old.kwargs, change))
+            if old.name != node.name
+            else old
+        )
     outputs = tuple(Output(map_refs(o.value, change), o.kind, o.path) for o in graph.outputs)
     return without_dead(replace(graph, nodes=tuple(nodes), outputs=outputs)).check()
 

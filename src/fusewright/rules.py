@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._ops import OpOverload
 
-from . import sizes
-from .graph import Dim, Node, Ref
+from . import ops, sizes
+from .graph import Dim, Graph, Node, Ref
 from .rewrite import NONFINITE_KIND, REASSOCIATES, Site, aten, law
 from .structured import dims_of
 
@@ -85,7 +86,15 @@ def convolution_at(site: Site, node: Node) -> Convolution | None:
     else:
         padding = many(a["padding"])
     return Convolution(
-        a["input"], a["weight"], a["bias"], tuple(kernel), many(a["stride"]), padding, many(a["dilation"]), a["groups"], node.target in TRANSPOSED,
+        a["input"],
+        a["weight"],
+        a["bias"],
+        tuple(kernel),
+        many(a["stride"]),
+        padding,
+        many(a["dilation"]),
+        a["groups"],
+        node.target in TRANSPOSED,
         many(a.get("output_padding", 0)),
     )
 
@@ -97,7 +106,12 @@ def reduction_at(site: Site) -> tuple[Node, list[int], bool, bool] | None:
     if not is_mean and target not in (aten.sum.dim_IntList, aten.sum.default):
         return None
     source = site[site.bound["self"]]
-    if source.shape is None or source.dtype is None or not source.dtype.is_floating_point or site.bound.get("dtype") not in (None, source.dtype):
+    if (
+        source.shape is None
+        or source.dtype is None
+        or not source.dtype.is_floating_point
+        or site.bound.get("dtype") not in (None, source.dtype)
+    ):
         return None
     return source, dims_of(site.bound.get("dim"), len(source.shape)), bool(site.bound.get("keepdim", False)), is_mean
 
@@ -139,7 +153,9 @@ def _length(last: Dim, first: Dim) -> Dim:
 SMALL_PRODUCT = 1 << 22
 
 
-def matmul_of_sums(site: Site, by_tap: list[Ref], weight: Ref, batch: Dim, groups: int, in_group: int, out_group: int, count: int) -> Ref:
+def matmul_of_sums(
+    site: Site, by_tap: list[Ref], weight: Ref, batch: Dim, groups: int, in_group: int, out_group: int, count: int
+) -> Ref:
     """The products of sums and weights as one batched matrix product over the groups: (batch, groups, out_group)."""
     dtype = site[weight].dtype
     taps = count if len(by_tap) > 1 else 1
@@ -147,7 +163,9 @@ def matmul_of_sums(site: Site, by_tap: list[Ref], weight: Ref, batch: Dim, group
     sums = site.call(aten.permute.default, sums, [1, 0, 2], shape=[groups, batch, in_group * taps], dtype=dtype)
     if taps == 1:
         weight = site.sum(weight, [3], keepdim=True)
-    weight = site.call(aten.permute.default, weight, [0, 1, 3, 2], shape=[groups, in_group, taps, out_group], dtype=dtype)
+    weight = site.call(
+        aten.permute.default, weight, [0, 1, 3, 2], shape=[groups, in_group, taps, out_group], dtype=dtype
+    )
     weight = site.reshape(weight, [groups, in_group * taps, out_group])
     product_ = site.call(aten.bmm.default, sums, weight, shape=[groups, batch, out_group], dtype=dtype)
     return site.call(aten.permute.default, product_, [1, 0, 2], shape=[batch, groups, out_group], dtype=dtype)
@@ -190,7 +208,8 @@ def sum_of_convolution(site: Site) -> Ref | None:
     assert source.shape is not None
     shape_in, shape_out, rank = site.shape(conv.input), source.shape, conv.rank
     spans = [  # for each dimension, for each tap, where it touches the input
-        [touched(conv, dim, tap, shape_in[2 + dim], shape_out[2 + dim]) for tap in range(conv.kernel[dim])] for dim in range(rank)
+        [touched(conv, dim, tap, shape_in[2 + dim], shape_out[2 + dim]) for tap in range(conv.kernel[dim])]
+        for dim in range(rank)
     ]
     if torch.Size(conv.kernel).numel() > 64:
         return None
@@ -219,9 +238,17 @@ def sum_of_convolution(site: Site) -> Ref | None:
         weight = site.reshape(weight, [groups, in_group, out_group, count])
     else:
         weight = site.reshape(weight, [groups, out_group, in_group, count])
-        weight = site.call(aten.permute.default, weight, [0, 2, 1, 3], shape=[groups, in_group, out_group, count], dtype=site[weight].dtype)
+        weight = site.call(
+            aten.permute.default,
+            weight,
+            [0, 2, 1, 3],
+            shape=[groups, in_group, out_group, count],
+            dtype=site[weight].dtype,
+        )
     if by_matmul:
-        total = matmul_of_sums(site, by_tap if len(boxes) > 1 else by_tap[:1], weight, batch, groups, in_group, out_group, count)
+        total = matmul_of_sums(
+            site, by_tap if len(boxes) > 1 else by_tap[:1], weight, batch, groups, in_group, out_group, count
+        )
     elif len(boxes) == 1:
         sums = site.reshape(by_tap[0], [batch, groups, in_group, 1, 1])
     else:
@@ -238,6 +265,38 @@ def sum_of_convolution(site: Site) -> Ref | None:
 
 
 @law(
+    "bias of a convolution joins what follows", last=True,
+    examples=[
+        Example(_conv(nn.Conv2d, torch.relu, 3, 4, 3), ((2, 3, 6, 5),)),
+        Example(_conv(nn.ConvTranspose3d, torch.tanh, 3, 4, 3, stride=2), ((2, 3, 4, 5, 3),)),
+        Example(_conv(nn.Conv2d, torch.relu, 3, 4, 3, bias=False), ((2, 3, 6, 5),), applies=False),
+        Example(_conv(nn.Conv2d, lambda y: y, 3, 4, 3), ((2, 3, 6, 5),), applies=False),
+    ],
+)  # fmt: skip
+def bias_after_convolution(site: Site) -> Ref | None:
+    """conv(x, w, b) = conv(x, w) + b: the library adds a bias in a sweep of its own, a fused kernel while it reads the result."""
+    conv = convolution_at(site, site.node)
+    if conv is None or conv.bias is None or site.node.dtype is None:
+        return None
+    users = site.users[site.node.name]
+    if not users or not all(
+        user in site.graph.index and reads_elements(site.graph[user], site.graph) for user in users
+    ):
+        return None
+    arguments = {**site.node.bound(), "bias": None}
+    assert isinstance(site.node.target, OpOverload) and site.node.shape is not None
+    ordered = [arguments[a.name] for a in site.node.target._schema.arguments]
+    plain = site.call(site.node.target, *ordered, shape=site.node.shape)
+    return site.add(plain, site.reshape(conv.bias, [site.node.shape[1], *[1] * conv.rank]))
+
+
+def reads_elements(node: Node, graph: Graph) -> bool:
+    """The node becomes part of a kernel of ours that reads its operand element by element."""
+    record = ops.find(node, graph)
+    return record is not None and not record.view and record.name != "identity"
+
+
+@law(
     "sum of a linear map over its outputs", REASSOCIATES, NONFINITE_KIND,
     examples=[
         Example(lambda: Chain(nn.Linear(6, 5), lambda y: y.sum(dim=1)), ((4, 6),)),
@@ -251,7 +310,12 @@ def sum_of_linear(site: Site) -> Ref | None:
     if found is None:
         return None
     source, dims, keepdim, is_mean = found
-    if source.target is not aten.linear.default or not site.only_user(source) or source.shape is None or dims != [len(source.shape) - 1]:
+    if (
+        source.target is not aten.linear.default
+        or not site.only_user(source)
+        or source.shape is None
+        or dims != [len(source.shape) - 1]
+    ):
         return None
     a = source.bound()
     features = source.shape[-1]

@@ -22,7 +22,9 @@ def _without_docstrings(source: str) -> str:
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) or not body:
             continue
         first = body[0]
-        is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+        is_docstring = (
+            isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+        )
         if is_docstring and FORBIDDEN.search(first.value.value):
             start, end = first.lineno - 1, first.end_lineno or first.lineno
             alone = len(body) == 1 and not isinstance(node, ast.Module)

@@ -68,7 +68,15 @@ def to_copy(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     return cast(build, value_of(build, a["self"]), node.dtype)
 
 
-@lowers("identity", aten.clone.default, aten.alias.default, aten.detach.default, aten.contiguous.default, aten.lift_fresh_copy.default, aten.detach_.default)
+@lowers(
+    "identity",
+    aten.clone.default,
+    aten.alias.default,
+    aten.detach.default,
+    aten.contiguous.default,
+    aten.lift_fresh_copy.default,
+    aten.detach_.default,
+)
 def identity(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     return value_of(build, a["self"])
 
@@ -99,7 +107,16 @@ def masked_fill(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     return build.pointwise("", f"({{0}} ? {literal(a['value'], node.dtype)} : {{1}})", names, node.dtype)
 
 
-@lowers("full", aten.full.default, aten.full_like.default, aten.zeros.default, aten.ones.default, aten.zeros_like.default, aten.ones_like.default, aten.scalar_tensor.default)
+@lowers(
+    "full",
+    aten.full.default,
+    aten.full_like.default,
+    aten.zeros.default,
+    aten.ones.default,
+    aten.zeros_like.default,
+    aten.ones_like.default,
+    aten.scalar_tensor.default,
+)
 def full(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.dtype is not None and node.shape is not None
     name = str(node.target)
@@ -140,8 +157,19 @@ def stack(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 # ---- views
 
 
-@lowers("view", aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int,
-        aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default, view=True)
+@lowers(
+    "view",
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten.flatten.using_ints,
+    aten.unflatten.int,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.unsqueeze.default,
+    view=True,
+)
 def view(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.shape is not None
     return build.reshape(value_of(build, a.get("self", a.get("input"))), node.shape, "")
@@ -153,7 +181,15 @@ def expand(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     return build.view("", Expand(), value_of(build, a["self"]), node.shape)
 
 
-@lowers("permute", aten.permute.default, aten.transpose.int, aten.t.default, aten.movedim.int, aten.mT.default if hasattr(aten, "mT") else "mT", view=True)
+@lowers(
+    "permute",
+    aten.permute.default,
+    aten.transpose.int,
+    aten.t.default,
+    aten.movedim.int,
+    aten.mT.default if hasattr(aten, "mT") else "mT",
+    view=True,
+)
 def permute(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.shape is not None
     rank = len(node.shape)
@@ -270,7 +306,9 @@ def extreme_part(build: Lowering, node: Node, a: dict[str, Any], i: int, parent:
     return index_or_value(build, node, source, a["dim"], a["keepdim"], kind, i == 1)
 
 
-def index_or_value(build: Lowering, node: Node, source: str, dim: int, keepdim: bool, kind: str, wants_index: bool) -> str | None:
+def index_or_value(
+    build: Lowering, node: Node, source: str, dim: int, keepdim: bool, kind: str, wants_index: bool
+) -> str | None:
     rank = len(build[source].shape)
     dims = dims_of(dim, rank)
     if wants_index:
@@ -360,7 +398,9 @@ def softmax(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     return build.pointwise("", "expf({0} - {1}) / {2}", [source, largest, total], node.dtype, cost=12)
 
 
-def moments(build: Lowering, source: str, dims: Sequence[int], correction: float = 0, label: str = "") -> tuple[str, str]:
+def moments(
+    build: Lowering, source: str, dims: Sequence[int], correction: float = 0, label: str = ""
+) -> tuple[str, str]:
     """(mean, variance) by Welford; variance divides by n − correction."""
     mean_ = build.reduce(f"{label}mean", "Moments", source, dims, "mean")
     squares = build.reduce(f"{label}m2", "Moments", source, dims, "m2")
@@ -421,7 +461,16 @@ def vector_norm(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 # ---- norms: statistics, then one pointwise pass
 
 
-def normalise(build: Lowering, source: str, mean_: str, var: str, weight: str | None, bias: str | None, eps: float, dtype: torch.dtype) -> str:
+def normalise(
+    build: Lowering,
+    source: str,
+    mean_: str,
+    var: str,
+    weight: str | None,
+    bias: str | None,
+    eps: float,
+    dtype: torch.dtype,
+) -> str:
     rstd = build.pointwise("rstd", f"rsqrtf({{0}} + {literal(eps, torch.float32)})", [var], torch.float32, cost=4)
     expression, names = "({0} - {1}) * {2}", [source, mean_, rstd]
     for value, sign in ((weight, "*"), (bias, "+")):
@@ -475,7 +524,13 @@ def rms_norm(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     eps = a["eps"] if a["eps"] is not None else torch.finfo(node.dtype).eps
     square = build.pointwise("square", "{0} * {0}", [source], torch.float32)
     total = build.reduce("sum", "Sum", square, dims)
-    scale = build.pointwise("scale", f"rsqrtf({{0}} / {{1}} + {literal(eps, torch.float32)})", [total, build.count(source, dims)], torch.float32, cost=4)
+    scale = build.pointwise(
+        "scale",
+        f"rsqrtf({{0}} / {{1}} + {literal(eps, torch.float32)})",
+        [total, build.count(source, dims)],
+        torch.float32,
+        cost=4,
+    )
     weight = optional(build, a["weight"], inner)
     names = [source, scale] + ([weight] if weight else [])
     return build.pointwise("", " * ".join("{%d}" % i for i in range(len(names))), names, node.dtype, torch.float32)
@@ -520,7 +575,13 @@ def batch_norm_training_part(build: Lowering, node: Node, a: dict[str, Any], i: 
         if i == 3:
             return build.pointwise("", f"{keep} * {{0}} + {take} * {{1}}", [old, batch], node.dtype, torch.float32)
         count = build.count(source, dims)
-        return build.pointwise("", f"{keep} * {{0}} + {take} * {{1}} * ({{2}} / ({{2}} - 1.0f))", [old, batch, count], node.dtype, torch.float32)
+        return build.pointwise(
+            "",
+            f"{keep} * {{0}} + {take} * {{1}} * ({{2}} / ({{2}} - 1.0f))",
+            [old, batch, count],
+            node.dtype,
+            torch.float32,
+        )
     return None
 
 
@@ -565,7 +626,9 @@ def window_of(a: dict[str, Any], rank: int) -> tuple[tuple[int, ...], ...] | Non
     return found if all(isinstance(n, int) for part in found for n in part) else None
 
 
-def _reaches_outside(sizes_in: Sequence[Dim], sizes_out: Sequence[Dim], window: tuple[tuple[int, ...], ...], ceil_mode: bool) -> bool:
+def _reaches_outside(
+    sizes_in: Sequence[Dim], sizes_out: Sequence[Dim], window: tuple[tuple[int, ...], ...], ceil_mode: bool
+) -> bool:
     return ceil_mode or any(window[2])
 
 
@@ -577,7 +640,7 @@ def max_pool(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     if window is None or not build[source].dtype.is_floating_point or build[source].dtype is torch.float64:
         return None
     clipped = _reaches_outside(build[source].shape[-rank:], node.shape[-rank:], window, a["ceil_mode"])
-    return build.add("", Window("max", *window, clipped=clipped), [source], node.shape, node.dtype)
+    return build.add("", Window("max", window[0], window[1], window[2], window[3], clipped), [source], node.shape, node.dtype)
 
 
 @lowers("max_pool", aten.max_pool1d.default, aten.max_pool2d.default, aten.max_pool3d.default)
@@ -605,12 +668,26 @@ def avg_pool(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         return None
     if divisor is None:
         divisor = int(torch.Size(window[0]).numel())
-    total = build.add("sum", Window("sum", *window, clipped=padded), [source], node.shape, torch.float32)
-    return build.pointwise("", f"{{0}} * {literal(1.0 / divisor, torch.float32)}" if divisor & (divisor - 1) == 0 else f"{{0}} / {literal(divisor, torch.float32)}", [total], node.dtype, torch.float32)
+    total = build.add("sum", Window("sum", window[0], window[1], window[2], window[3], padded), [source], node.shape, torch.float32)
+    return build.pointwise(
+        "",
+        f"{{0}} * {literal(1.0 / divisor, torch.float32)}"
+        if divisor & (divisor - 1) == 0
+        else f"{{0}} / {literal(divisor, torch.float32)}",
+        [total],
+        node.dtype,
+        torch.float32,
+    )
 
 
-@lowers("adaptive_avg_pool", aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default,
-        aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
+@lowers(
+    "adaptive_avg_pool",
+    aten.adaptive_avg_pool1d.default,
+    aten.adaptive_avg_pool2d.default,
+    aten.adaptive_avg_pool3d.default,
+    aten._adaptive_avg_pool2d.default,
+    aten._adaptive_avg_pool3d.default,
+)
 def adaptive_avg_pool(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.shape is not None and node.dtype is not None
     source = value_of(build, a["self"])
@@ -628,8 +705,12 @@ def adaptive_avg_pool(build: Lowering, node: Node, a: dict[str, Any]) -> str | N
         return None
     kernel = tuple(s // o for s, o in extents)  # type: ignore[operator]
     zero, one = (0,) * rank, (1,) * rank
-    total = build.add("sum", Window("sum", kernel, kernel, zero, one, clipped=False), [source], node.shape, torch.float32)
-    return build.pointwise("", f"{{0}} / {literal(torch.Size(kernel).numel(), torch.float32)}", [total], node.dtype, torch.float32)
+    total = build.add(
+        "sum", Window("sum", kernel, kernel, zero, one, clipped=False), [source], node.shape, torch.float32
+    )
+    return build.pointwise(
+        "", f"{{0}} / {literal(torch.Size(kernel).numel(), torch.float32)}", [total], node.dtype, torch.float32
+    )
 
 
 __all__ = ["Size", "compute_type"]

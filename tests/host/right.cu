@@ -48,7 +48,8 @@ __device__ __forceinline__ float warp_sum(float v) {
 }
 
 template <typename T, int THREADS>
-__global__ void __launch_bounds__(THREADS, 2) row_sum_kernel(const T* __restrict__ x, float* __restrict__ y, int columns) {
+__global__ void __launch_bounds__(THREADS, 1)
+row_sum_kernel(const T* __restrict__ x, float* __restrict__ y, int columns) {
   constexpr int WARPS = THREADS / 32;
   __shared__ float partial[WARPS], total;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -64,8 +65,8 @@ __global__ void __launch_bounds__(THREADS, 2) row_sum_kernel(const T* __restrict
   __syncthreads();
   if (threadIdx.x == THREADS - 1) y[blockIdx.x] = total;
 }
-extern "C" const char* row_sum(const float* x, const void* x_half, float* y, long long rows, long long columns, long long threads,
-                               void* stream) {
+extern "C" const char* row_sum(const float* x, const void* x_half, float* y, long long rows, long long columns,
+                               long long threads, void* stream) {
   // launches over several lines, with commas in template arguments; <<<comments>>> are not launches
   if (threads == 128)
     row_sum_kernel<float, 128><<<(unsigned)rows, 128, 0, (cudaStream_t)stream>>>(x, y, (int)columns);
@@ -141,7 +142,8 @@ __global__ void total_kernel(const float* x, float* partial, unsigned* arrived, 
   sum = warp_sum(sum);
   if (threadIdx.x == 0) *y = sum;
 }
-extern "C" const char* total(const float* x, float* partial, unsigned* arrived, float* y, long long n, long long blocks, void*) {
+extern "C" const char* total(const float* x, float* partial, unsigned* arrived, float* y, long long n, long long blocks,
+                             void*) {
   total_kernel<<<(unsigned)blocks, 32>>>(x, partial, arrived, y, n);
   return launch_error();
 }
@@ -217,7 +219,9 @@ extern "C" const char* to_small(const float* x, void* h, void* b, long long n, v
   return launch_error();
 }
 extern "C" const char* from_small(const void* h, const void* b, float* x, float* y, long long n, void*) {
-  from_small_kernel<<<(unsigned)((n + 255) / 256), 256>>>(static_cast<const __half*>(h), static_cast<const __nv_bfloat16*>(b), x, y, n);
+  const __half* halves = static_cast<const __half*>(h);
+  const __nv_bfloat16* bfloats = static_cast<const __nv_bfloat16*>(b);
+  from_small_kernel<<<(unsigned)((n + 255) / 256), 256>>>(halves, bfloats, x, y, n);
   return launch_error();
 }
 
@@ -225,8 +229,9 @@ extern "C" const char* from_small(const void* h, const void* b, float* x, float*
 
 __global__ void functions_kernel(const float* x, float* out) {
   const float v = x[threadIdx.x];
-  float results[] = {rsqrtf(v), __expf(v), __logf(v), exp2f(v), __frcp_rn(v), __fdividef(1.0f, v), tanhf(v), normcdff(v),
-                     fmaxf(CUDART_NAN_F, v), fminf(v, INFINITY), max(CUDART_NAN_F, v), __saturatef(v), log1pf(v), __powf(v, 1.5f),
+  float results[] = {rsqrtf(v), __expf(v), __logf(v), exp2f(v), __frcp_rn(v), __fdividef(1.0f, v), tanhf(v),
+                     normcdff(v), fmaxf(CUDART_NAN_F, v), fminf(v, INFINITY), max(CUDART_NAN_F, v), __saturatef(v),
+                     log1pf(v), __powf(v, 1.5f),
                      (float)rsqrt((double)v), fmaf(v, v, 1.0f), __int_as_float(__float_as_int(v)), CUDART_INF_F,
                      (float)min(3ll, 5ll), (float)max(3, 7u), (float)__popc(255u), (float)__clz(1), (float)__ffs(8),
                      (float)__float2int_rn(2.5f), (float)(__umulhi(1u << 31, 6u))};

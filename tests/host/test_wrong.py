@@ -29,8 +29,8 @@ def call(library: HostLibrary, kernel: str) -> torch.Tensor:
 # ---- found by the runtime
 
 MESSAGES = {
-    "shared_overflow": r"block \(0,0,0\): write 0 bytes past the end of a \(256 bytes",
-    "dynamic_overflow": r"write 0 bytes past the end of dynamic shared memory \(256 bytes",
+    "shared_overflow": r"block \(0,0,0\): a write 0 bytes past the end of a \(256 bytes declared at line \d+\)",
+    "dynamic_overflow": r"a write 0 bytes past the end of dynamic shared memory \(256 bytes",
     "wild_pointer": r"thread \(33,0,0\): invalid memory access near 0x40 at line \d+",
     "misaligned": r"not aligned as its type asks at line LINE",
     "stack_overflow": r"stack overflow: its local variables take more than 128 KiB",
@@ -38,7 +38,7 @@ MESSAGES = {
     "divergent": r"(after \d+ of 128 threads|ends while another thread waits in __syncthreads)",
     "two_barriers": r"divergent barriers: .* line LINE\b",
     "early_return": r"(ends while another thread waits in __syncthreads|after \d+ of 128 threads)",
-    "half_a_warp": r"deadlock: 16 threads wait in __shfl_xor_sync at line LINE \(.*waits for lanes 0xffff0000",
+    "half_a_warp": r"deadlock: 16 threads wait in __shfl_xor_sync at line LINE .* 0xffff0000: thread 16 has exited",
     "not_in_mask": r"__shfl_xor_sync at line LINE: lane \d+ is not in its own mask 0x0000ffff",
     "reads_outside_mask": r"__shfl_down_sync at line \d+ reads from lane \d+, which is not in mask 0x0000ffff",
     "different_masks": r"deadlock: 32 threads wait in __shfl_sync .* thread 16 waits elsewhere",

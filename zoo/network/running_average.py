@@ -16,7 +16,7 @@ class Model(nn.Module):
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x):
-        self.mean.mul_(1 - self.momentum).add_(self.momentum * x.mean(0))
+        self.mean.mul_(1 - self.momentum).add_(self.momentum * x.detach().mean(0))
         self.calls += 1
         return torch.sigmoid(x - self.mean)
 

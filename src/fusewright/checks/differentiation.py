@@ -60,13 +60,13 @@ def _derivatives(trial: Trial, variants: list[Variant]) -> Outcome:
 def autograd_modes(trial: Trial) -> Outcome:
     """Under no_grad, in inference mode, with gradients, and with frozen parameters: the same values."""
     subjects, variant = trial.subjects, replace(_usual(trial), parameters="random", training=False)
-    subjects.set_state(variant)
     results = {}
     for name, context in {
         "no_grad": torch.no_grad(),
         "enable_grad": torch.enable_grad(),
         "inference_mode": torch.inference_mode(),
     }.items():
+        subjects.set_state(variant)
         inputs = subjects.inputs(variant)
         try:
             with _seeded(variant.seed):

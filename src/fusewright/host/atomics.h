@@ -1,5 +1,5 @@
-// Atomics and fences. CUDA's atomics are relaxed and ordered by fences; the thread sanitizer does not understand fences,
-// so under it every atomic orders memory: patterns such as "the last block adds the partial sums" raise no false alarm.
+// Atomics and fences. CUDA's atomics are relaxed and ordered by fences. The thread sanitizer does not understand
+// fences: under it every atomic orders memory, so that "the last block adds the partial sums" raises no false alarm.
 #pragma once
 
 #include "block.h"

@@ -21,8 +21,8 @@ CUDA_ON_CPU_TLS Thread* self = nullptr;
 CUDA_ON_CPU_RUNTIME void fail(const char* format, ...) {
   Block& b = *block;
   Thread& t = *self;
-  int used = snprintf(b.message, sizeof b.message, "kernel %s, block (%u,%u,%u), thread (%u,%u,%u): ", b.kernel, b.index.x,
-                      b.index.y, b.index.z, t.index.x, t.index.y, t.index.z);
+  int used = snprintf(b.message, sizeof b.message, "kernel %.300s, block (%u,%u,%u), thread (%u,%u,%u): ", b.kernel,
+                      b.index.x, b.index.y, b.index.z, t.index.x, t.index.y, t.index.z);
   va_list values;
   va_start(values, format);
   vsnprintf(b.message + used, sizeof b.message - used, format, values);
@@ -46,19 +46,19 @@ CUDA_ON_CPU_RUNTIME void fail(const char* format, ...) {
   char text[512];
   int used = snprintf(text, sizeof text, "deadlock:");
   if (at_barrier)
-    used += snprintf(text + used, sizeof text - used, " %d threads wait in %s at line %d (first: thread %d);", at_barrier,
-                     b.barrier_name, b.barrier_line, first_at_barrier);
+    used += snprintf(text + used, sizeof text - used, " %d threads wait in %s at line %d (first: thread %d);",
+                     at_barrier, b.barrier_name, b.barrier_line, first_at_barrier);
   if (in_warp) {
     const Thread& t = b.threads[first_in_warp];
     uint32_t missing = 0;
     for (Meeting* m = b.meetings[t.warp]; m; m = m->next)
-      if (m->arrived >> t.lane & 1) missing = m->mask & ~m->arrived;
+      if (m->arrived >> t.lane & 1) missing = m->mask & existing_lanes(b, t.warp) & ~m->arrived;
     const Thread& absent = b.threads[t.warp * 32 + __builtin_ctz(missing)];
     bool has_exited = b.state[absent.number] == kExited;
+    const char* absence = has_exited ? "has exited" : "waits elsewhere";
     used += snprintf(text + used, sizeof text - used,
-                     " %d threads wait in %s at line %d (first: thread %d, which waits for lanes 0x%08x: thread %d %s);",
-                     in_warp, t.waits_in, t.waits_at, first_in_warp, missing, absent.number,
-                     has_exited ? "has exited" : "waits elsewhere");
+                     " %d threads wait in %s at line %d (first: thread %d, for lanes 0x%08x: thread %d %s);", in_warp,
+                     t.waits_in, t.waits_at, first_in_warp, missing, absent.number, absence);
   }
   fail("%s %d of %d threads have exited", text, exited, b.thread_count);
 }
@@ -191,15 +191,15 @@ CUDA_ON_CPU_RUNTIME int meet_block(const char* name, int line, bool vote) {
   Block& b = *block;
   Thread& me = *self;
   unsigned parity = b.barrier_count & 1;
-  if (b.live != b.thread_count)
-    fail("%s at line %d after %d of %d threads of the block have exited", name, line, b.thread_count - b.live, b.thread_count);
+  int exited = b.thread_count - b.live;
+  if (exited) fail("%s at line %d after %d of %d threads of the block have exited", name, line, exited, b.thread_count);
   if (b.barrier_arrived == 0) {
     b.barrier_name = name;
     b.barrier_line = line;
     b.barrier_votes[parity] = 0;
   } else if (b.barrier_line != line) {
-    fail("divergent barriers: this thread is in %s at line %d, another one in %s at line %d", name, line, b.barrier_name,
-         b.barrier_line);
+    fail("divergent barriers: this thread is in %s at line %d, another one in %s at line %d", name, line,
+         b.barrier_name, b.barrier_line);
   }
   b.barrier_votes[parity] += vote;
   announce(&b.barrier_done[parity]);

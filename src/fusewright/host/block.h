@@ -104,8 +104,8 @@ struct Block {
   int free_count;
 };
 
-// Both live in the runtime library, once for all kernel libraries of a process, whose thread-local storage must not grow
-// with every library that is loaded (what can be reached this fast is a few hundred bytes in all).
+// Both live in the runtime library, once for all kernel libraries of a process: thread-local storage that can be
+// reached this fast is a few hundred bytes in all, and must not be used up by loading libraries.
 #define CUDA_ON_CPU_TLS __thread __attribute__((tls_model("initial-exec"), visibility("default")))
 extern CUDA_ON_CPU_TLS Block* block;  // fibers never move to another OS thread
 extern CUDA_ON_CPU_TLS Thread* self;

@@ -21,6 +21,8 @@ from fusewright.host.transform import transform
 
 SANITIZERS = ("address", "undefined", "thread")
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
 _HERE = Path(__file__).parent
 # Hidden: libraries loaded side by side share only the runtime. No contraction to fma: the same results on every
 # CPU. Lines (-g1) for messages. Kernels are compiled with -O1: -O2 runs them no faster and compiles half as long again.
@@ -53,7 +55,7 @@ def compile_host(cuda_source: str, *, sanitize: str = "", include_text: str = ""
             _build(library, flags, {SOURCE_NAME: text}, linked, cuda_source)
         return library
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in _NO_ROOM:
             raise _disk_is_full(folder) from error
         raise
 
@@ -140,20 +142,20 @@ def _version(compiler: str) -> str:
 
 
 def _cache_folder(cache: Path | None) -> Path:
-    wanted = cache or Path(os.environ.get("FUSEWRIGHT_CACHE") or Path.home() / ".cache" / "fusewright")
-    folder = wanted.absolute() / "host"
     try:
+        wanted = cache or Path(os.environ.get("FUSEWRIGHT_CACHE") or Path.home() / ".cache" / "fusewright")
+        folder = wanted.absolute() / "host"
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return folder
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
             raise _disk_is_full(folder) from error
-        why = f"{folder} cannot be written ({error.strerror}); kernels are built anew in every process"
-        warnings.warn(why, stacklevel=3)
-        return _temporary_folder()
+        warnings.warn(f"no cache for compiled kernels ({error}): they are built anew in every process", stacklevel=3)
+        return Path(_temporary_folder().name)
 
 
 @remember
-def _temporary_folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="fusewright-"))
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """Removed when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="fusewright-")

@@ -24,8 +24,8 @@
 #define CUDART_PI 3.1415926535897931e+0
 #define CUDART_SQRT_HALF 7.0710678118654757e-1
 
-// ---- min and max: for the pairs of types CUDA has them for, so that what nvcc finds ambiguous (int and long long) does
-// not compile here either. Of floats they are fminf and fmaxf, which ignore a NaN (std::max does not).
+// ---- min and max: for the pairs of types CUDA has them for, so that what nvcc finds ambiguous (int and long long)
+// does not compile here either. Of floats they are fminf and fmaxf, which ignore a NaN (std::max does not).
 
 #define CUDA_ON_CPU_MIN_MAX(A, B, Result)                                                          \
   constexpr Result min(A a, B b) { return (Result)b < (Result)a ? (Result)b : (Result)a; }         \

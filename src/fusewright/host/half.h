@@ -32,7 +32,7 @@ inline uint16_t bfloat16_bits(float x) {
 }
 inline float bfloat16_value(uint16_t bits) { return same_bits<float>((uint32_t)bits << 16); }
 
-// A double that is rounded to float first must not be rounded twice: the float keeps, in its last bit, that it was inexact.
+// For a double that goes through float and must not be rounded twice: the last bit keeps that it was inexact.
 inline float round_to_odd(double x) {
   float nearest = (float)x;
   if ((double)nearest == x || x != x || nearest - nearest != 0) return nearest;

@@ -21,9 +21,9 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __builtin_align__(bytes) __attribute__((aligned(bytes)))
 // Not here: __noinline__ (libstdc++ writes __attribute__((__noinline__))), __launch_bounds__, __shared__, <<<>>>.
-// compile.py rewrites those in the text.
+// transform.py rewrites those in the text.
 
-// name1 .. name4, aligned as CUDA aligns them: 2 and 4 elements to their whole size (at most 16), 1 and 3 to one element.
+// name1 .. name4, aligned as CUDA aligns them: 2 and 4 elements to their size (at most 16), 1 and 3 to one element.
 #define CUDA_ON_CPU_VECTORS(name, element)                                                                     \
   struct name##1 { element x; };                                                                               \
   struct alignas(2 * sizeof(element)) name##2 { element x, y; };                                               \

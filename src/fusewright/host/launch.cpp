@@ -69,7 +69,7 @@ CUDA_ON_CPU_RUNTIME const char* last_error_message() { return last_error().messa
 
 CUDA_ON_CPU_RUNTIME static void refuse(const char* kernel, const char* reason) {
   last_error().code = cudaErrorInvalidConfiguration;
-  snprintf(last_error().message, sizeof last_error().message, "kernel %s: invalid launch: %s", kernel, reason);
+  snprintf(last_error().message, sizeof last_error().message, "kernel %.300s: invalid launch: %s", kernel, reason);
 }
 
 // What the driver would refuse; nullptr if nothing.
@@ -79,7 +79,8 @@ CUDA_ON_CPU_RUNTIME static const char* reason_to_refuse(const Geometry& g, size_
   if (threads == 0) return "a block of no threads";
   if (threads > kMaxThreads || g.block.z > 64) return "a block of more than 1024 threads (or 64 in z)";
   if (!g.grid.x || !g.grid.y || !g.grid.z) return "a grid of no blocks";
-  if (g.grid.x > INT_MAX || g.grid.y > 65535 || g.grid.z > 65535) return "a grid larger than (2147483647, 65535, 65535)";
+  bool large = g.grid.x > INT_MAX || g.grid.y > 65535 || g.grid.z > 65535;
+  if (large) return "a grid larger than (2147483647, 65535, 65535)";
   if (g.shared > kMaxShared) return "more than 227 KiB of dynamic shared memory";
   if (g.shared > granted) return "more dynamic shared memory than 48 KiB or what cudaFuncSetAttribute allowed";
   return nullptr;
@@ -119,6 +120,7 @@ CUDA_ON_CPU_RUNTIME static void begin_launch(Block& b, const Launch& launch) {
     t.number = i;
     t.lane = i % 32;
     t.warp = i / 32;
+    t.copy_count = t.copy_group = 0;
 #if defined(__SANITIZE_THREAD__)
     if (!t.fiber.tsan_fiber) t.fiber.tsan_fiber = __tsan_create_fiber(0);
 #endif
@@ -187,8 +189,8 @@ CUDA_ON_CPU_RUNTIME static void run(Launch& launch) {
   for (std::thread& other : others) other.join();
 }
 
-CUDA_ON_CPU_RUNTIME void launch_kernel(const char* name, const Geometry& geometry, const void* kernel, void (*body)(void*),
-                                       void* arguments) {
+CUDA_ON_CPU_RUNTIME void launch_kernel(const char* name, const Geometry& geometry, const void* kernel,
+                                       void (*body)(void*), void* arguments) {
   std::unique_lock<std::mutex> lock(launching, std::defer_lock);
   if (!block) lock.lock();
   auto grant = grants.find(kernel);

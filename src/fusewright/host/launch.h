@@ -24,10 +24,11 @@ CUDA_ON_CPU_API void launch_kernel(const char* name, const Geometry& geometry, c
 template <class T>
 inline T implicitly(T value) { return value; }  // converted as in a call, and no more freely
 
-// compile.py turns `k<float, 4><<<grid, block>>>(x, y)` into launch("k<float, 4>", Geometry(grid, block), k<float, 4>, x, y).
+// transform.py turns `k<4><<<grid, block>>>(x, y)` into launch("k<4>", Geometry(grid, block), k<4>, x, y).
 template <class... Parameters, class... Arguments>
-inline void launch(const char* name, const Geometry& geometry, void (*kernel)(Parameters...), Arguments&&... arguments) {
-  static_assert(sizeof...(Parameters) == sizeof...(Arguments), "the launch passes as many arguments as the kernel takes");
+inline void launch(const char* name, const Geometry& geometry, void (*kernel)(Parameters...),
+                   Arguments&&... arguments) {
+  static_assert(sizeof...(Parameters) == sizeof...(Arguments), "a launch passes as many arguments as the kernel takes");
   struct Call {
     void (*kernel)(Parameters...);
     std::tuple<std::decay_t<Parameters>...> arguments;
@@ -42,7 +43,8 @@ inline void launch(const char* name, const Geometry& geometry, void (*kernel)(Pa
 
 // __launch_bounds__(threads) of the kernel; the driver refuses larger blocks.
 CUDA_ON_CPU_RUNTIME inline void check_launch_bounds(int threads) {
-  if (block->thread_count > threads) fail("__launch_bounds__(%d), but launched with %d threads", threads, block->thread_count);
+  int launched = block->thread_count;
+  if (launched > threads) fail("__launch_bounds__(%d), but launched with %d threads", threads, launched);
 }
 
 }  // namespace cuda_on_cpu

@@ -14,7 +14,8 @@ CUDA_ON_CPU_RUNTIME static void fill_words(char* begin, size_t bytes, uint32_t w
 
 CUDA_ON_CPU_RUNTIME static SharedArray& add_shared_array(Block& b, const SharedName* name, size_t bytes) {
   if (b.shared_array_count == kMaxSharedArrays) fail("more than %d shared arrays", kMaxSharedArrays);
-  if (b.arena_used + bytes + kGapBytes > kArenaBytes) fail("shared array %s at line %d does not fit", name->text, name->line);
+  bool fits = b.arena_used + bytes + kGapBytes + kSharedAlignment <= kArenaBytes;
+  if (!fits) fail("shared array %s at line %d does not fit", name->text, name->line);
   SharedArray& array = b.shared_arrays[b.shared_array_count++];
   array = {name, b.arena_used, bytes};
   b.arena_used = (b.arena_used + bytes + kGapBytes + kSharedAlignment - 1) / kSharedAlignment * kSharedAlignment;
@@ -46,10 +47,12 @@ CUDA_ON_CPU_RUNTIME void end_shared_memory(Block& b) {
     size_t end = k + 1 < b.shared_array_count ? b.shared_arrays[k + 1].offset : b.arena_used;
     for (size_t i = array.offset + array.bytes; i < end; ++i) {
       if (b.arena[i] == (char)(kGapWord >> 8 * (i % 4))) continue;
+      char declared[32] = "";
+      if (array.name->line) snprintf(declared, sizeof declared, " declared at line %d", array.name->line);
       b.failed = true;
-      snprintf(b.message, sizeof b.message, "kernel %s, block (%u,%u,%u): write %zu bytes past the end of %s (%zu bytes%s)",
-               b.kernel, b.index.x, b.index.y, b.index.z, i - array.offset - array.bytes, array.name->text, array.bytes,
-               array.name->line ? ", __shared__" : "");
+      snprintf(b.message, sizeof b.message,
+               "kernel %.300s, block (%u,%u,%u): a write %zu bytes past the end of %s (%zu bytes%s)", b.kernel,
+               b.index.x, b.index.y, b.index.z, i - array.offset - array.bytes, array.name->text, array.bytes, declared);
       break;
     }
   }

@@ -14,7 +14,7 @@ void begin_shared_memory(Block& b);
 void end_shared_memory(Block& b);
 CUDA_ON_CPU_API void* static_shared(const SharedName* name, size_t bytes);
 
-// compile.py turns `__shared__ float tile[4][5];` into a reference to one of these.
+// transform.py turns `__shared__ float tile[4][5];` into a reference to one of these.
 template <class T>
 inline T& shared_variable(const SharedName* name) {
   static_assert(alignof(T) <= kSharedAlignment, "alignment of shared memory");

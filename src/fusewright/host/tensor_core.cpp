@@ -117,11 +117,11 @@ CUDA_ON_CPU_RUNTIME static float round_toward_zero(double x) {
 }
 
 // c += a b as a Hopper tensor core computes each element: the products are exact; they and c are aligned to the
-// largest exponent among them (that of a product being the sum of its factors' exponents) and cut off, toward zero, two
-// bits below the last bit of a float of that exponent; the sum of what is left is exact, and becomes a float by rounding
-// toward zero. (Ampere keeps one bit instead of two and takes half as many products at a time.) The last bits can differ
-// from the hardware's, the kind of error does not: it grows with K in one direction, so a test sees that a long chain
-// of these is less exact than a chain of fp32 additions.
+// largest exponent among them (that of a product being the sum of its factors' exponents) and cut off, toward zero,
+// two bits below the last bit of a float of that exponent; the sum of what is left is exact, and becomes a float by
+// rounding toward zero. (Ampere is said to keep one bit instead of two and to take half as many products at a time.)
+// The last bits may differ from the hardware's, the kind of error does not: it grows with K in one direction, so a test
+// sees that a long chain of these is less exact than a chain of fp32 additions.
 constexpr int kKeptBits = 23 + 2;
 
 template <int K>
@@ -160,10 +160,14 @@ CUDA_ON_CPU_RUNTIME CUDA_ON_CPU_INLINE void multiply_rows(Operands<K>& operands)
 }
 
 template <int K>
-CUDA_ON_CPU_RUNTIME void multiply_anywhere(Operands<K>& operands) { multiply_rows(operands); }
+CUDA_ON_CPU_RUNTIME void multiply_anywhere(Operands<K>& operands) {
+  multiply_rows(operands);
+}
 #if defined(__x86_64__)
 template <int K>
-__attribute__((target("avx2"))) CUDA_ON_CPU_RUNTIME void multiply_avx2(Operands<K>& operands) { multiply_rows(operands); }
+__attribute__((target("avx2"))) CUDA_ON_CPU_RUNTIME void multiply_avx2(Operands<K>& operands) {
+  multiply_rows(operands);
+}
 template <int K>
 CUDA_ON_CPU_RUNTIME static void multiply(Operands<K>& operands) {
   __builtin_cpu_supports("avx2") ? multiply_avx2(operands) : multiply_anywhere(operands);
@@ -247,7 +251,8 @@ CUDA_ON_CPU_RUNTIME static void combine_16_bit(Words words) {
 
 CUDA_ON_CPU_RUNTIME static void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const char* name,
                                     Combine combine, int line) {
-  if (existing_lanes(*block, self->warp) != 0xffffffffu) fail("%s at line %d in a warp of fewer than 32 threads", name, line);
+  bool is_whole = existing_lanes(*block, self->warp) == 0xffffffffu;
+  if (!is_whole) fail("%s at line %d in a warp of fewer than 32 threads", name, line);
   uint32_t words[10];
   __builtin_memcpy(words, d, sizeof d);
   __builtin_memcpy(words + 4, a, sizeof a);

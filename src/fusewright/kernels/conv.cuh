@@ -28,7 +28,7 @@ $pack_kernel
 template <class Stage>
 __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* lane_input,
                                          const uint4* lane_weight, int part, Stage stage) {
-#pragma unroll
+#pragma unroll UNROLLED_TURNS
   for (int turn = 0; turn < TURNS; ++turn) {
     const int k8 = turn / PART_COLUMNS, column = part * PART_COLUMNS + turn % PART_COLUMNS;
     const int kd = column / KERNEL_W, kw = column % KERNEL_W;
@@ -72,7 +72,7 @@ kernel($parameters) {
   const int group = lane / 4, quad = lane % 4;  // a lane holds channels group + 8i at positions 2 quad, 2 quad + 1
 $warp_place
   float* const input_stages = shared$own_stages;
-  float* const weight_stages = shared + $all_input_stages;
+$weight_stages
 $shared_tables
   const int n = int(blockIdx.x) / slices, slice = int(blockIdx.x) % slices;
 $channel_origin
@@ -90,9 +90,9 @@ $out_sizes
   float* const stage_to = input_stages + $stager * VECTOR;
   const float* source[ROUNDS];
   unsigned inside = 0;  // a bit for each round
-  int tile_d, tile_h, tile_w;
+$tile_state
   auto locate = [&](int tile) {
-    tile_d = tile / (tiles_h * tiles_w), tile_h = tile / tiles_w % tiles_h, tile_w = tile % tiles_w;
+    $locate_decode
     inside = 0;
 #pragma unroll
     for (int round = 0; round < ROUNDS; ++round) {
@@ -131,11 +131,10 @@ $setup
       input_stages + quad * PLANE + group * INTERLEAVE * STRIDE_W + LEAD + warp_w * FRAGMENTS_W * 8 * STRIDE_W +
       (warp_d * FRAGMENTS_D * STRIDE_D * ROWS_H + warp_h * FRAGMENTS_H * STRIDE_H) * PITCH;
   const uint4* const lane_weight =
-      reinterpret_cast<const uint4*>(weight_stages) + warp_c * CHANNEL_TILES * 32 + lane;
+      reinterpret_cast<const uint4*>($weight_base) + warp_c * CHANNEL_TILES * 32 + lane;
 $state
   for (int tile = first; tile < last; tile += TILE_STEP) {
-    const int d_tile = tile_d * TILE_D + warp_d * FRAGMENTS_D, h_tile = tile_h * TILE_H + warp_h * FRAGMENTS_H;
-    const int w0 = tile_w * TILE_W + warp_w * FRAGMENTS_W * 8, d0 = d_tile;
+$origin_early
 #pragma unroll 1
     for (int repeat = 0; repeat < REPEATS; ++repeat) {
       float acc[CHANNEL_TILES][FRAGMENTS][4];
@@ -162,7 +161,7 @@ $flip_weight
         }
         $flip_after_chunk
       }
-      const int h0 = h_tile + repeat * WARPS_H * FRAGMENTS_H;
+$origin_late
 $finish
     }
     $flip_after_tile

@@ -134,7 +134,8 @@ def constants(shape: Layout) -> str:
         line("INPUT_STAGE = CHUNK * PLANE"),
         line("WEIGHT_STAGE = CHUNK / 8 * PART_COLUMNS * KERNEL_H * BLOCK_TILES * 128"),
         line(f"STAGERS = {shape.stagers}, TILE_STEP = {shape.input_stages // 2}", "threads that share an input tile, tiles in flight"),
-        line(f"TURNS = {shape.turns}, TURN_CHANNELS = {shape.turn_channels}", "copies are spread over the turns of a step"),
+        line(f"TURNS = {shape.turns}, UNROLLED_TURNS = {tile.unrolled or shape.turns}"),
+        line(f"TURN_CHANNELS = {shape.turn_channels}", "copies are spread over the turns of a step"),
         *([] if tile.resident else [line(f"TURN_WEIGHTS = {shape.turn_weights}")]),
         line(f"SHARED_BYTES = {4 * shape.shared_words}"),
     ]  # fmt: skip
@@ -182,14 +183,17 @@ def staging(shape: Layout) -> dict[str, str]:
         "channel_exists": "" if shape.group_in % tile.chunk == 0 else " && chunk * CHUNK + channel < GROUP_IN",
         "warp_place": WARP_ALONE if tile.alone else WARP_PLACE,
         "own_stages": own,
-        "all_input_stages": f"{shape.input_stages} * INPUT_STAGE",
+        "weight_stages": ""
+        if tile.weights == "direct" else f"  float* const weight_stages = shared + {shape.input_stages} * INPUT_STAGE;",
         "first_tile": " + warp" if tile.alone else "",
         "stager": "lane" if tile.alone else "int(threadIdx.x)",
         "barrier": "__syncwarp();" if tile.alone else "__syncthreads();",
     }
+    pieces |= origin(shape)
     if tile.resident:
         return pieces | {
             "pack_kernel": "",
+            "weight_base": "weight_stages",
             "stage_weight": "",
             "first_weight": indent(PACK_IN_KERNEL, "  "),
             "next_weight": "",
@@ -197,14 +201,45 @@ def staging(shape: Layout) -> dict[str, str]:
             "weight_buffer": "0" if shape.chunks == 1 else "chunk * (WEIGHT_STAGE / 4)",
             "flip_weight": "",
         }
+    if tile.weights == "direct":
+        return pieces | {
+            "pack_kernel": PACK_KERNEL,
+            "stage_weight": "",
+            "first_weight": "",
+            "next_weight": "",
+            "next_step": "",
+            "weight_base": "weight + (long long)blockIdx.y * CHUNKS * PARTS * WEIGHT_STAGE",
+            "weight_buffer": "(chunk * PARTS + part) * (WEIGHT_STAGE / 4)",
+            "flip_weight": "",
+        }
     return pieces | {
         "pack_kernel": PACK_KERNEL,
+        "weight_base": "weight_stages",
         "stage_weight": indent(STAGE_WEIGHT, "  "),
         "first_weight": "  for (int turn = 0; turn < TURNS; ++turn) stage_weight(0, turn, 0);",
         "next_weight": indent(NEXT_WEIGHT, " " * 21),
         "next_step": "          const int next_step = part + 1 < PARTS ? chunk * PARTS + part + 1 : next_chunk * PARTS;",
         "weight_buffer": "weight_buffer * (WEIGHT_STAGE / 4)",
         "flip_weight": "          weight_buffer ^= 1;",
+    }
+
+
+def origin(shape: Layout) -> dict[str, str]:
+    """Where the warp's positions begin: kept from the copy's own arithmetic when a tile is one step, worked out again
+    after the last step when it is many (registers are dearer there than a division)."""
+    decode = "tile_d = tile / (tiles_h * tiles_w), tile_h = tile / tiles_w % tiles_h, tile_w = tile % tiles_w;"
+    place = (
+        "const int d0 = tile_d * TILE_D + warp_d * FRAGMENTS_D, {h} = tile_h * TILE_H + warp_h * FRAGMENTS_H;\n"
+        "const int w0 = tile_w * TILE_W + warp_w * FRAGMENTS_W * 8;"
+    )
+    if shape.chunks * shape.parts > 1:
+        late = f"const int {decode}\n" + place.format(h="h0")
+        return {"tile_state": "", "locate_decode": f"const int {decode}", "origin_early": "", "origin_late": indent(late, " " * 6)}
+    return {
+        "tile_state": "  int tile_d, tile_h, tile_w;",
+        "locate_decode": decode,
+        "origin_early": indent(place.format(h="h_tile"), "    "),
+        "origin_late": "      const int h0 = h_tile + repeat * WARPS_H * FRAGMENTS_H;",
     }
 
 
@@ -265,7 +300,11 @@ def prologue(shape: Layout, ending: Ending) -> dict[str, str]:
     sizes += [f"  const int {', '.join(pooled)};"]
     tables = [table for body in ending.bodies for table in body.tables]
     bias = (Table("bias_of", "bias[c]"),) if shape.conv.bias else ()
-    base = "weight_stages + " + ("CHUNKS" if shape.tile.resident else "2") + " * WEIGHT_STAGE"
+    base = {
+        "resident": "weight_stages + CHUNKS * WEIGHT_STAGE",
+        "staged": "weight_stages + 2 * WEIGHT_STAGE",
+        "direct": f"shared + {shape.input_stages} * INPUT_STAGE",
+    }[shape.tile.weights]
     shared, compute = [], []
     for k, table in enumerate((*bias, *tables)):
         shared.append(f"  float* const {table.name} = {base} + {k} * BLOCK_CHANNELS;")

@@ -139,7 +139,7 @@ class Layout:
 
     @property
     def shared_words(self) -> int:
-        weight_stages = self.chunks if self.tile.resident else 2
+        weight_stages = {"resident": self.chunks, "staged": 2, "direct": 0}[self.tile.weights]
         return (
             self.input_stages * self.input_stage
             + weight_stages * self.weight_stage
@@ -211,8 +211,8 @@ def refusal(shape: Layout, ending: Ending) -> str | None:
         return "a tile is repeated only when it is one step"
     if tile.resident and shape.parts > 1:
         return "resident weights are one part"
-    if tile.alone and (not tile.resident or tile.warps_c > 1):
-        return "a warp alone has resident weights and all channels"
+    if tile.alone and (tile.weights == "staged" or tile.warps_c > 1):
+        return "a warp alone shares no copies and has all channels"
     if reduces_channels and shape.channel_blocks > 1:
         return "a block must hold all channels it reduces"
     if accumulators + 48 > registers:

@@ -152,14 +152,19 @@ class Tile:
     columns: int | None = None
     repeats: int = 1
     blocks_per_sm: int = 1
-    resident: bool = False  # all weights stay in shared memory, packed by the kernel itself
+    weights: str = "staged"  # staged: copied step by step; resident: all in shared memory; direct: read through L1
     alone: bool = False  # each warp has its own input tiles, and no warp waits for another
+    unrolled: int | None = None  # kernel columns in one stretch of straight code
     early: float = 0.5  # copies start within this share of a step's turns, so that the last of them has time to land
     together: bool = True  # an input row in registers serves every kernel row that needs it
 
     @property
     def threads(self) -> int:
         return 32 * self.warps_c * prod(self.warps)
+
+    @property
+    def resident(self) -> bool:
+        return self.weights == "resident"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from .. import sizes
 from ..graph import Dim
 from ..index import Coordinate, contiguous, linear
 from ..plan import inputs_at, tuple_key
-from ..prims import C_TYPES, Coordinates, Iota, Load, Pointwise, Prim, Reduce, Size, View, Window, arithmetic_type
+from ..prims import C_TYPES, Coordinates, Iota, Load, Pointwise, Prim, Size, View, Window, arithmetic_type
 
 LANE = "v"  # the variable that counts neighbouring elements of one vector
 
@@ -82,7 +82,13 @@ class Evaluator:
             if sizes.same(factor, -1):
                 parts.append(f"-{term}")
             else:
-                parts.append(term if sizes.is_one(factor) else f"{term} * {self.size(factor)}" if not negative(factor) else f"-{term} * {self.size(sizes.tidy(-factor))}")
+                parts.append(
+                    term
+                    if sizes.is_one(factor)
+                    else f"{term} * {self.size(factor)}"
+                    if not negative(factor)
+                    else f"-{term} * {self.size(sizes.tidy(-factor))}"
+                )
         if not sizes.same(at.offset, 0) or not parts:
             parts.append(self.size(at.offset) if not negative(at.offset) else f"-{self.size(sizes.tidy(-at.offset))}")
         return " + ".join(parts).replace("+ -", "- ")
@@ -124,7 +130,11 @@ class Evaluator:
             return self.value(source, where)
         if isinstance(op, Size):
             text = self.size(op.size)
-            return Value(text if prim.dtype is torch.int64 else f"({arithmetic_type(prim.dtype)}){paren(text)}", prim.dtype, frozenset())
+            return Value(
+                text if prim.dtype is torch.int64 else f"({arithmetic_type(prim.dtype)}){paren(text)}",
+                prim.dtype,
+                frozenset(),
+            )
         if isinstance(op, Iota):
             here = at[op.dim]
             return Value(paren(self.offset(here)), prim.dtype, here.depends)
@@ -132,7 +142,10 @@ class Evaluator:
             return self.window(prim, op, at)
         assert isinstance(op, Pointwise), f"{prim.name}: {op} is not a value of this kernel"
         inputs = [self.value(name, where) for name, where in inputs_at(self.prims, prim, at)]
-        texts = [converted(v, op.compute, keep=isinstance(self.prims[n].op, (Iota, Size))) for v, n in zip(inputs, prim.inputs, strict=True)]
+        texts = [
+            converted(v, op.compute, keep=isinstance(self.prims[n].op, (Iota, Size)))
+            for v, n in zip(inputs, prim.inputs, strict=True)
+        ]
         depends = frozenset().union(*(v.depends for v in inputs))
         return self.declare(prim, op.expression.format(*texts), depends)
 
@@ -144,7 +157,11 @@ class Evaluator:
         level = self.level(depends)
         kind, name = arithmetic_type(prim.dtype), self.fresh(prim.name)
         if level.array:
-            level.lines += [f"{kind} {name}[VEC];", "#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {name}[{LANE}] = {text};"]
+            level.lines += [
+                f"{kind} {name}[VEC];",
+                "#pragma unroll",
+                f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {name}[{LANE}] = {text};",
+            ]
             return Value(f"{name}[{LANE}]", prim.dtype, depends)
         level.lines.append(f"const {kind} {name} = {text};")
         return Value(name, prim.dtype, depends)
@@ -158,7 +175,10 @@ class Evaluator:
         if self.vector and sizes.is_one(lane_factor) and not opaque_lane:
             outer = self.level(depends - {LANE})
             name = self.fresh(prim.name)
-            outer.lines += [f"{kind} {name}[VEC];", f"load(&{pointer(prim.name)}[{self.offset(offset, without_lane=True)}], {name});"]
+            outer.lines += [
+                f"{kind} {name}[VEC];",
+                f"load(&{pointer(prim.name)}[{self.offset(offset, without_lane=True)}], {name});",
+            ]
             self.vector_loads.append((prim.name, offset))
             return Value(f"{name}[{LANE}]", prim.dtype, depends)
         element = f"{pointer(prim.name)}[{self.offset(offset)}]"
@@ -181,14 +201,26 @@ class Evaluator:
         body = [*inner.lines, f"{name} = {combined};"]
         if op.clipped:
             shape = self.prims[source].shape
-            tests = [f"{paren(self.offset(c))} >= 0 && {paren(self.offset(c))} < {self.size(s)}" for c, s in zip(where[-rank:], shape[-rank:], strict=True)]
+            tests = [
+                f"{paren(self.offset(c))} >= 0 && {paren(self.offset(c))} < {self.size(s)}"
+                for c, s in zip(where[-rank:], shape[-rank:], strict=True)
+            ]
             body = [f"if ({' && '.join(tests)}) {{", *indent(body), "}"]
         block = body
         for i in reversed(range(rank)):
-            block = ["#pragma unroll", f"for (int {taps[i]} = 0; {taps[i]} < {op.kernel[i]}; ++{taps[i]}) {{", *indent(block), "}"]
+            block = [
+                "#pragma unroll",
+                f"for (int {taps[i]} = 0; {taps[i]} < {op.kernel[i]}; ++{taps[i]}) {{",
+                *indent(block),
+                "}",
+            ]
         start = "-INFINITY" if op.kind == "max" else "0.0f"
         if level.array:
-            level.lines += [f"{kind} {name}s[VEC];", "#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {{"]
+            level.lines += [
+                f"{kind} {name}s[VEC];",
+                "#pragma unroll",
+                f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {{",
+            ]
             level.lines += indent([f"{kind} {name} = {start};", *block, f"{name}s[{LANE}] = {name};"]) + ["}"]
             return Value(f"{name}s[{LANE}]", prim.dtype, depends)
         level.lines += [f"{kind} {name} = {start};", *block]

@@ -80,10 +80,12 @@ def walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> Walk:
                 vote(offset, prim)
 
     def vote(offset: Coordinate, prim: Prim) -> None:
-        for axis, factor in offset.terms.items():
-            if sizes.is_one(factor) and axis.text.startswith("i"):
-                size = graph.hint(sizes.product(prim.shape)) * prim.dtype.itemsize
-                votes[int(axis.text[1:])] = votes.get(int(axis.text[1:]), 0) + size
+        """For the dimension along which the tensor lies closest together in memory."""
+        steps = {int(a.text[1:]): f for a, f in offset.terms.items() if a.text.startswith("i") and isinstance(f, int) and f > 0}
+        if steps:
+            closest = min(steps, key=lambda d: steps[d])
+            size = graph.hint(sizes.product(prim.shape)) * prim.dtype.itemsize
+            votes[closest] = votes.get(closest, 0) + size / steps[closest]
 
     for name in needed_reduces(kernel, prims):
         source = prims[name].inputs[0]
@@ -176,7 +178,9 @@ def vector_width(kernel: Kernel, prims: dict[str, Prim], lanes: tuple[Loop, ...]
     return width
 
 
-def vector_conditions(evaluator: Evaluator, stores: list[tuple[str, Coordinate]], inner: Dim, width: int, prims: dict[str, Prim]) -> list[str]:
+def vector_conditions(
+    evaluator: Evaluator, stores: list[tuple[str, Coordinate]], inner: Dim, width: int, prims: dict[str, Prim]
+) -> list[str]:
     """What must hold at run time for vector loads and stores: aligned pointers and strides that are whole vectors."""
     conditions: list[str] = []
     if not (isinstance(inner, int) and inner % width == 0):
@@ -185,7 +189,9 @@ def vector_conditions(evaluator: Evaluator, stores: list[tuple[str, Coordinate]]
         conditions.append(f"aligned({name}, {min(16, width * prims[name].dtype.itemsize)})")
         for axis, factor in offset.terms.items():
             whole = isinstance(factor, int) and factor % width == 0
-            steps_by_vectors = axis.text == LANE or (sizes.is_one(factor) and LANE not in axis.depends and axis.text.startswith("i"))
+            steps_by_vectors = axis.text == LANE or (
+                sizes.is_one(factor) and LANE not in axis.depends and axis.text.startswith("i")
+            )
             if not whole and not steps_by_vectors:
                 conditions.append(f"{paren(c_size(factor))} % {width} == 0")
         if not sizes.same(offset.offset, 0) and not (isinstance(offset.offset, int) and offset.offset % width == 0):
@@ -201,7 +207,11 @@ def c_size(size: Dim) -> str:
 
 def c_product(items: list[Dim]) -> str:
     constant = math.prod(item for item in items if isinstance(item, int))
-    parts = [f"({c_size(item)})" if not c_size(item).isidentifier() else c_size(item) for item in items if not isinstance(item, int)]
+    parts = [
+        f"({c_size(item)})" if not c_size(item).isidentifier() else c_size(item)
+        for item in items
+        if not isinstance(item, int)
+    ]
     if constant != 1 or not parts:
         parts.insert(0, f"{constant}LL" if not parts else str(constant))
     return " * ".join(parts)

@@ -37,11 +37,16 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
                 after.append(f"store(&{pointer(name)}[{where}], {out});")
                 stores.append((name, offset))
             else:
-                after += ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {pointer(name)}[{evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};"]
+                after += [
+                    "#pragma unroll",
+                    f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {pointer(name)}[{evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};",
+                ]
         else:
             body_or_lane = lanes if LANE in result.depends else body
             assert body_or_lane is body
-            after.append(f"{pointer(name)}[{evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};")
+            after.append(
+                f"{pointer(name)}[{evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};"
+            )
     lines = list(body.lines)
     if lanes.lines:
         lines += ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {{", *indent(lanes.lines), "}"]
@@ -50,7 +55,8 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
     total = c_product([loop.size for loop in loops.kept])
     element = "element"
     position = [
-        f"const Index {element} = (static_cast<Index>(blockIdx.x) * {THREADS} + threadIdx.x)" + (" * VEC;" if width > 1 else ";"),
+        f"const Index {element} = (static_cast<Index>(blockIdx.x) * {THREADS} + threadIdx.x)"
+        + (" * VEC;" if width > 1 else ";"),
         f"if ({element} >= elements) return;",
         *decode(loops.kept, element, evaluator),
     ]
@@ -58,7 +64,17 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
     conditions = vector_conditions(evaluator, stores, inner, width, prims) if width > 1 else []
     setup = [f"const long long elements = {total};", "if (elements == 0) return nullptr;"]
     return text.finish(
-        kernel, prims, evaluator, comment, lines=[*position, *lines], threads=str(THREADS), extra=[("Index", "elements")],
-        width=width, conditions=conditions, setup=setup,
-        grid="dim3(static_cast<unsigned>((elements + {span} - 1) / {span}))", block=f"dim3({THREADS})", span=THREADS,
+        kernel,
+        prims,
+        evaluator,
+        comment,
+        lines=[*position, *lines],
+        threads=str(THREADS),
+        extra=[("Index", "elements")],
+        width=width,
+        conditions=conditions,
+        setup=setup,
+        grid="dim3(static_cast<unsigned>((elements + {span} - 1) / {span}))",
+        block=f"dim3({THREADS})",
+        span=THREADS,
     )

@@ -9,6 +9,7 @@ Split: too few rows to fill the GPU; blocks leave partial accumulators, and a se
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from .. import sizes
 from ..graph import Dim, Graph
@@ -22,7 +23,17 @@ from .text import KernelText, Workspace
 
 FULL_GPU = 132 * 2  # blocks below which a GPU of the H200's size stands partly idle
 SPLITS = 64  # blocks a row is cut into where there are too few rows
-WORDS = {"Sum": 1, "Product": 1, "Max": 1, "Min": 1, "LogSumExp": 2, "Moments": 3, "IntegerSum": 2, "ArgMax": 4, "ArgMin": 4}
+WORDS = {
+    "Sum": 1,
+    "Product": 1,
+    "Max": 1,
+    "Min": 1,
+    "LogSumExp": 2,
+    "Moments": 3,
+    "IntegerSum": 2,
+    "ArgMax": 4,
+    "ArgMin": 4,
+}
 CHUNKED = ("LogSumExp", "Moments")  # accumulators that take several elements at once for less than one at a time
 
 
@@ -95,8 +106,24 @@ class Base:
 
     lanes_reduce = True
 
-    def __init__(self, kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment: list[str], loops: Walk, parts: list[Accumulator]):
-        self.kernel, self.prims, self.graph, self.comment, self.loops, self.parts = kernel, prims, graph, comment, loops, parts
+    def __init__(
+        self,
+        kernel: Kernel,
+        prims: dict[str, Prim],
+        graph: Graph,
+        comment: list[str],
+        loops: Walk,
+        parts: list[Accumulator],
+        share: int = 1,
+    ):
+        self.kernel, self.prims, self.graph, self.comment, self.loops, self.parts = (
+            kernel,
+            prims,
+            graph,
+            comment,
+            loops,
+            parts,
+        )
         lanes = loops.reduced if loops.lanes_reduce else loops.kept
         self.width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims, lanes)
         self.row_axes = frozenset(loop.variable for loop in loops.kept)
@@ -108,6 +135,9 @@ class Base:
         self.evaluator = Evaluator(prims, kernel.loads, levels, vector=self.width > 1)
         self.at, self.row = loops.at(kernel, lane=self.width > 1)
         self.stores: list[tuple[str, Coordinate]] = []
+        self.share = share  # threads that work on one row
+        self.chunk = 1  # elements of a column that are collected before they are added
+        self.tiles: dict[str, str] = {}
 
     # ---- one pass over the row
 
@@ -126,7 +156,12 @@ class Base:
         self.evaluator.levels.remove(lanes)
         lines = list(element.lines)
         if lanes.lines:
-            lines += ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < {self.vec}; ++{LANE}) {{", *indent(lanes.lines), "}"]
+            lines += [
+                "#pragma unroll",
+                f"for (int {LANE} = 0; {LANE} < {self.vec}; ++{LANE}) {{",
+                *indent(lanes.lines),
+                "}",
+            ]
         return lines + after
 
     @property
@@ -151,6 +186,10 @@ class Base:
             element.lines.append(f"{kind} {tile}[VEC];")
             lanes.lines.append(f"{tile}[{LANE}] = {value};")
             after.append(f"{part.name}.add({tile});")
+        elif self.chunk > 1:
+            tile = self.tiles.setdefault(part.name, self.evaluator.fresh(f"{part.source}_tile"))
+            where = f"{tile}[{LANE}][u]" if self.width > 1 else f"{tile}[u]"
+            (lanes if self.width > 1 else element).lines.append(f"{where} = {value};")
         else:
             (lanes if self.width > 1 else element).lines.append(f"{self.lane_accumulator(part)}.add({value});")
 
@@ -170,11 +209,21 @@ class Base:
                 after.append(f"store(&{pointer(name)}[{self.evaluator.offset(offset, without_lane=True)}], {out});")
                 self.stores.append((name, offset))
             else:
-                after += ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};"]
+                after += [
+                    "#pragma unroll",
+                    f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};",
+                ]
         else:
-            after.append(f"{pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};")
+            after.append(
+                f"{pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};"
+            )
 
     # ---- rows
+
+    def take_row_lines(self) -> list[str]:
+        lines = list(self.row_lines)
+        self.row_lines.clear()
+        return lines
 
     def publish(self, turn: int) -> None:
         """After a pass, its reductions are values of the row."""
@@ -196,24 +245,36 @@ class Base:
     def row_stores(self) -> list[str]:
         return [name for name in self.kernel.stores if self.kernel.members[name] != "full"]
 
-    def finish(self, **arguments: object) -> KernelText:
-        inner: Dim = (self.loops.reduced if self.loops.lanes_reduce else self.loops.kept)[-1].size if self.width > 1 else 1
-        conditions = vector_conditions(self.evaluator, self.stores, inner, self.width, self.prims) if self.width > 1 else []
-        return text.finish(self.kernel, self.prims, self.evaluator, self.comment, width=self.width, conditions=conditions, **arguments)  # type: ignore[arg-type]
+    def finish(self, **arguments: Any) -> KernelText:
+        inner: Dim = (
+            (self.loops.reduced if self.loops.lanes_reduce else self.loops.kept)[-1].size if self.width > 1 else 1
+        )
+        conditions = (
+            vector_conditions(self.evaluator, self.stores, inner, self.width, self.prims) if self.width > 1 else []
+        )
+        return text.finish(
+            self.kernel, self.prims, self.evaluator, self.comment, width=self.width, conditions=conditions, **arguments
+        )
 
 
 class Rows(Base):
     """A warp or a block for each row."""
 
-    def __init__(self, *arguments: object):
-        *base, self.threads = arguments  # type: ignore[assignment]
-        super().__init__(*base)  # type: ignore[arg-type]
-        self.threads: int
-        self.rows_a_block = max(1, 128 // self.threads)
+    @property
+    def threads(self) -> int:
+        return self.share
+
+    @property
+    def rows_a_block(self) -> int:
+        return max(1, 128 // self.threads)
 
     def write(self) -> KernelText:
         per_block = self.rows_a_block
-        row = f"static_cast<Index>(blockIdx.x) * {per_block} + threadIdx.y" if per_block > 1 else "static_cast<Index>(blockIdx.x)"
+        row = (
+            f"static_cast<Index>(blockIdx.x) * {per_block} + threadIdx.y"
+            if per_block > 1
+            else "static_cast<Index>(blockIdx.x)"
+        )
         lines = [f"const Index row = {row};"]
         lines += ["if (row >= rows) return;"] if per_block > 1 else []
         lines += decode(self.loops.kept, "row", self.evaluator)
@@ -228,21 +289,29 @@ class Rows(Base):
         for name in self.row_stores():
             result, offset = self.row_value(name)
             prim = self.prims[name]
-            stores.append(f"{pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};")
+            stores.append(
+                f"{pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};"
+            )
         lines += self.take_row_lines()
         if stores:
             lines += ["if (threadIdx.x == 0) {", *indent(stores), "}"]
-        setup = [f"const long long rows = {c_product([loop.size for loop in self.loops.kept])};", "if (rows == 0) return nullptr;"]
-        grid = f"dim3(static_cast<unsigned>((rows + {per_block - 1}) / {per_block}))" if per_block > 1 else "dim3(static_cast<unsigned>(rows))"
+        setup = [
+            f"const long long rows = {c_product([loop.size for loop in self.loops.kept])};",
+            "if (rows == 0) return nullptr;",
+        ]
+        grid = (
+            f"dim3(static_cast<unsigned>((rows + {per_block - 1}) / {per_block}))"
+            if per_block > 1
+            else "dim3(static_cast<unsigned>(rows))"
+        )
         return self.finish(
-            lines=lines, threads=str(self.threads * per_block), extra=[("Index", "rows")], setup=setup, grid=grid,
+            lines=lines,
+            threads=str(self.threads * per_block),
+            extra=[("Index", "rows")],
+            setup=setup,
+            grid=grid,
             block=f"dim3({self.threads}, {per_block})" if per_block > 1 else f"dim3({self.threads})",
         )
-
-    def take_row_lines(self) -> list[str]:
-        lines = list(self.row_lines)
-        self.row_lines.clear()
-        return lines
 
     def loop(self, turn: int) -> list[str]:
         body = self.pass_over(turn)
@@ -274,10 +343,9 @@ class Columns(Base):
 
     WIDTH = 32  # threads side by side when columns are split
 
-    def __init__(self, *arguments: object):
-        *base, self.split = arguments  # type: ignore[assignment]
-        super().__init__(*base)  # type: ignore[arg-type]
-        self.split: int
+    @property
+    def split(self) -> int:
+        return self.share
 
     def write(self) -> KernelText:
         width = self.WIDTH if self.split > 1 else 128
@@ -288,14 +356,24 @@ class Columns(Base):
             lines += self.take_row_lines()
             for a in (a for a in self.parts if a.turn == turn):
                 if self.width > 1:
-                    lines += [f"{a.kind} {a.name}[VEC];", "#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {a.name}[{LANE}] = {a.kind}::empty();"]
+                    lines += [
+                        f"{a.kind} {a.name}[VEC];",
+                        "#pragma unroll",
+                        f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {a.name}[{LANE}] = {a.kind}::empty();",
+                    ]
                 else:
                     lines += [f"{a.kind} {a.name} = {a.kind}::empty();"]
             lines += loop
             if self.split > 1:
                 for a in (a for a in self.parts if a.turn == turn):
-                    merged = f"{self.lane_accumulator(a)} = merge_column<{self.split}, {width}>({self.lane_accumulator(a)});"
-                    lines += ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {merged}"] if self.width > 1 else [merged]
+                    merged = (
+                        f"{self.lane_accumulator(a)} = merge_column<{self.split}, {width}>({self.lane_accumulator(a)});"
+                    )
+                    lines += (
+                        ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {merged}"]
+                        if self.width > 1
+                        else [merged]
+                    )
             self.publish(turn)
         after: list[str] = []
         for name in self.row_stores():
@@ -304,29 +382,80 @@ class Columns(Base):
         if self.split > 1 and after:
             after = ["if (inside && threadIdx.y == 0) {", *indent(after), "}"]
         lines += after
-        setup = [f"const long long rows = {c_product([loop.size for loop in self.loops.kept])};", "if (rows == 0) return nullptr;"]
+        setup = [
+            f"const long long rows = {c_product([loop.size for loop in self.loops.kept])};",
+            "if (rows == 0) return nullptr;",
+        ]
         return self.finish(
-            lines=lines, threads=str(width * self.split), extra=[("Index", "rows")], setup=setup, span=width,
+            lines=lines,
+            threads=str(width * self.split),
+            extra=[("Index", "rows")],
+            setup=setup,
+            span=width,
             grid="dim3(static_cast<unsigned>((rows + {span} - 1) / {span}))",
             block=f"dim3({width}, {self.split})" if self.split > 1 else f"dim3({width})",
         )
-
-    take_row_lines = Rows.take_row_lines
 
     def store_row(self, name: str) -> list[str]:
         result, offset = self.row_value(name)
         prim = self.prims[name]
         if self.width > 1 and LANE in offset.depends:
             out = self.evaluator.fresh(f"{name}_out")
-            lines = [f"{arithmetic_type(prim.dtype)} {out}[VEC];", "#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {out}[{LANE}] = {result.text};"]
+            lines = [
+                f"{arithmetic_type(prim.dtype)} {out}[VEC];",
+                "#pragma unroll",
+                f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {out}[{LANE}] = {result.text};",
+            ]
             unit = any(axis.text == LANE and factor == 1 for axis, factor in offset.terms.items())
             if unit:
                 self.stores.append((name, offset))
                 return [*lines, f"store(&{pointer(name)}[{self.evaluator.offset(offset, without_lane=True)}], {out});"]
-            return [*lines, "#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};"]
-        return [f"{pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};"]
+            return [
+                *lines,
+                "#pragma unroll",
+                f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};",
+            ]
+        return [
+            f"{pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};"
+        ]
+
+    def chunk_for(self, turn: int) -> int:
+        """Four at a time where an accumulator gains by it and the column is known to divide."""
+        filled = [a for a in self.parts if a.turn == turn]
+        length = sizes.product(loop.size for loop in self.loops.reduced)
+        writes = any(self.kernel.members[n] == "full" and self.turn_of(n) == turn for n in self.kernel.stores)
+        gains = bool(filled) and all(a.kind in CHUNKED for a in filled) and not writes
+        return 4 if gains and isinstance(length, int) and length % 4 == 0 else 1
+
+    def chunked_loop(self, turn: int) -> list[str]:
+        self.tiles = {}
+        body = self.pass_over(turn)
+        length = self.evaluator.size(sizes.product(loop.size for loop in self.loops.reduced))
+        decoded = decode(self.loops.reduced, "(item + u)", self.evaluator)
+        inside = "inside && " if self.split > 1 else ""
+        start = f"threadIdx.y * {self.chunk}" if self.split > 1 else "0"
+        lanes = "[VEC]" if self.width > 1 else ""
+        lines = [f"for (Index item = {start}; {inside}item < {length}; item += {self.split * self.chunk}) {{"]
+        lines += [f"  float {tile}{lanes}[{self.chunk}];" for tile in self.tiles.values()]
+        lines += [
+            "#pragma unroll",
+            f"  for (int u = 0; u < {self.chunk}; ++u) {{",
+            *indent([*decoded, *body], 4),
+            "  }",
+        ]
+        for part in (a for a in self.parts if a.turn == turn):
+            add = f"{self.lane_accumulator(part)}.add({self.tiles[part.name]}{f'[{LANE}]' if self.width > 1 else ''});"
+            lines += (
+                ["#pragma unroll", f"  for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {add}"]
+                if self.width > 1
+                else [f"  {add}"]
+            )
+        return [*lines, "}"]
 
     def loop(self, turn: int) -> list[str]:
+        self.chunk = self.chunk_for(turn)
+        if self.chunk > 1:
+            return self.chunked_loop(turn)
         body = self.pass_over(turn)
         length = sizes.product(loop.size for loop in self.loops.reduced)
         decoded = decode(self.loops.reduced, "item", self.evaluator)
@@ -357,13 +486,23 @@ class Split(Base):
         if by_rows:
             grid, block, span = f"dim3({SPLITS}, static_cast<unsigned>(rows))", f"dim3({self.THREADS})", 1
         else:
-            grid, block, span = "dim3(static_cast<unsigned>((rows + {span} - 1) / {span}), " + str(SPLITS) + ")", "dim3(32, 8)", 32
+            grid, block, span = (
+                "dim3(static_cast<unsigned>((rows + {span} - 1) / {span}), " + str(SPLITS) + ")",
+                "dim3(32, 8)",
+                32,
+            )
         return self.finish(
-            lines=lines, threads=str(self.THREADS), extra=[("Index", "rows")], setup=setup, grid=grid, block=block, span=span,
-            workspace=workspace, workspace_parameter="unsigned* __restrict__ partial", last=(last_kernel, last_launch),
+            lines=lines,
+            threads=str(self.THREADS),
+            extra=[("Index", "rows")],
+            setup=setup,
+            grid=grid,
+            block=block,
+            span=span,
+            workspace=workspace,
+            workspace_parameter="unsigned* __restrict__ partial",
+            last=(last_kernel, last_launch),
         )
-
-    take_row_lines = Rows.take_row_lines
 
     def first_kernel(self, by_rows: bool) -> list[str]:
         length = self.evaluator.size(sizes.product(loop.size for loop in self.loops.reduced))
@@ -378,25 +517,50 @@ class Split(Base):
         lines += self.take_row_lines()
         for a in self.parts:
             if not by_rows and self.width > 1:
-                lines += [f"{a.kind} {a.name}[VEC];", "#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {a.name}[{LANE}] = {a.kind}::empty();"]
+                lines += [
+                    f"{a.kind} {a.name}[VEC];",
+                    "#pragma unroll",
+                    f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {a.name}[{LANE}] = {a.kind}::empty();",
+                ]
             else:
                 lines += [f"{a.kind} {a.name} = {a.kind}::empty();"]
         if by_rows:
             stride = f"{self.THREADS} * {vec}"
-            lines += ["#pragma unroll 4", f"for (Index item = (piece * {self.THREADS} + threadIdx.x) * {vec}; item < {length}; item += {SPLITS} * {stride}) {{"]
+            lines += [
+                "#pragma unroll 4",
+                f"for (Index item = (piece * {self.THREADS} + threadIdx.x) * {vec}; item < {length}; item += {SPLITS} * {stride}) {{",
+            ]
         else:
-            lines += ["#pragma unroll 4", f"for (Index item = piece * 8 + threadIdx.y; inside && item < {length}; item += {SPLITS} * 8) {{"]
+            lines += [
+                "#pragma unroll 4",
+                f"for (Index item = piece * 8 + threadIdx.y; inside && item < {length}; item += {SPLITS} * 8) {{",
+            ]
         lines += [*indent([*decoded, *body]), "}"]
         word = 0
         for a in self.parts:
-            where = f"reinterpret_cast<{a.kind}*>(&partial[{word}u * rows * {SPLITS}])" if word else f"reinterpret_cast<{a.kind}*>(partial)"
+            where = (
+                f"reinterpret_cast<{a.kind}*>(&partial[{word}u * rows * {SPLITS}])"
+                if word
+                else f"reinterpret_cast<{a.kind}*>(partial)"
+            )
             if by_rows:
-                lines += [f"{a.name} = merge_row<{self.THREADS}>({a.name});", f"if (threadIdx.x == 0) {where}[row * {SPLITS} + piece] = {a.name};"]
+                lines += [
+                    f"{a.name} = merge_row<{self.THREADS}>({a.name});",
+                    f"if (threadIdx.x == 0) {where}[row * {SPLITS} + piece] = {a.name};",
+                ]
             elif self.width > 1:
-                lines += ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {{", f"  {a.name}[{LANE}] = merge_column<8, 32>({a.name}[{LANE}]);",
-                          f"  if (inside && threadIdx.y == 0) {where}[(row + {LANE}) * {SPLITS} + piece] = {a.name}[{LANE}];", "}"]
+                lines += [
+                    "#pragma unroll",
+                    f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {{",
+                    f"  {a.name}[{LANE}] = merge_column<8, 32>({a.name}[{LANE}]);",
+                    f"  if (inside && threadIdx.y == 0) {where}[(row + {LANE}) * {SPLITS} + piece] = {a.name}[{LANE}];",
+                    "}",
+                ]
             else:
-                lines += [f"{a.name} = merge_column<8, 32>({a.name});", f"if (inside && threadIdx.y == 0) {where}[row * {SPLITS} + piece] = {a.name};"]
+                lines += [
+                    f"{a.name} = merge_column<8, 32>({a.name});",
+                    f"if (inside && threadIdx.y == 0) {where}[row * {SPLITS} + piece] = {a.name};",
+                ]
             word += WORDS[a.kind]
         return lines
 
@@ -410,7 +574,11 @@ class Split(Base):
         lines += decode(self.loops.kept, "row", evaluator)
         word = 0
         for a in self.parts:
-            where = f"reinterpret_cast<const {a.kind}*>(&partial[{word}u * rows * {SPLITS}])" if word else f"reinterpret_cast<const {a.kind}*>(partial)"
+            where = (
+                f"reinterpret_cast<const {a.kind}*>(&partial[{word}u * rows * {SPLITS}])"
+                if word
+                else f"reinterpret_cast<const {a.kind}*>(partial)"
+            )
             lines += [
                 f"{a.kind} {a.name} = {a.kind}::empty();",
                 f"for (int piece = threadIdx.x; piece < {SPLITS}; piece += 32) {a.name}.merge({where}[row * {SPLITS} + piece]);",
@@ -424,16 +592,28 @@ class Split(Base):
             prim = self.prims[name]
             at = row if kernel.members[name] == "reduce" else row_at(row, kernel, prim)
             result = evaluator.value(name, at)
-            stores.append(f"{pointer(name)}[{evaluator.offset(linear(at, prim.shape))}] = {text.to_memory(prim, converted_to(result, prim))};")
+            stores.append(
+                f"{pointer(name)}[{evaluator.offset(linear(at, prim.shape))}] = {text.to_memory(prim, converted_to(result, prim))};"
+            )
         lines += [*row_lines, "if (threadIdx.x == 0) {", *indent(stores), "}"]
         symbols = sorted(str(s) for s in evaluator.symbols)
         loads = [name for name in kernel.loads if any(f"{pointer(name)}[" in line for line in lines)]
         used = Kernel(kernel.space, kernel.reduced, kernel.members, kernel.stores, tuple(loads), kernel.name)
-        arguments = [*text.parameters(used, self.prims), "const unsigned* __restrict__ partial", "Index rows", *(f"Index {s}" for s in symbols)]
-        source = ["template <typename Index>", *text.wrapped(f"__global__ void __launch_bounds__(128) {kernel.name}_merge(", arguments, ") {")]
+        arguments = [
+            *text.parameters(used, self.prims),
+            "const unsigned* __restrict__ partial",
+            "Index rows",
+            *(f"Index {s}" for s in symbols),
+        ]
+        source = [
+            "template <typename Index>",
+            *text.wrapped(f"__global__ void __launch_bounds__(128) {kernel.name}_merge(", arguments, ") {"),
+        ]
         source += [f"  {line}" for line in evaluator.declare_sizes()]
         source += [*indent(lines), "}"]
         self.evaluator.symbols |= evaluator.symbols
         call = ", ".join([*loads, *kernel.stores, "partial", "rows", *symbols])
-        launch = [f"{kernel.name}_merge<long long><<<dim3(static_cast<unsigned>((rows + 3) / 4)), dim3(32, 4), 0, static_cast<cudaStream_t>(stream)>>>({call});"]
+        launch = [
+            f"{kernel.name}_merge<long long><<<dim3(static_cast<unsigned>((rows + 3) / 4)), dim3(32, 4), 0, static_cast<cudaStream_t>(stream)>>>({call});"
+        ]
         return source, launch

@@ -104,11 +104,25 @@ def finish(
     if last is not None:
         source += ["", *last[0]]
 
-    pointers = [f"const {C_TYPES[prims[n].dtype]}* {n}" for n in kernel.loads] + [f"{C_TYPES[prims[n].dtype]}* {n}" for n in kernel.stores]
+    pointers = [f"const {C_TYPES[prims[n].dtype]}* {n}" for n in kernel.loads] + [
+        f"{C_TYPES[prims[n].dtype]}* {n}" for n in kernel.stores
+    ]
     pointers += [f"unsigned* {workspace.name}"] if workspace else []
-    source += ["", *wrapped(f'extern "C" const char* {name}(', [*pointers, *(f"long long {s}" for s in launch_symbols), "void* stream"], ") {")]
+    source += [
+        "",
+        *wrapped(
+            f'extern "C" const char* {name}(',
+            [*pointers, *(f"long long {s}" for s in launch_symbols), "void* stream"],
+            ") {",
+        ),
+    ]
     source += indent(setup)
-    passed = [*kernel.loads, *kernel.stores] + ([workspace.name] if workspace else []) + [label for _, label in extra] + symbols
+    passed = (
+        [*kernel.loads, *kernel.stores]
+        + ([workspace.name] if workspace else [])
+        + [label for _, label in extra]
+        + symbols
+    )
     call = ", ".join(passed)
 
     def launch(index: str, lanes: int) -> str:

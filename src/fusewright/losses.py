@@ -1,0 +1,238 @@
+"""Losses: one value for each pair of elements or for each row, then a mean or a sum, each lowered by one function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import sizes
+from .graph import Node
+from .ops import aten, literal
+from .prims import Iota
+from .structured import lowers, value_of
+
+if TYPE_CHECKING:
+    from .lower import Lowering
+
+NONE, MEAN, SUM = 0, 1, 2  # aten's numbers for `reduction`
+
+
+def floats(build: Lowering, *values: Any) -> list[str] | None:
+    """The arguments' primitives where all of them are fp32: a loss of halves is rounded in between, which PyTorch knows best."""
+    names = [value_of(build, value) for value in values]
+    return names if all(build[name].dtype is torch.float32 for name in names) else None
+
+
+def reduced(build: Lowering, loss: str, reduction: int, count: str | None = None) -> str:
+    """The loss as it is, its sum, or its mean (over `count` where that is not the number of elements)."""
+    if reduction == NONE:
+        return loss
+    dims = range(len(build[loss].shape))
+    total = build.reduce("total", "Sum", loss, dims)
+    if reduction == MEAN:
+        total = build.pointwise("mean", "{0} / {1}", [total, count or build.count(loss, dims)], torch.float32, cost=4)
+    return build.drop(total, dims, False)
+
+
+# ---- of two tensors, element by element
+
+
+@lowers("mse_loss", aten.mse_loss.default)
+def mse_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    pair = floats(build, a["self"], a["target"])
+    if pair is None:
+        return None
+    return reduced(build, build.pointwise("square", "({0} - {1}) * ({0} - {1})", pair, torch.float32), a["reduction"])
+
+
+@lowers("l1_loss", aten.l1_loss.default)
+def l1_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    pair = floats(build, a["self"], a["target"])
+    if pair is None:
+        return None
+    return reduced(build, build.pointwise("distance", "fabsf({0} - {1})", pair, torch.float32), a["reduction"])
+
+
+@lowers("smooth_l1_loss", aten.smooth_l1_loss.default)
+def smooth_l1_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """d² / 2β below β, |d| − β/2 above."""
+    pair = floats(build, a["self"], a["target"])
+    if pair is None or a["beta"] == 0:
+        return None
+    distance = build.pointwise("distance", "fabsf({0} - {1})", pair, torch.float32)
+    beta, half = literal(a["beta"], torch.float32), literal(0.5 * a["beta"], torch.float32)
+    text = f"({{0}} < {beta} ? 0.5f * {{0}} * {{0}} / {beta} : {{0}} - {half})"
+    return reduced(build, build.pointwise("loss", text, [distance], torch.float32, cost=4), a["reduction"])
+
+
+@lowers("huber_loss", aten.huber_loss.default)
+def huber_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """d² / 2 up to δ, δ·(|d| − δ/2) above."""
+    pair = floats(build, a["self"], a["target"])
+    if pair is None:
+        return None
+    distance = build.pointwise("distance", "fabsf({0} - {1})", pair, torch.float32)
+    delta, half = literal(a["delta"], torch.float32), literal(0.5 * a["delta"], torch.float32)
+    text = f"({{0}} <= {delta} ? 0.5f * {{0}} * {{0}} : {delta} * ({{0}} - {half}))"
+    return reduced(build, build.pointwise("loss", text, [distance], torch.float32), a["reduction"])
+
+
+@lowers("kl_div", aten.kl_div.default)
+def kl_div(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """target · (log target − input), where 0 · log 0 is 0."""
+    pair = floats(build, a["self"], a["target"])
+    if pair is None:
+        return None
+    own = "({1} == 0.0f ? 0.0f : {1} * logf({1})) - {1} * {0}"
+    text = "expf({1}) * ({1} - {0})" if a["log_target"] else own
+    return reduced(build, build.pointwise("loss", text, pair, torch.float32, cost=12), a["reduction"])
+
+
+@lowers("binary_cross_entropy", aten.binary_cross_entropy.default)
+def binary_cross_entropy(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """−(t · log x + (1 − t) · log(1 − x)), logarithms not below −100, as PyTorch has it."""
+    pair = floats(build, a["self"], a["target"], *([a["weight"]] if a["weight"] is not None else []))
+    if pair is None:
+        return None
+    text = "({1} - 1.0f) * fmaxf(log1pf(-{0}), -100.0f) - {1} * fmaxf(logf({0}), -100.0f)"
+    text = f"({text}) * {{2}}" if len(pair) == 3 else text
+    return reduced(build, build.pointwise("loss", text, pair, torch.float32, cost=24), a["reduction"])
+
+
+@lowers("binary_cross_entropy_with_logits", aten.binary_cross_entropy_with_logits.default)
+def binary_cross_entropy_with_logits(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """(1 − t) · x − w · log σ(x), w = 1 + (positive weight − 1) · t."""
+    given = [value for value in (a["weight"], a["pos_weight"]) if value is not None]
+    names = floats(build, a["self"], a["target"], *given)
+    if names is None:
+        return None
+    log_sigmoid = "(fminf({0}, 0.0f) - log1pf(expf(-fabsf({0}))))"
+    scale = f"(1.0f + ({{{len(names) - 1}}} - 1.0f) * {{1}}) * " if a["pos_weight"] is not None else ""
+    text = f"(1.0f - {{1}}) * {{0}} - {scale}{log_sigmoid}"
+    text = f"({text}) * {{2}}" if a["weight"] is not None else text
+    return reduced(build, build.pointwise("loss", text, names, torch.float32, cost=24), a["reduction"])
+
+
+# ---- of rows
+
+
+def distance(build: Lowering, x: str, y: str, p: float, eps: float, label: str) -> str | None:
+    """The p-norm of x − y + ε along the last dimension, which stays with size 1."""
+    difference = build.pointwise(f"{label}_difference", f"{{0}} - {{1}} + {literal(eps, torch.float32)}", [x, y], torch.float32)
+    last = [len(build[difference].shape) - 1]
+    if p == 1:
+        size = build.pointwise(f"{label}_abs", "fabsf({0})", [difference], torch.float32)
+        return build.reduce(label, "Sum", size, last)
+    if p != 2 or last[0] < 0:
+        return None
+    square = build.pointwise(f"{label}_square", "{0} * {0}", [difference], torch.float32)
+    total = build.reduce(f"{label}_sum", "Sum", square, last)
+    return build.pointwise(label, "sqrtf({0})", [total], torch.float32, cost=4)
+
+
+@lowers("pairwise_distance", aten.pairwise_distance.default)
+def pairwise_distance(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    pair = floats(build, a["x1"], a["x2"])
+    found = distance(build, *pair, a["p"], a["eps"], "distance") if pair is not None else None
+    return found and build.drop(found, [len(build[found].shape) - 1], a["keepdim"])
+
+
+@lowers("triplet_margin_loss", aten.triplet_margin_loss.default)
+def triplet_margin_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """max(0, margin + |anchor − positive| − |anchor − negative|)."""
+    names = floats(build, a["anchor"], a["positive"], a["negative"])
+    if names is None or a["swap"] or len({len(build[name].shape) for name in names}) > 1:
+        return None
+    anchor, positive, negative = names
+    near = distance(build, anchor, positive, a["p"], a["eps"], "near")
+    far = distance(build, anchor, negative, a["p"], a["eps"], "far")
+    if near is None or far is None:
+        return None
+    excess = build.pointwise("excess", f"{literal(a['margin'], torch.float32)} + {{0}} - {{1}}", [near, far], torch.float32)
+    loss = build.pointwise("loss", "({0} < 0.0f ? 0.0f : {0})", [excess], torch.float32)
+    return reduced(build, build.drop(loss, [len(build[loss].shape) - 1], False), a["reduction"])
+
+
+@lowers("cosine_similarity", aten.cosine_similarity.default)
+def cosine_similarity(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """Σ (x / |x|) · (y / |y|), where a norm is at least ε; each is divided before the product, so that nothing overflows."""
+    pair = floats(build, a["x1"], a["x2"])
+    if pair is None or len(build[pair[0]].shape) != len(build[pair[1]].shape) or not build[pair[0]].shape:
+        return None
+    dims = [a["dim"] % len(build[pair[0]].shape)]
+    lengths = []
+    for name, label in zip(pair, ("x", "y"), strict=True):
+        square = build.pointwise(f"{label}_square", "{0} * {0}", [name], torch.float32)
+        total = build.reduce(f"{label}_sum", "Sum", square, dims)
+        text = f"larger(sqrtf({{0}}), {literal(a['eps'], torch.float32)})"
+        lengths.append(build.pointwise(f"{label}_norm", text, [total], torch.float32, cost=4))
+    product = build.pointwise("product", "({0} / {2}) * ({1} / {3})", [*pair, *lengths], torch.float32, cost=8)
+    return build.drop(build.reduce("", "Sum", product, dims), dims, False)
+
+
+# ---- of class numbers
+
+
+def chosen(build: Lowering, scores: str, target: str, dim: int, ignored: int) -> tuple[str, str]:
+    """(the score of each row's class, whether the row counts): a sum in which only that class takes part.
+
+    A class number that does not exist makes NaN: PyTorch raises an error there, which a kernel cannot.
+    """
+    shape = build[scores].shape
+    classes = shape[dim]
+    wide = build.reshape(target, [*shape[:dim], 1, *shape[dim + 1 :]], "class")
+    which = build.add("number", Iota(dim), [], shape, torch.int64)
+    here = build.pointwise("here", "{0} == {1}", [which, wide], torch.bool, torch.int64)
+    own = build.pointwise("own", "({0} ? {1} : 0.0f)", [here, scores], torch.float32)
+    counts = build.pointwise("counts", f"{{0}} != {ignored}", [wide], torch.bool, torch.int64)
+    exists = build.pointwise("exists", f"{{0}} >= 0 && {{0}} < {classes}", [wide], torch.bool, torch.int64)
+    score = build.reduce("score", "Sum", own, [dim])
+    return build.pointwise("valid_score", "({0} ? {1} : NAN)", [exists, score], torch.float32), counts
+
+
+def class_target(build: Lowering, scores: str, target: str) -> bool:
+    """Targets are class numbers, one for each row of scores of fp32 in a known number of classes."""
+    shape, rank = build[scores].shape, len(build[scores].shape)
+    fits = rank >= 2 and len(build[target].shape) == rank - 1 and build[target].dtype is torch.int64
+    return fits and build[scores].dtype is torch.float32 and isinstance(shape[1], int)
+
+
+def rows_reduced(build: Lowering, loss: str, counts: str, dim: int, reduction: int) -> str:
+    """Rows that do not count are 0; a mean is over the others."""
+    loss = build.pointwise("loss", "({0} ? {1} : 0.0f)", [counts, loss], torch.float32)
+    loss, counts = build.drop(loss, [dim], False), build.drop(counts, [dim], False)
+    if reduction != MEAN:
+        return reduced(build, loss, reduction)
+    number = build.pointwise("number_counted", "{0}", [counts], torch.float32)
+    every = range(len(build[loss].shape))
+    return reduced(build, loss, MEAN, build.reduce("counted", "Sum", number, every))
+
+
+@lowers("cross_entropy", aten.cross_entropy_loss.default)
+def cross_entropy(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """log Σ exp(x) − x[class], the maximum taken out first; without class weights or smoothing, which stay with PyTorch."""
+    scores, target = value_of(build, a["self"]), value_of(build, a["target"])
+    if a["weight"] is not None or a["label_smoothing"] != 0 or not class_target(build, scores, target):
+        return None
+    score, counts = chosen(build, scores, target, 1, a["ignore_index"])
+    largest = build.reduce("max", "LogSumExp", scores, [1], "pivot()")
+    log_total = build.reduce("log_sum", "LogSumExp", scores, [1], "log_total()")
+    loss = build.pointwise("row_loss", "{1} - ({0} - {2})", [score, log_total, largest], torch.float32)
+    return rows_reduced(build, loss, counts, 1, a["reduction"])
+
+
+@lowers("nll_loss", aten.nll_loss_nd.default)
+def nll_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """−x[class]."""
+    scores, target = value_of(build, a["self"]), value_of(build, a["target"])
+    if a["weight"] is not None or not class_target(build, scores, target):
+        return None
+    score, counts = chosen(build, scores, target, 1, a["ignore_index"])
+    loss = build.pointwise("row_loss", "-{0}", [score], torch.float32)
+    return rows_reduced(build, loss, counts, 1, a["reduction"])
+
+
+def one_of(shape: Sequence[Any]) -> bool:
+    return all(sizes.is_one(size) for size in shape)

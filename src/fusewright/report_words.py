@@ -1,0 +1,45 @@
+"""Numbers as the terminal and the page write them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def times(ratio: float) -> str:
+    """1.53×, 19.4×, 130×: three digits are all a measurement has."""
+    if not math.isfinite(ratio):
+        return "?×"
+    digits = 2 if ratio < 10 else 1 if ratio < 100 else 0
+    return f"{ratio:.{digits}f}×"
+
+
+def shown_ms(ms: float) -> str:
+    """0.0183 ms, 0.392 ms, 6.09 ms: three digits."""
+    if not math.isfinite(ms):
+        return "? ms"
+    if ms <= 0:
+        return "0 ms"
+    digits = max(0, 2 - math.floor(math.log10(ms)))
+    return f"{ms:.{min(digits, 6)}f} ms"
+
+
+def shown_amount(value: Any, unit: str) -> str:
+    """520093696 B reads as 520 MB; nothing where there is no number."""
+    if not is_number(value) or value <= 0:
+        return ""
+    for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
+def percent(share: Any) -> str:
+    if not is_number(share):
+        return ""
+    return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.1f} %"
+
+
+def is_number(value: Any) -> bool:
+    """A number that can be drawn: not missing, not a bool, not Inf."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,102 @@
+"""A stand-in for the GPU: times calls on the CPU, so that everything around the clock can be tested anywhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fusewright.bench_device import Sample, Span
+from fusewright.candidate import Candidate, load_candidate
+from fusewright.problem import Problem, load_problem
+from fusewright.roofline import Ceilings
+
+MODEL = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(16) + 1)
+
+    def forward(self, x):
+        return torch.softmax(torch.tanh(x) * self.scale, 1)
+
+
+def get_inputs():
+    return [torch.rand(32, 16)]
+
+
+def get_init_inputs():
+    return []
+"""
+FORWARD = "torch.softmax(torch.tanh(x) * self.scale, 1)"
+
+
+def candidate_text(forward: str, before: str = "", init: str = "") -> str:
+    """The model under its new name, with another forward."""
+    text = MODEL.replace("class Model(", "class ModelNew(").replace(f"return {FORWARD}", forward)
+    text = text.replace("+ 1)", f"+ 1)\n        {init}") if init else text
+    return text.replace("class ModelNew", f"{before}\n\nclass ModelNew") if before else text
+
+
+def problem_in(folder: Path, text: str = MODEL) -> Problem:
+    (folder / "model.py").write_text(text)
+    return load_problem(folder / "model.py")
+
+
+def candidate(text: str, name: str = "new.py") -> Candidate:
+    return load_candidate(text, "host", name=name)
+
+
+@dataclass
+class Desk:
+    """Every call takes its wall time. What a profile or the ceilings would say is given."""
+
+    bandwidth: float = 1e15
+    kernels: dict[str, list[tuple[str, float]]] = field(default_factory=dict)  # by the call's position: name, µs
+    late_ms: float = 0.0
+    device: torch.device = torch.device("cpu")
+    calls: int = 0
+    profiled: int = 0
+
+    def queued(self, call: Callable[[], Any]) -> tuple[float, Any]:
+        self.calls += 1
+        start = time.perf_counter()
+        result = call()
+        return 1e3 * (time.perf_counter() - start), result
+
+    def from_idle(self, call: Callable[[], Any]) -> tuple[Sample, Any]:
+        ms, result = self.queued(call)
+        return Sample(ms, self.late_ms, ms), result
+
+    def spans(self, call: Callable[[], Any]) -> list[list[Span]]:
+        call()
+        self.profiled += 1
+        at, spans = 0.0, []
+        for name, microseconds in self.kernels.get(str(self.profiled - 1), []):
+            spans.append(Span(name, at, at + microseconds))
+            at += microseconds
+        return [spans] if spans else []
+
+    def peak_bytes(self, call: Callable[[], Any]) -> int:
+        call()
+        return 4096
+
+    def ceilings(self) -> Ceilings:
+        return Ceilings(self.bandwidth, self.bandwidth, 50e12, 395e12, 741e12, 60_000_000)
+
+    def settle(self) -> None:
+        return None
+
+    def facts(self) -> dict[str, Any]:
+        return {"name": "a desk", "l2_bytes": 60_000_000}
+
+    def clocks(self) -> dict[str, Any]:
+        return {"sm_clock_mhz": 1980.0, "held_back": []}
