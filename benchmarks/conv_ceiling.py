@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 
 import torch
-from conv_founding import CONV1, CONV2, POOLED, build, milliseconds, prelude
-from founding import STATISTICS  # noqa: E402
+from conv_founding import CONV1, CONV2, POOLED, build, milliseconds, rounding, source_of, with_prelude
+from kernels.conv.founding import STATISTICS  # noqa: E402
 
 from fusewright.kernels.conv import Tile, conv_kernel
 
@@ -110,7 +110,7 @@ def rate(library: ctypes.CDLL, rounds: int, blocks: int, products: int) -> float
 def beside(folder: Path) -> None:
     operations = {"fma": "fmaf(v[k], scale, shift)", "ex2": "exp2_fast(v[k])", "max": "fmaxf(v[k], scale * 0.5f + r)"}
     for label, text in operations.items():
-        library = build(folder, label, prelude(True) + BESIDE.replace("$op", text))
+        library = build(folder, label, with_prelude(BESIDE.replace("$op", text)))
         library.run.restype = ctypes.c_char_p
         out = torch.randn(1 << 20, device="cuda")
 
@@ -130,7 +130,7 @@ def main() -> None:
         beside(folder)
         for tiles, fragments, blocks in ((1, 16, 2), (4, 4, 2), (4, 8, 1), (2, 8, 2), (4, 4, 1)):
             for first in ("true", "false"):
-                source = prelude(True) + REGISTERS.replace("$args", f"{tiles}, {fragments}, {first}")
+                source = with_prelude(REGISTERS.replace("$args", f"{tiles}, {fragments}, {first}"))
                 library = build(folder, f"r{tiles}{fragments}{first}", source)
                 tflops = rate(library, 32000 // (tiles * fragments), 132 * blocks, 8 * tiles * fragments)
                 print(f"registers {tiles}x{fragments}, fragments first {first}, {blocks} blocks: {tflops:.0f} TFLOP/s", flush=True)
@@ -141,7 +141,7 @@ def main() -> None:
         ):  # fmt: skip
             for even in (True, False):
                 text = conv_kernel("k", conv, ending, tile)
-                library = build(folder, f"l{label}{even}", prelude(even) + text.support + text.source + LOOP.replace("$name", "k"))
+                library = build(folder, f"l{label}{even}", rounding(source_of(text), even) + LOOP.replace("$name", "k"))
                 tflops = rate(library, 144000 // products, 132 * tile.blocks_per_sm, 8 * products)
                 print(f"loop {label}, {'cvt.rn' if even else 'cvt.rna'}: {tflops:.0f} TFLOP/s", flush=True)
 

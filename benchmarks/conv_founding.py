@@ -21,13 +21,15 @@ import torch
 import torch.nn.functional as F
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "kernels" / "conv"))
+sys.path.insert(0, str(ROOT / "tests"))
 
-from founding import CONV1, CONV2, POOLED, STATISTICS, apply_ending  # noqa: E402
+from kernels.conv.founding import CONV1, CONV2, POOLED, STATISTICS, apply_ending  # noqa: E402
+
+from kernels.conv.harness import source_of  # noqa: E402
 
 from fusewright.kernels.conv import KernelText, Tile, conv_kernel  # noqa: E402
+from fusewright.prelude import device_text, used  # noqa: E402
 
-HEADERS = "#include <cuda_runtime.h>\n#include <math.h>\n#include <stdint.h>\n#include <string.h>\n"
 PEAK = """
 __global__ void __launch_bounds__(256, 2) peak_kernel(float* out, int rounds) {
   float acc[16][4] = {};
@@ -56,15 +58,16 @@ class Variant:
     patch: tuple[tuple[str, str], ...] = ()  # for experiments: text to replace in the source
 
 
-def prelude(nearest_even: bool) -> str:
-    ptx = (ROOT / "src" / "fusewright" / "prelude_ptx.cuh").read_text()
-    if nearest_even:
-        ptx = ptx.replace("cvt.rna.tf32.f32", "cvt.rn.tf32.f32")
-    return HEADERS + ptx + (ROOT / "tests" / "kernels" / "conv" / "provisional.cuh").read_text()
+def with_prelude(kernels: str) -> str:
+    return "".join(device_text(section) for section in used(kernels)) + kernels
+
+
+def rounding(source: str, nearest_even: bool) -> str:
+    return source.replace("cvt.rna.tf32.f32", "cvt.rn.tf32.f32") if nearest_even else source
 
 
 def patched(variant: Variant, text: KernelText) -> str:
-    source = prelude(variant.nearest_even) + text.support + text.source
+    source = rounding(source_of(text), variant.nearest_even)
     for old, new in variant.patch:
         source = source.replace(old, new)
     return source
@@ -242,7 +245,7 @@ def second_model(folder: Path, pool: ThreadPoolExecutor, variants: list[Variant]
 
 
 def tensor_peak(folder: Path) -> None:
-    library = build(folder, "peak", prelude(False) + PEAK)
+    library = build(folder, "peak", with_prelude(PEAK))
     out = torch.empty(264 * 256, device="cuda")
     launcher = library.peak
     launcher.restype = ctypes.c_char_p

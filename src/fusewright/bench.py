@@ -9,6 +9,7 @@ import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,10 +18,10 @@ from . import bench_device
 from .bench_device import Gpu
 from .bench_statistics import CONFIDENCE, Evidence, Ratio, judged
 from .bench_trial import CONTROL, MODES, Device, Runs, Subject, Trial
-from .candidate import Candidate
+from .candidate import Candidate, load_candidate
 from .errors import Refused
 from .options import Options
-from .problem import Problem, _seeded
+from .problem import Problem, _seeded, load_problem, shown
 from .reference import type_of
 from .roofline import Ceilings, Placed, Work, floor_ms, limit_ms, placed, rate_kind, reached
 
@@ -210,6 +211,51 @@ def _bench(
         method,
         (*trial.notes, *_clock_notes(clocks_after)),
     )
+
+
+def bench_files(
+    model: Path,
+    candidates: Sequence[Path],
+    modes: Sequence[str],
+    *,
+    seconds: float = SECONDS,
+    backward: bool = True,
+    builds: bool = False,
+    progress: Callable[[str, str], None] = lambda stage, detail: None,
+) -> tuple[Timing, dict[str, Any]]:
+    """Load and time files; the record for `report` comes with the times. This file is imported before any of them."""
+    from .pipeline import compile_problem
+    from .report_record import run_record
+
+    progress("load", shown(model))
+    problem = load_problem(model)
+    known: Any = None  # what Fusewright itself writes for this model today, where a candidate is that
+    if candidates:
+        progress("plan", "")
+        try:
+            known = compile_problem(problem, Options())
+        except Refused:  # a candidate of another hand may handle what Fusewright cannot
+            known = None
+    loaded = []
+    names = [path.name for path in candidates]
+    for path in candidates:
+        progress("build", shown(path))
+        name = path.name if names.count(path.name) == 1 else shown(path)
+        loaded.append(load_candidate(path, "cuda", name=name))
+    _, plan, emitted = known if known and any(c.source == known[2].text for c in loaded) else (None, None, None)
+    timing = bench(
+        problem,
+        loaded,
+        Options(target="cuda"),
+        modes,
+        facts=emitted.kernels if emitted else (),
+        seconds=seconds,
+        backward=backward,
+        builds=builds,
+        progress=lambda detail: progress("bench", detail),
+    )
+    source = loaded[0].source if loaded else None
+    return timing, run_record(problem, plan, emitted, None, timing, source=source)
 
 
 def check_modes(modes: Sequence[str]) -> None:

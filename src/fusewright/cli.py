@@ -216,6 +216,84 @@ def explain(
 
 
 @_command
+def bench(
+    model: ModelFile,
+    candidates: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[NEW.py ...]", help="Files that define ModelNew; without one, only the baselines."),
+    ] = None,
+    modes: Annotated[
+        str,
+        typer.Option("--modes", metavar="MODE,...", help="Baselines: eager, compile, reduce-overhead, max-autotune."),
+    ] = "eager,compile",
+    results: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="OUT.json", help="Also write everything that was measured, for `report`."),
+    ] = None,
+    backward: Annotated[bool, typer.Option("--backward/--no-backward", help="Time forward plus backward too.")] = True,
+    builds: Annotated[bool, typer.Option("--builds", help="Time a cold and a warm build of each candidate.")] = False,
+    seconds: Annotated[float, typer.Option("--seconds", metavar="S", min=0.1, help="How long to time for.")] = 10.0,
+    verbose: Verbose = False,
+    traceback: Traceback = False,
+) -> int:
+    """Time MODEL.py and candidates side by side: interleaved, every result checked, with confidence intervals.
+
+    Exit status 1 if a candidate's time does not stand: a wrong result, or faster than the roofline.
+    """
+    files = [model, *(candidates or [])]
+    for path in files:
+        _check_readable(path)
+    if results:
+        _check_writable(results, reads=files)
+
+    from .bench import bench_files, check_modes, needs_a_gpu
+    from .report import table
+
+    chosen = [mode.strip() for mode in modes.split(",") if mode.strip()]
+    check_modes(chosen)
+    needs_a_gpu()
+    console = Screen()
+    with stages(console) as progress:
+        timing, record = bench_files(
+            model, files[1:], chosen, seconds=seconds, backward=backward, builds=builds, progress=progress
+        )
+    record = _strict(record)
+    for line in table([record]):
+        say(console, line)
+    if results:
+        _write({results: json.dumps(record, indent=2) + "\n"})
+        say(console, f"wrote {results}", "bold green")
+    fallen = [row for row in timing.candidates if not row.stands]
+    return _complain(f"{fallen[0].name}: {fallen[0].verdict}", NOT_EQUAL) if fallen else 0
+
+
+@_command
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN.json ...", help="What optimize and bench wrote.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="OUT.html", help="Write the page here; without it, only the table."),
+    ] = None,
+    verbose: Verbose = False,
+    traceback: Traceback = False,
+) -> int:
+    """Show runs: a compact table here, and with -o one self-contained page with pictures, charts and the CUDA."""
+    if output:
+        _check_writable(output, reads=runs)
+
+    from .report import report as draw
+
+    html, lines = draw(runs)
+    console = Screen()
+    for line in lines:
+        say(console, line)
+    if output:
+        _write({output: html})
+        say(console, f"wrote {output}", "bold green")
+    return 0
+
+
+@_command
 def suite(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Every model file in it and below it.")],
     results: Annotated[

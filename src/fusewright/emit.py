@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import re
@@ -16,11 +17,13 @@ from torch import nn
 from . import __version__, prelude, sizes
 from .errors import Unsupported
 from .graph import Graph, Node, Output, Ref
+from .kernels.anchored import AnchoredText, anchored_kernel
 from .kernels.pointwise import pointwise_kernel
 from .kernels.reduce import reduce_kernel
 from .kernels.text import KernelText
 from .plan import Call, Kernel, Plan, operator_name, origins
 from .prims import Expand, Permute, Prim, Reshape, Slice, View
+from .takeover import conv_flops
 from .pytext import argument_text, attribute_text, call_text, shape_text
 from .source import FORBIDDEN, without_forbidden_remarks
 
@@ -79,6 +82,7 @@ class Writer:
         self.plan, self.source, self.model = plan, source, model
         self.graph, self.lowered, self.prims = plan.graph, plan.lowered, plan.lowered.prims
         self.texts: dict[str, KernelText] = {}
+        self.anchored: dict[str, AnchoredText] = {}
         self.constants: dict[str, str] = {}
         self.home = {name: kernel for kernel in plan.kernels for name in kernel.stores}
         self.needed_nodes = self.find_needed_nodes()
@@ -153,9 +157,19 @@ class Writer:
 
     def write(self) -> Emitted:
         for kernel in self.plan.kernels:
+            if kernel.fused is not None:
+                device = f"{self.region_arguments(self.region_of_kernel(kernel))[0][0]}.device"
+                name_of = functools.partial(self.tensor_name, kernel)
+                self.anchored[kernel.name] = anchored_kernel(
+                    kernel, kernel.fused, self.plan, self.comment(kernel), name_of, device
+                )
+                continue
             make = reduce_kernel if kernel.is_reduce else pointwise_kernel
             self.texts[kernel.name] = make(kernel, self.prims, self.graph, self.comment(kernel))
-        kernels_text = "\n".join(self.texts[k.name].source for k in self.plan.kernels)
+        parts = [(self.anchored.get(k.name) or self.texts[k.name]).source for k in self.plan.kernels]
+        support = list(dict.fromkeys(part for text in self.anchored.values() for part in text.support))
+        kernels_text = "\n".join([*support, *parts])
+        launchers = [name for k in self.plan.kernels for name in self.launchers(k)]
         cuda = "\n".join(prelude.device_text(s) for s in prelude.used(kernels_text)) + "\n" + kernels_text
         cuda = ascii_only(cuda)
         regions = "\n\n".join(self.region_text(region) for region in self.regions)
@@ -163,7 +177,8 @@ class Writer:
         ours = Template(FILE).substitute(
             version=__version__,
             cuda=cuda.replace("\\", "\\\\").replace("'''", ""),
-            kernels="".join(f"\n    {name!r}," for name in self.texts) + ("\n" if self.texts else ""),
+            kernels="".join(f'\n    "{name}",' for name in launchers) + ("\n" if launchers else ""),
+            flags=FLAGS if self.anchored else "",
             constants=self.constants_text(),
             planned=self.planned_text(),
             regions=regions,
@@ -173,7 +188,7 @@ class Writer:
         found = FORBIDDEN.search(ours)
         assert found is None, f"the emitted text holds the word {found[0] if found else ''!r}"
         text = without_forbidden_remarks(self.source) + "\n\n" + ours.strip("\n") + "\n"
-        facts = tuple(self.facts(kernel) for kernel in self.plan.kernels)
+        facts = tuple(fact for kernel in self.plan.kernels for fact in self.facts(kernel))
         return Emitted(
             text, facts, tuple(str(call.node.target) for call in self.plan.calls if call.node.target != "getitem")
         )
@@ -196,13 +211,17 @@ class Writer:
         roles = "statistics of" if kernel.name.endswith("_statistics") else "replaces"
         return [f"// {kernel.name} {roles}", *dict.fromkeys(lines), *laws]
 
-    def facts(self, kernel: Kernel) -> KernelFacts:
+    def facts(self, kernel: Kernel) -> list[KernelFacts]:
         moved = sum(
             self.graph.hint(sizes.product(self.prims[n].shape)) * self.prims[n].dtype.itemsize
             for n in (*kernel.loads, *kernel.stores)
         )
         replaces = tuple(dict.fromkeys(operator_name(node, self.graph) for node in self.origins(kernel)))
-        return KernelFacts(kernel.name, replaces, moved, flops_of(kernel, self.prims, self.graph))
+        flops = flops_of(kernel, self.prims, self.graph)
+        if kernel.fused is not None:
+            flops += conv_flops(kernel.fused.anchor, self.plan)
+        first, *rest = self.launchers(kernel)
+        return [KernelFacts(first, replaces, moved, flops), *(KernelFacts(name, replaces, 0, 0) for name in rest)]
 
     # ---- values as Python text
 
@@ -370,16 +389,22 @@ class Writer:
         run += f"\n    return ({', '.join(results)},)"
         return run + "\n\n\n" + self.meaning_text(region, names, outputs, unpack)
 
+    def launchers(self, kernel: Kernel) -> tuple[str, ...]:
+        return self.anchored[kernel.name].names if kernel.fused is not None else (kernel.name,)
+
+    def tensor_name(self, kernel: Kernel, prim: str) -> str:
+        """What a tensor that the kernel reads is called in its region."""
+        return prim if prim in self.own_values(kernel) else self.argument_of(prim)
+
     def launch_lines(self, kernel: Kernel, device: str) -> list[str]:
+        if kernel.fused is not None:
+            return list(self.anchored[kernel.name].lines)
         text = self.texts[kernel.name]
         lines = []
         for name in kernel.stores:
             prim = self.prims[name]
             lines.append(f"{name} = torch.empty({shape_text(prim.shape)}, dtype={prim.dtype}, device={device})")
-        tensors = [
-            name if name in kernel.stores or name in self.own_values(kernel) else self.argument_of(name)
-            for name in text.tensors
-        ]
+        tensors = [name if name in kernel.stores else self.tensor_name(kernel, name) for name in text.tensors]
         if text.workspace is not None:
             count = sizes.tidy(text.workspace.count * text.workspace.words)
             lines.append(
@@ -523,6 +548,9 @@ class Writer:
                 tests.append(f"{self.leaf_text(node)}.dtype == {node.dtype}")
         tests += [f"({self.size_text(guard)})" for guard in self.graph.guards if self.has_text(guard)]
         tests += [f"{path}.training == {training}" for path, training in training_flags(self.model)]
+        if self.anchored:
+            shared = max(text.shared_bytes for text in self.anchored.values())
+            tests.append(f"_tf32_allowed() and _has_tensor_cores({self.device()}, {shared})")
         arguments = ", ".join(["self", *self.graph.inputs])
         body = "\n".join(f"        and {test}" for test in tests[1:])
         return f"def _planned_for({arguments}):\n    return (\n        {tests[0]}\n{body}\n    )"
@@ -599,6 +627,23 @@ def ascii_only(text: str) -> str:
 def source_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+
+FLAGS = '''
+def _tf32_allowed():
+    """Whether the flags let a convolution round its operands to TF32, as PyTorch's default does."""
+    precision = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
+    return precision == "tf32" if precision in ("tf32", "ieee") else torch.backends.cudnn.allow_tf32
+
+
+@functools.lru_cache(maxsize=None)
+def _has_tensor_cores(device, shared_bytes):
+    """TF32 tensor cores, and this much shared memory for a block."""
+    if device.type != "cuda":
+        return True
+    properties = torch.cuda.get_device_properties(device)
+    limit = getattr(properties, "shared_memory_per_block_optin", 232448 if properties.major == 9 else 0)
+    return properties.major >= 8 and limit >= shared_bytes
+'''
 
 FILE = '''
 # ---------------------------------------------------------------------------------------------------------------------
@@ -684,6 +729,8 @@ def _run(launches, meaning, differentiable, changed, sizes, *tensors):
         return _Differentiable.apply(launches, meaning, differentiable, changed, sizes, *tensors)
     return launches(sizes, *tensors)
 
+
+$flags
 
 $regions
 

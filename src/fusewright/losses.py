@@ -163,8 +163,8 @@ def cosine_similarity(build: Lowering, node: Node, a: dict[str, Any]) -> str | N
         return None
     dims = [a["dim"] % len(build[pair[0]].shape)]
     lengths = []
-    for name, label in zip(pair, ("x", "y"), strict=True):
-        square = build.pointwise(f"{label}_square", "{0} * {0}", [name], torch.float32)
+    for i, label in enumerate(("x", "y")):
+        square = build.pointwise(f"{label}_square", f"{{{i}}} * {{{i}}}", pair, torch.float32)  # names both: one look at both
         total = build.reduce(f"{label}_sum", "Sum", square, dims)
         text = f"larger(sqrtf({{0}}), {literal(a['eps'], torch.float32)})"
         lengths.append(build.pointwise(f"{label}_norm", text, [total], torch.float32, cost=4))
@@ -205,7 +205,7 @@ def rows_reduced(build: Lowering, loss: str, counts: str, dim: int, reduction: i
     loss, counts = build.drop(loss, [dim], False), build.drop(counts, [dim], False)
     if reduction != MEAN:
         return reduced(build, loss, reduction)
-    number = build.pointwise("number_counted", "{0}", [counts], torch.float32)
+    number = build.pointwise("number_counted", "{0}", [counts, loss], torch.float32)  # beside the loss, in one pass
     every = range(len(build[loss].shape))
     return reduced(build, loss, MEAN, build.reduce("counted", "Sum", number, every))
 

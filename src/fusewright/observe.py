@@ -295,6 +295,3 @@ def write_state(model: nn.Module, values: Mapping[str, Tensor]) -> None:
             if name in values:
                 tensor.copy_(values[name])
 
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | (a.isnan() & b.isnan())).all())

@@ -47,7 +47,7 @@ RECORDS: dict[OpOverload | str, Record] = {}
 
 
 def find(node: Node, graph: Graph) -> Record | None:
-    from . import structured  # noqa: F401  its decorators fill RECORDS
+    from . import losses, placement, structured  # noqa: F401  their decorators fill RECORDS
 
     return RECORDS.get(node.target)
 
@@ -103,7 +103,7 @@ def pointwise(
 def in_double(expression: str) -> str:
     """The same expression in double precision: expf -> exp, 1.0f -> 1.0."""
     expression = re.sub(
-        r"\b(exp|exp2|log|log2|log10|log1p|expm1|sqrt|rsqrt|tanh|erf|sin|cos|tan|fabs|fmod|floor|ceil|rint|trunc|pow|copysign|atan|sinh|cosh|asin|acos|fma|fmax|fmin)f\(",
+        r"\b(exp|exp2|log|log2|log10|log1p|expm1|sqrt|rsqrt|tanh|erf|sin|cos|tan|fabs|fmod|floor|ceil|rint|trunc|pow|copysign|atan|atan2|sinh|cosh|asin|acos|erfc|hypot|fma|fmax|fmin)f\(",
         r"\1(",
         expression,
     )
@@ -143,21 +143,28 @@ def _add_bounds(a: Interval, b: Interval) -> Interval:
     return a[0] + b[0], a[1] + b[1]
 
 
-def _divide(a: Any) -> str:
-    mode = getattr(a, "rounding_mode", None)
-    quotient = f"{a.self} / {a.other}"
-    return {None: quotient, "trunc": f"truncf({quotient})", "floor": f"floorf({quotient})"}[mode]
-
-
 pointwise("add", aten.add.Tensor, aten.add.Scalar, cuda=lambda a: f"{a.self} + {_scaled(a.other, a.alpha)}")
-pointwise("sub", aten.sub.Tensor, aten.sub.Scalar, cuda=lambda a: f"{a.self} - {_scaled(a.other, a.alpha)}")
+pointwise(
+    "sub",
+    *(aten.sub.Tensor, aten.sub.Scalar, aten.subtract.Tensor, aten.subtract.Scalar),
+    cuda=lambda a: f"{a.self} - {_scaled(a.other, a.alpha)}",
+)
 pointwise("rsub", aten.rsub.Tensor, aten.rsub.Scalar, cuda=lambda a: f"{a.other} - {_scaled(a.self, a.alpha)}")
-pointwise("mul", aten.mul.Tensor, aten.mul.Scalar, cuda=lambda a: f"{a.self} * {a.other}")
-pointwise("div", aten.div.Tensor, aten.div.Scalar, cuda=_divide, cost=4)
-pointwise("neg", aten.neg.default, cuda=lambda a: f"-{a.self}", monotone=-1, bounds=lambda x: (-x[1], -x[0]))
+pointwise(
+    "mul",
+    *(aten.mul.Tensor, aten.mul.Scalar, aten.multiply.Tensor, aten.multiply.Scalar),
+    cuda=lambda a: f"{a.self} * {a.other}",
+)
+pointwise(
+    "div",
+    *(aten.div.Tensor, aten.div.Scalar, aten.divide.Tensor, aten.divide.Scalar, aten.true_divide.Tensor),
+    cuda=lambda a: f"{a.self} / {a.other}",
+    cost=4,
+)
+pointwise("neg", aten.neg.default, aten.negative.default, cuda=lambda a: f"-{a.self}", monotone=-1, bounds=lambda x: (-x[1], -x[0]))
 pointwise(
     "abs",
-    aten.abs.default,
+    *(aten.abs.default, aten.absolute.default),
     cuda=lambda a: f"absolute({a.self})",
     bounds=lambda x: (0 if x[0] < 0 < x[1] else min(abs(x[0]), abs(x[1])), max(abs(x[0]), abs(x[1]))),
 )
@@ -188,7 +195,7 @@ pointwise(
     cuda=lambda a: f"{a.self} + {_scaled(f'({a.tensor1} / {a.tensor2})', a.value)}",
     cost=4,
 )
-pointwise("lerp", aten.lerp.Scalar, cuda=lambda a: f"{a.self} + {a.weight} * ({a.end} - {a.self})")
+pointwise("lerp", aten.lerp.Scalar, aten.lerp.Tensor, cuda=lambda a: f"{a.self} + {a.weight} * ({a.end} - {a.self})")
 pointwise(
     "remainder",
     aten.remainder.Scalar,
@@ -221,7 +228,20 @@ pointwise(
     bounds=lambda x: (-1.5707964, 1.5707964),
     cost=12,
 )
-pointwise("erf", aten.erf.default, cuda=lambda a: f"erff({a.self})", monotone=1, bounds=lambda x: (-1, 1), cost=12)
+pointwise("erf", aten.erf.default, aten.special_erf.default, cuda=lambda a: f"erff({a.self})", monotone=1, bounds=lambda x: (-1, 1), cost=12)
+pointwise("erfc", aten.erfc.default, cuda=lambda a: f"erfcf({a.self})", monotone=-1, bounds=lambda x: (0, 2), cost=16)
+pointwise("asin", aten.asin.default, cuda=lambda a: f"asinf({a.self})", monotone=1, cost=16)
+pointwise("acos", aten.acos.default, cuda=lambda a: f"acosf({a.self})", monotone=-1, cost=16)
+pointwise("atan2", aten.atan2.default, cuda=lambda a: f"atan2f({a.self}, {a.other})", cost=24)
+pointwise("hypot", aten.hypot.default, cuda=lambda a: f"hypotf({a.self}, {a.other})", cost=16)
+pointwise("copysign", aten.copysign.Tensor, cuda=lambda a: f"copysignf({a.self}, {a.other})", floats=True)
+pointwise(
+    "xlogy",
+    aten.xlogy.Tensor,
+    cuda=lambda a: f"({a.self} == 0.0f && {a.other} == {a.other} ? 0.0f : {a.self} * logf({a.other}))",
+    cost=12,
+)
+pointwise("frac", aten.frac.default, cuda=lambda a: f"({a.self} - truncf({a.self}))", floats=True)
 pointwise("floor", aten.floor.default, cuda=lambda a: f"floorf({a.self})", monotone=1)
 pointwise("ceil", aten.ceil.default, cuda=lambda a: f"ceilf({a.self})", monotone=1)
 pointwise("round", aten.round.default, cuda=lambda a: f"rintf({a.self})", monotone=1)
@@ -242,6 +262,21 @@ def _clamp(x: str, low: str | None, high: str | None) -> str:
     """NaN stays NaN, as in PyTorch."""
     text = x if high is None else f"({x} > {high} ? {high} : {x})"
     return text if low is None else f"({x} < {low} ? {low} : {text})"
+
+
+def _clamp_between(x: str, low: str | None, high: str | None) -> str:
+    """Bounds may be tensors, and a NaN among them counts; where they are in the wrong order the upper one holds."""
+    if any(bound is not None and bound.startswith("{") for bound in (low, high)):
+        text = x if low is None else f"larger({x}, {low})"
+        return text if high is None else f"smaller({text}, {high})"
+    if low is not None and high is not None and not _number(low) <= _number(high):
+        return f"({x} == {x} ? {high} : {x})"
+    return _clamp(x, low, high)
+
+
+def _number(text: str) -> float:
+    """The value of a literal."""
+    return float(text.strip("()").removesuffix("LL").removesuffix("f").replace("INFINITY", "inf").replace("NAN", "nan"))
 
 
 def _gelu(a: Any) -> str:
@@ -315,7 +350,7 @@ pointwise(
 )
 pointwise(
     "sigmoid",
-    aten.sigmoid.default,
+    aten.sigmoid.default, aten.special_expit.default,
     cuda=lambda a: f"1.0f / (1.0f + expf(-{a.self}))",
     monotone=1,
     bounds=lambda x: (0, 1),
@@ -362,9 +397,9 @@ pointwise(
     monotone=1,
 )
 pointwise("threshold", aten.threshold.default, cuda=lambda a: f"({a.self} <= {a.threshold} ? {a.value} : {a.self})")
-pointwise("clamp", aten.clamp.default, aten.clamp.Tensor, cuda=lambda a: _clamp(a.self, a.min, a.max))
-pointwise("clamp_min", aten.clamp_min.default, aten.clamp_min.Tensor, cuda=lambda a: _clamp(a.self, a.min, None))
-pointwise("clamp_max", aten.clamp_max.default, aten.clamp_max.Tensor, cuda=lambda a: _clamp(a.self, None, a.max))
+pointwise("clamp", aten.clamp.default, aten.clamp.Tensor, aten.clip.default, aten.clip.Tensor, cuda=lambda a: _clamp_between(a.self, a.min, a.max))
+pointwise("clamp_min", aten.clamp_min.default, aten.clamp_min.Tensor, cuda=lambda a: _clamp_between(a.self, a.min, None))
+pointwise("clamp_max", aten.clamp_max.default, aten.clamp_max.Tensor, cuda=lambda a: _clamp_between(a.self, None, a.max))
 pointwise("minimum", aten.minimum.default, cuda=lambda a: f"smaller({a.self}, {a.other})")
 pointwise("maximum", aten.maximum.default, cuda=lambda a: f"larger({a.self}, {a.other})")
 

@@ -21,6 +21,7 @@ from .options import Options
 from .plan import Plan, plan
 from .problem import Problem, check_output
 from .rewrite import rewrite
+from .takeover import take_over
 
 Progress = Callable[[str, str], None]
 
@@ -47,7 +48,7 @@ def compile_problem(problem: Problem, options: Options, progress: Progress = sil
     progress("rewrite", f"{len(graph.nodes)} nodes")
     graph, applied = rewrite(graph, options)
     progress("plan", f"{len(applied)} laws applied" if applied else "")
-    made = plan(lower(graph), applied)
+    made = take_over(plan(lower(graph), applied))
     progress("emit", f"{len(made.kernels)} kernels")
     return graph, made, emit(made, problem.source, model)
 
@@ -117,7 +118,7 @@ def optimize_module(module: nn.Module, example_inputs: Sequence[Any], **options:
     chosen = Options(**options)
     graph = capture(module, example_inputs)
     graph, applied = rewrite(graph, chosen)
-    emitted = emit(plan(lower(graph), applied), "", module)
+    emitted = emit(take_over(plan(lower(graph), applied)), "", module)
     space = ModuleType(f"fusewright_module_{len(sys.modules)}")
     vars(space)["Model"] = type(module)
     sys.modules[space.__name__] = space  # so that copies and pickles find the class

@@ -31,6 +31,7 @@ class Kernel:
     stores: tuple[str, ...] = ()
     loads: tuple[str, ...] = ()
     name: str = ""
+    fused: Any = None  # takeover.Fused, where the kernel computes a convolution itself
 
     @property
     def row_shape(self) -> tuple[Dim, ...]:

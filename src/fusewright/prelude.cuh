@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 #include <math_constants.h>
 #include <stdint.h>
+#include <string.h>
 
 // The message of a failed launch, or nullptr.
 static const char* launch_error() {
@@ -69,8 +70,7 @@ template <typename T> __device__ __forceinline__ T remainder_of(T a, T b) { cons
 
 //: section Sum
 struct Sum {
-  float s;
-  static __device__ __forceinline__ Sum empty() { return {0.0f}; }
+  float s = 0.0f;
   __device__ __forceinline__ void add(float x) { s += x; }
   template <int N> __device__ __forceinline__ void add(const float (&x)[N]) {
 #pragma unroll
@@ -82,8 +82,7 @@ struct Sum {
 
 //: section IntegerSum
 struct IntegerSum {
-  long long s;
-  static __device__ __forceinline__ IntegerSum empty() { return {0}; }
+  long long s = 0;
   __device__ __forceinline__ void add(long long x) { s += x; }
   template <int N> __device__ __forceinline__ void add(const long long (&x)[N]) {
 #pragma unroll
@@ -95,8 +94,7 @@ struct IntegerSum {
 
 //: section Product
 struct Product {
-  float p;
-  static __device__ __forceinline__ Product empty() { return {1.0f}; }
+  float p = 1.0f;
   __device__ __forceinline__ void add(float x) { p *= x; }
   template <int N> __device__ __forceinline__ void add(const float (&x)[N]) {
 #pragma unroll
@@ -108,8 +106,7 @@ struct Product {
 
 //: section Max needs larger
 struct Max {
-  float m;
-  static __device__ __forceinline__ Max empty() { return {-INFINITY}; }
+  float m = -INFINITY;
   __device__ __forceinline__ void add(float x) { m = larger(x, m); }
   template <int N> __device__ __forceinline__ void add(const float (&x)[N]) {
 #pragma unroll
@@ -121,8 +118,7 @@ struct Max {
 
 //: section Min needs smaller
 struct Min {
-  float m;
-  static __device__ __forceinline__ Min empty() { return {INFINITY}; }
+  float m = INFINITY;
   __device__ __forceinline__ void add(float x) { m = smaller(x, m); }
   template <int N> __device__ __forceinline__ void add(const float (&x)[N]) {
 #pragma unroll
@@ -135,10 +131,9 @@ struct Min {
 //: section ArgMax
 // The first position of the largest value; a NaN counts as larger than all.
 struct ArgMax {
-  float m;
-  int unused;
-  long long index;
-  static __device__ __forceinline__ ArgMax empty() { return {-INFINITY, 0, 0x7fffffffffffffffLL}; }
+  float m = -INFINITY;
+  int unused = 0;
+  long long index = 0x7fffffffffffffffLL;
   __device__ __forceinline__ void add(float x, long long i) {
     const bool tie = x == m || (x != x && m != m);
     if (tie ? i < index : (x > m || (x != x && m == m))) { m = x; index = i; }
@@ -149,10 +144,9 @@ struct ArgMax {
 //: section ArgMin
 // The first position of the smallest value; a NaN counts as smaller than all.
 struct ArgMin {
-  float m;
-  int unused;
-  long long index;
-  static __device__ __forceinline__ ArgMin empty() { return {INFINITY, 0, 0x7fffffffffffffffLL}; }
+  float m = INFINITY;
+  int unused = 0;
+  long long index = 0x7fffffffffffffffLL;
   __device__ __forceinline__ void add(float x, long long i) {
     const bool tie = x == m || (x != x && m != m);
     if (tie ? i < index : (x < m || (x != x && m == m))) { m = x; index = i; }
@@ -163,8 +157,7 @@ struct ArgMin {
 //: section LogSumExp
 // log of the sum of exp(x), in one sweep: the running maximum m, and s = sum of exp(x - m).
 struct LogSumExp {
-  float m, s;
-  static __device__ __forceinline__ LogSumExp empty() { return {-INFINITY, 0.0f}; }
+  float m = -INFINITY, s = 0.0f;
   // The maximum, or 0 where it is infinite: subtracting it then is harmless and inf - inf never happens.
   __device__ __forceinline__ float pivot() const { return fabsf(m) == INFINITY ? 0.0f : m; }
   // What turns s into a sum relative to another pivot. Nothing has been added while m is -inf.
@@ -197,8 +190,7 @@ struct LogSumExp {
 //: section Moments
 // Mean and sum of squared deviations (m2), by Welford's update; parts are merged by Chan's formula.
 struct Moments {
-  float n, mean, m2;
-  static __device__ __forceinline__ Moments empty() { return {0.0f, 0.0f, 0.0f}; }
+  float n = 0.0f, mean = 0.0f, m2 = 0.0f;
   __device__ __forceinline__ void add(float x) {
     n += 1.0f;
     const float delta = x - mean;
@@ -228,11 +220,13 @@ struct Moments {
 // Exchanges a whole accumulator with the lane whose number differs in the bits of `mask`.
 template <typename A> __device__ __forceinline__ A shuffle_xor(const A& mine, int mask) {
   static_assert(sizeof(A) % 4 == 0, "an accumulator is made of 32-bit words");
-  union { A value; unsigned word[sizeof(A) / 4]; } from, to;
-  from.value = mine;
+  unsigned word[sizeof(A) / 4];
+  memcpy(word, &mine, sizeof(A));
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(A) / 4); ++i) to.word[i] = __shfl_xor_sync(0xffffffffu, from.word[i], mask);
-  return to.value;
+  for (int i = 0; i < static_cast<int>(sizeof(A) / 4); ++i) word[i] = __shfl_xor_sync(0xffffffffu, word[i], mask);
+  A theirs;
+  memcpy(&theirs, word, sizeof(A));
+  return theirs;
 }
 // Merges the accumulators of a warp; every lane gets the same total.
 template <typename A> __device__ __forceinline__ A merge_warp(A mine) {
@@ -252,7 +246,8 @@ template <typename A> __device__ __forceinline__ A merge_warp(A mine) {
 template <int THREADS, typename A> __device__ __forceinline__ A merge_row(A mine) {
   mine = merge_warp(mine);
   if (THREADS == 32) return mine;
-  __shared__ A partial[THREADS / 32];
+  __shared__ alignas(16) unsigned char storage[THREADS / 32 * sizeof(A)];
+  A* const partial = reinterpret_cast<A*>(storage);
   __syncthreads();  // an earlier use of `partial` is over
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = mine;
   __syncthreads();
@@ -266,11 +261,12 @@ template <int THREADS, typename A> __device__ __forceinline__ A merge_row(A mine
 // Merges the accumulators of the SPLIT threads (threadIdx.y) that share a position; every thread gets the total.
 template <int SPLIT, int WIDTH, typename A> __device__ __forceinline__ A merge_column(A mine) {
   if (SPLIT == 1) return mine;
-  __shared__ A partial[SPLIT][WIDTH];
+  __shared__ alignas(16) unsigned char storage[SPLIT * WIDTH * sizeof(A)];
+  A* const partial = reinterpret_cast<A*>(storage);
   __syncthreads();  // an earlier use of `partial` is over
-  partial[threadIdx.y][threadIdx.x] = mine;
+  partial[threadIdx.y * WIDTH + threadIdx.x] = mine;
   __syncthreads();
-  A total = partial[0][threadIdx.x];
-  for (int part = 1; part < SPLIT; ++part) total.merge(partial[part][threadIdx.x]);
+  A total = partial[threadIdx.x];
+  for (int part = 1; part < SPLIT; ++part) total.merge(partial[part * WIDTH + threadIdx.x]);
   return total;
 }

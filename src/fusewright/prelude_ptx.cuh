@@ -177,3 +177,34 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* 
 #endif
 }
 #endif
+
+//: section exp2_fast
+// 2^x by the special-function unit: off by 2 units in the last place at most.
+#ifdef CUDA_ON_CPU
+inline float exp2_fast(float x) { return exp2f(x); }
+#else
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#endif
+
+//: section rcp_fast
+// 1 / x by the special-function unit: off by 1 unit in the last place at most.
+#ifdef CUDA_ON_CPU
+inline float rcp_fast(float x) { return 1.0f / x; }
+#else
+__device__ __forceinline__ float rcp_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#endif
+
+//: section exp_fast needs exp2_fast
+__device__ __forceinline__ float exp_fast(float x) { return exp2_fast(x * 1.4426950408889634f); }
+
+//: section tanh_fast needs exp2_fast rcp_fast
+// Off by about 1e-7; used where the operand itself is known to TF32 only.
+__device__ __forceinline__ float tanh_fast(float x) { return fmaf(-2.0f, rcp_fast(1.0f + exp2_fast(x * 2.8853900817779268f)), 1.0f); }

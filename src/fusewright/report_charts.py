@@ -49,8 +49,31 @@ def roofline_points(bench: Bench, hues: Mapping[str, int]) -> list[Point]:
     return points
 
 
+@dataclass(frozen=True)
+class Frame:
+    """Two logarithmic axes in whole decades, and where they lie in the picture."""
+
+    width: int
+    height: int
+    x0: int
+    x1: int
+    y0: int
+    y1: int
+    left: int = 44
+    right: int = 14
+    top: int = 30
+    bottom: int = 40
+
+    def x(self, value: float) -> float:
+        return self.left + (math.log10(value) - self.x0) / (self.x1 - self.x0) * (self.width - self.left - self.right)
+
+    def y(self, value: float) -> float:
+        share = (math.log10(value) - self.y0) / (self.y1 - self.y0)
+        return self.height - self.bottom - share * (self.height - self.top - self.bottom)
+
+
 def roofline_chart(points: Sequence[Point], ceilings: Mapping[str, Any], width: int) -> str:
-    """Both axes logarithmic. Below the slope memory is the limit, below the flat lines arithmetic is."""
+    """Below the slope memory is the limit, below the flat lines arithmetic is."""
     bandwidth = max((ceilings[k] for k in ("copy", "read") if is_number(ceilings.get(k))), default=0.0)
     rates = {kind: ceilings[kind] for kind in ("fp32", "tf32", "bf16") if is_number(ceilings.get(kind))}
     if not bandwidth or not rates or not points:
@@ -58,55 +81,62 @@ def roofline_chart(points: Sequence[Point], ceilings: Mapping[str, Any], width: 
     highest = max(rates.values())
     xs = [p.intensity for p in points] + [0.5, 2 * highest / bandwidth]
     ys = [p.rate for p in points] + [highest]
-    x0, x1 = _decades(min(xs), max(xs))
-    y0, y1 = _decades(min(ys) / 1.5, max(ys) * 1.3)
-    height, left, right, top, bottom = int(width * (0.56 if width > 500 else 0.86)), 46, 14, 14, 40
-
-    def x(value: float) -> float:
-        return left + (math.log10(value) - x0) / (x1 - x0) * (width - left - right)
-
-    def y(value: float) -> float:
-        return height - bottom - (math.log10(value) - y0) / (y1 - y0) * (height - top - bottom)
-
-    parts = [f'<svg class="roofline" role="img" viewBox="0 0 {width} {height}"><title>Roofline</title>']
-    for k in range(x0, x1 + 1):
-        parts.append(f'<line class="grid" x1="{x(10**k):.1f}" y1="{top}" x2="{x(10**k):.1f}" y2="{height - bottom}"/>')
-        parts.append(f'<text class="tick" x="{x(10**k):.1f}" y="{height - bottom + 16}">{_power(k)}</text>')
-    for k in range(y0, y1 + 1):
-        label = shown_amount(10.0**k, "").replace(" ", "")
-        parts.append(f'<line class="grid" x1="{left}" y1="{y(10**k):.1f}" x2="{width - right}" y2="{y(10**k):.1f}"/>')
-        parts.append(f'<text class="tick side" x="{left - 6}" y="{y(10**k) + 4:.1f}">{label}</text>')
-    ridge = highest / bandwidth
-    low_x = max(10.0**x0, 10.0**y0 / bandwidth)
-    start = f"{x(low_x):.1f},{y(low_x * bandwidth):.1f}"
-    parts.append(f'<polyline class="roof" points="{start} {x(ridge):.1f},{y(highest):.1f}"/>')
-    for kind, rate in rates.items():
-        level, corner = f"{y(rate):.1f}", f"{x(rate / bandwidth):.1f}"
-        parts.append(f'<line class="roof" x1="{corner}" y1="{level}" x2="{width - right}" y2="{level}"/>')
-        name = {"fp32": "fp32", "tf32": "TF32", "bf16": "bf16"}[kind]
-        words = f"{name} {shown_amount(rate, 'FLOP/s')}"
-        parts.append(f'<text class="ceiling" x="{width - right}" y="{y(rate) - 5:.1f}">{words}</text>')
-    slope = math.degrees(math.atan2(y(low_x * bandwidth) - y(highest), x(ridge) - x(low_x)))
-    middle = math.sqrt(low_x * rates.get("fp32", highest) / bandwidth)
-    place = f"translate({x(middle):.1f} {y(middle * bandwidth) - 7:.1f}) rotate({-slope:.1f})"
-    parts.append(f'<text class="slope" transform="{place}">{shown_amount(bandwidth, "B/s")}</text>')
-    parts.append(
-        f'<text class="axis" x="{(left + width - right) / 2:.0f}" y="{height - 4}">operations for each byte</text>'
-    )
-    turned = f'transform="translate(11 {(height - bottom + top) / 2:.0f}) rotate(-90)"'
-    parts.append(f'<text class="axis" {turned}>operations a second</text>')
-    for number, (point, (px, py)) in enumerate(
-        zip(points, apart([(x(p.intensity), y(p.rate)) for p in points]), strict=True)
-    ):
-        true_x, true_y = x(point.intensity), y(point.rate)
+    height = int(width * (0.52 if width > 500 else 0.86))
+    frame = Frame(width, height, *_decades(min(xs), max(xs)), *_decades(min(ys) / 1.5, max(ys) * 1.3))
+    at = apart([(frame.x(p.intensity), frame.y(p.rate)) for p in points])
+    parts = [
+        f'<svg class="roofline" role="img" viewBox="0 0 {width} {height}"><title>Roofline</title>',
+        *_grid(frame),
+        *_roofs(frame, bandwidth, rates, at),
+    ]
+    for point, (px, py) in zip(points, at, strict=True):  # below every number
+        true_x, true_y = frame.x(point.intensity), frame.y(point.rate)
         if abs(true_x - px) > 1:
             parts.append(f'<line class="leader" x1="{true_x:.1f}" y1="{true_y:.1f}" x2="{px:.1f}" y2="{py:.1f}"/>')
+    for number, (point, (px, py)) in enumerate(zip(points, at, strict=True), 1):
         title = f"{point.label}: {shown_amount(point.rate, 'FLOP/s')}, {point.intensity:.3g} FLOP/B"
         parts.append(
             f'<g class="point {point.kind} hue{point.hue}"><title>{escape(title)}</title>'
-            f'<circle cx="{px:.1f}" cy="{py:.1f}" r="9"/><text x="{px:.1f}" y="{py + 4:.1f}">{number + 1}</text></g>'
+            f'<circle cx="{px:.1f}" cy="{py:.1f}" r="9"/><text x="{px:.1f}" y="{py + 4:.1f}">{number}</text></g>'
         )
     return "\n".join([*parts, "</svg>"])
+
+
+def _grid(frame: Frame) -> list[str]:
+    f, low, parts = frame, frame.height - frame.bottom, []
+    for k in range(f.x0, f.x1 + 1):
+        x = f"{f.x(10.0**k):.1f}"
+        parts.append(f'<line class="grid" x1="{x}" y1="{f.top}" x2="{x}" y2="{low}"/>')
+        parts.append(f'<text class="tick" x="{x}" y="{low + 16}">{_power(k)}</text>')
+    for k in range(f.y0, f.y1 + 1):
+        y, label = f.y(10.0**k), shown_amount(10.0**k, "").replace(" ", "")
+        parts.append(f'<line class="grid" x1="{f.left}" y1="{y:.1f}" x2="{f.width - f.right}" y2="{y:.1f}"/>')
+        parts.append(f'<text class="tick side" x="{f.left - 6}" y="{y + 4:.1f}">{label}</text>')
+    middle = (f.left + f.width - f.right) // 2
+    parts.append(f'<text class="axis" x="{middle}" y="{f.height - 4}">operations for each byte</text>')
+    parts.append('<text class="axis start" x="2" y="13">operations a second</text>')
+    return parts
+
+
+def _roofs(
+    frame: Frame, bandwidth: float, rates: Mapping[str, float], points: Sequence[tuple[float, float]]
+) -> list[str]:
+    f, highest, parts = frame, max(rates.values()), []
+    least = max(10.0**f.x0, 10.0**f.y0 / bandwidth)
+    ridge = highest / bandwidth
+    start, end = (f.x(least), f.y(least * bandwidth)), (f.x(ridge), f.y(highest))
+    parts.append(f'<polyline class="roof" points="{start[0]:.1f},{start[1]:.1f} {end[0]:.1f},{end[1]:.1f}"/>')
+    for kind, rate in rates.items():
+        level, corner, right = f"{f.y(rate):.1f}", f"{f.x(rate / bandwidth):.1f}", f.width - f.right
+        parts.append(f'<line class="roof" x1="{corner}" y1="{level}" x2="{right}" y2="{level}"/>')
+        name = {"fp32": "fp32", "tf32": "TF32", "bf16": "bf16"}[kind]
+        words = f"{name} {shown_amount(rate, 'FLOP/s' if f.width > 500 else '')}"
+        parts.append(f'<text class="ceiling" x="{right}" y="{f.y(rate) - 5:.1f}">{words}</text>')
+    along = [(start[0] + t * (end[0] - start[0]), start[1] + t * (end[1] - start[1])) for t in (0.5, 0.35, 0.65, 0.2)]
+    x, y = max(along, key=lambda p: min(60.0, *(math.hypot(p[0] - a, p[1] - b) for a, b in points), 60.0))
+    angle = math.degrees(math.atan2(end[1] - start[1], end[0] - start[0]))
+    place = f"translate({x - 5:.1f} {y - 5:.1f}) rotate({angle:.1f})"
+    return [*parts, f'<text class="slope" transform="{place}">{shown_amount(bandwidth, "B/s")}</text>']
 
 
 def apart(points: Sequence[tuple[float, float]], distance: float = 19.0) -> list[tuple[float, float]]:

@@ -7,6 +7,7 @@ kernels do (statistics first, the rest later) is drawn in both.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -17,7 +18,9 @@ BOX_HEIGHT, PAD = 40.0, 12.0
 CHARACTER = 7.3  # width of one at 12 px in a monospaced font
 SMALL = 6.1  # and at 10 px
 LONGEST = 30  # characters in a box
+LONGEST_TITLE = 28  # characters in a line of a kernel's name
 SWEEPS = 12
+SMALLEST = 0.72  # how far a picture may shrink and its words still be read
 
 Name = Hashable
 Edge = tuple[Name, Name]
@@ -193,6 +196,15 @@ class Cluster:
     edges: tuple[tuple[str, str], ...]
     hue: int = 0
 
+    @property
+    def title(self) -> list[str]:
+        return wrapped(self.name, LONGEST_TITLE)
+
+    @property
+    def head(self) -> float:
+        """The height of its name and note, above its boxes."""
+        return 14.0 + 15 * len(self.title) + (15 if self.note else 0)
+
 
 @dataclass
 class Picture:
@@ -210,9 +222,9 @@ def drawn(picture: Picture, description: str) -> str:
     }
     sizes: dict[Name, tuple[float, float]] = {name: box.size for name, box in picture.boxes.items()}
     for name, cluster in picture.clusters.items():
-        title = max(len(cut(cluster.name)) * CHARACTER, len(cluster.note) * SMALL)
+        title = max(*(len(line) * CHARACTER for line in cluster.title), len(cluster.note) * SMALL)
         width = max(inner[name].width, title) + 2 * PAD
-        sizes[name] = (width, inner[name].height + (54.0 if cluster.note else 40.0) + (PAD if cluster.boxes else 0))
+        sizes[name] = (width, cluster.head + inner[name].height + PAD)
     layout = layered(sizes, picture.edges)
     parts = [_path(points) for points in layout.routes.values()]
     for name, cluster in picture.clusters.items():
@@ -220,8 +232,9 @@ def drawn(picture: Picture, description: str) -> str:
     parts += [_box(box, *layout.at[name], *sizes[name]) for name, box in picture.boxes.items()]
     width, height = layout.width + 4, layout.height + 4
     body = "\n".join(parts)
+    least = f"min-width:{SMALLEST * width:.0f}px"  # a page too narrow for that scrolls the picture
     return (
-        f'<svg class="graph" role="img" width="{width:.0f}" height="{height:.0f}" '
+        f'<svg class="graph" role="img" width="{width:.0f}" height="{height:.0f}" style="{least}" '
         f'viewBox="-2 -2 {width:.0f} {height:.0f}">'
         f"<title>{escape(description)}</title>\n{body}\n</svg>"
     )
@@ -229,14 +242,17 @@ def drawn(picture: Picture, description: str) -> str:
 
 def _cluster(cluster: Cluster, layout: Layout, at: tuple[float, float], size: tuple[float, float]) -> str:
     (x, y), (width, height) = at, size
-    left, top = x + (width - layout.width) / 2, y + (46.0 if cluster.note else 32.0)
+    left, top, middle = x + (width - layout.width) / 2, y + cluster.head, f"{x + width / 2:.1f}"
     parts = [
         f'<g class="kernel hue{cluster.hue}"><title>{escape(cluster.name)}</title>',
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="12"/>',
-        f'<text class="name" x="{x + width / 2:.1f}" y="{y + 19:.1f}">{escape(cut(cluster.name))}</text>',
     ]
+    base = y + 5.0
+    for line in cluster.title:
+        base += 15
+        parts.append(f'<text class="name" x="{middle}" y="{base:.1f}">{escape(line)}</text>')
     if cluster.note:
-        parts.append(f'<text class="note" x="{x + width / 2:.1f}" y="{y + 34:.1f}">{escape(cluster.note)}</text>')
+        parts.append(f'<text class="note" x="{middle}" y="{base + 15:.1f}">{escape(cluster.note)}</text>')
     parts += [_path([(px + left, py + top) for px, py in points]) for points in layout.routes.values()]
     for name, box in cluster.boxes.items():
         bx, by = layout.at[name]
@@ -265,6 +281,17 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
     (first_x, first_y) = points[0]
     tip = f'<path class="tip" d="M{x:.1f} {y:.1f}l-3.5 -6h7z"/>'
     return f'<path class="edge" d="M{first_x:.1f} {first_y:.1f}{"".join(words)}"/>{tip}'
+
+
+def wrapped(name: str, length: int, most: int = 3) -> list[str]:
+    """A name in a few short lines, broken where its words meet."""
+    lines = [""]
+    for word in re.findall(r"[^_]*_?", name):
+        if lines[-1] and len(lines[-1]) + len(word) > length:
+            lines.append("")
+        lines[-1] += word
+    lines = [cut(line, length) for line in lines]
+    return lines if len(lines) <= most else [*lines[: most - 1], cut(lines[most - 1], length - 1) + "…"]
 
 
 def cut(text: str, length: int = LONGEST) -> str:
@@ -352,7 +379,11 @@ def _node_box(node: Mapping[str, Any], note: str) -> Box:
 
 
 def _label(node: Mapping[str, Any]) -> str:
-    return str(node["name"]) if node["leaf"] else str(node["op"]).rsplit(".", 1)[0].strip("_")
+    """`_native_batch_norm_legit_functional.default` is a batch_norm."""
+    if node["leaf"]:
+        return str(node["name"])
+    name = str(node["op"]).rsplit(".", 1)[0]
+    return re.sub(r"^_+(native_)?|^native_|_legit|_functional|_no_training|_with_indices|_+$", "", name) or name
 
 
 def _title(node: Mapping[str, Any]) -> str:

@@ -65,7 +65,7 @@ def _overview(records: Sequence[Record]) -> str:
     rows = []
     for number, record in enumerate(records, 1):
         cells = [
-            f'<a href="#model-{number}">{escape(str(record["model"]))}</a>',
+            f'<a href="#model-{number}">{_breakable(str(record["model"]))}</a>',
             *map(escape, _guarded(_numbers, record)),
         ]
         marked = [
@@ -141,12 +141,17 @@ def _article(record: Record, number: int) -> str:
         head = _head(record)
     except UNREADABLE:
         head = ""
-    name = escape(str(record["model"]))
+    name = _breakable(str(record["model"]))
     return (
         f'<article id="model-{number}"><h2>{name}</h2>\n{head}\n<nav class="parts" aria-label="Parts">{links}</nav>\n'
         + "\n".join(body)
         + "\n</article>"
     )
+
+
+def _breakable(name: str) -> str:
+    """A long name may be broken where its words meet."""
+    return re.sub(r"(?<=_)(?=\w)|(?<=\w)(?=\.)", "<wbr>", escape(name))
 
 
 def _head(record: Record) -> str:
@@ -196,16 +201,23 @@ def _graph(record: Record) -> str:
     before = drawn(before_picture(record.get("before") or graph, written), "The graph before")
     after = drawn(after_picture(graph, steps, written, moved), "The graph after, with its kernels")
     calls, launches = _count(record.get("before") or graph), len(steps)
+    css = " long" if too_wide(before) or too_wide(after) else ""
     return (
-        "<figcaption>Each box on the left is an operator that PyTorch runs by itself, through memory. On the right an "
-        "outline is one kernel: what crosses it goes through memory, what stays inside stays in registers.</figcaption>"
-        '<div class="pair">'
+        "<figcaption>Before, each box is an operator that PyTorch runs by itself, through memory. After, an outline is "
+        "one kernel: what crosses it goes through memory, what stays inside stays in registers.</figcaption>"
+        f'<div class="pair{css}">'
         f'<figure class="card"><figcaption>Before: {_plural(calls, "operator")}</figcaption>'
         f'<div class="pane">{before}</div></figure>'
         f'<figure class="card"><figcaption>After: {_plural(launches, "step")}, '
         f"{_plural(sum('kernel' in s for s in steps), 'kernel')}</figcaption>"
         f'<div class="pane">{after}</div></figure></div>'
     )
+
+
+def too_wide(svg: str) -> bool:
+    """For half a page."""
+    found = re.search(r'width="(\d+)"', svg)
+    return found is not None and int(found[1]) > 700
 
 
 def _count(graph: Mapping[str, Any]) -> int:
@@ -222,7 +234,16 @@ def _laws(record: Record) -> str:
         raise Missing("This record does not say which laws were applied.")
     if not rules:
         return "<p>None: every operator is computed as it was written.</p>"
-    return f'<ul class="laws">{"".join(f"<li>{escape(str(rule))}</li>" for rule in rules)}</ul>'
+    return f'<ul class="laws">{"".join(f"<li>{_law(str(rule))}</li>" for rule in rules)}</ul>'
+
+
+def _law(rule: str) -> str:
+    """`name at file:line (module): identity`, its parts told apart."""
+    found = re.fullmatch(r"(?P<name>[^:]+?)(?: at (?P<where>\S+:\d+(?: \([^)]*\))?))?: (?P<identity>.+)", rule)
+    if not found:
+        return escape(rule)
+    where = f' <span class="dim">{escape(found["where"])}</span>' if found["where"] else ""
+    return f"<strong>{escape(found['name'])}</strong>{where}<br>{escape(found['identity'])}"
 
 
 def _bench(record: Record) -> Mapping[str, Any]:
@@ -250,19 +271,18 @@ def _time(record: Record) -> str:
     if not found:
         raise Missing("No time in this record.")
     key = "".join(
-        f'<li><i class="hue{hues.get(k["name"], 0)}"></i>{escape(k["name"])}</li>' for k in _own_kernels(record)
+        f'<li><i class="hue{hues.get(k["name"], 0)}"></i>{_breakable(k["name"])}</li>' for k in _own_kernels(record)
     )
     key += "<li><i></i>PyTorch's and libraries' kernels</li><li><i class=\"wait\"></i>between kernels</li>"
-    parts = [
-        f'<figure class="card"><figcaption>Forward. The floor is what any right answer must move, '
-        f"{shown_amount(_compulsory(bench), 'B')}, at the bandwidth measured in the same run.</figcaption>"
-        f'{bars_chart(found)}<ul class="key">{key}</ul></figure>'
-    ]
+    moved = shown_amount(_compulsory(bench), "B")
+    words = (
+        f"Forward. The floor is what any right answer must move, {moved}, at the bandwidth measured in the same run."
+    )
+    chart = f'{bars_chart(found)}<ul class="key">{key}</ul>'
+    parts = [f'<figure class="card"><figcaption>{words}</figcaption>{chart}</figure>']
     both = bars(bench, "backward", hues)
     if both:
-        parts.append(
-            f'<figure class="card" style="margin-top:18px"><figcaption>Forward and backward</figcaption>{bars_chart(both)}</figure>'
-        )
+        parts.append(f'<figure class="card"><figcaption>Forward and backward</figcaption>{bars_chart(both)}</figure>')
     lines = [row for row in bench["rows"] if row["kind"] != "baseline" or row.get("notes")]
     sentences = [f"<li><code>{escape(row['name'])}</code>: {escape(row['verdict'])}{_notes(row)}</li>" for row in lines]
     sentences += [f"<li>{escape(str(note))}</li>" for note in bench.get("notes") or []]
@@ -292,9 +312,9 @@ def _roofline(record: Record) -> str:
         for p in points
     )
     return (
-        '<figure class="card"><figcaption>The lines were measured on this GPU in the same run. Whole models stand at the '
-        "operations of the model as written over its compulsory bytes, one above the other; a kernel stands at what it "
-        "does itself. A model above a flat line has had operations removed by a law.</figcaption>"
+        '<figure class="card"><figcaption>The lines were measured on this GPU in the same run. Whole models stand at '
+        "the operations of the model as written over its compulsory bytes, one above the other; a kernel stands at "
+        "what it does itself. A model above a flat line has had operations removed by a law.</figcaption>"
         f'{wide}{narrow}<ol class="legend">{legend}</ol></figure>'
     )
 
@@ -314,7 +334,7 @@ def _kernels(record: Record) -> str:
         replaces = ", ".join(map(str, fact.get("replaces") or time.get("replaces") or []))
         rate = place.get("rate_kind")
         cells = {
-            "kernel": f'<span class="from hue{hues[name]}">■</span> {escape(name)}',
+            "kernel": f'<span class="from hue{hues[name]}">■</span> {_breakable(name)}',
             "replaces": escape(replaces),
             "moves": shown_amount(fact.get("bytes") or time.get("bytes"), "B"),
             "computes": shown_amount(fact.get("flops") or time.get("flops"), "FLOP"),
@@ -322,7 +342,8 @@ def _kernels(record: Record) -> str:
             "of bandwidth": percent(place.get("bandwidth_share")),
             "of arithmetic": f"{percent(place.get('rate_share'))} ({rate})" if percent(place.get("rate_share")) else "",
         }
-        row = "".join(f'<td data-label="{k}"{_mono(k)}>{v}</td>' for k, v in cells.items())
+        css = {"kernel": "mono", "replaces": "whole"}
+        row = "".join(f'<td data-label="{k}" class="{css.get(k, "number")}">{v}</td>' for k, v in cells.items())
         rows.append(f"<tr>{row}</tr>")
     head = "".join(f"<th>{name}</th>" for name in cells)
     share = next(
@@ -335,10 +356,6 @@ def _kernels(record: Record) -> str:
     )
     table = f'<table class="rows stack"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     return f'<div class="card">{table}{words}{_library(record)}</div>'
-
-
-def _mono(column: str) -> str:
-    return ' class="mono"' if column == "kernel" else ""
 
 
 def _library(record: Record) -> str:
@@ -366,7 +383,8 @@ def _checks(record: Record) -> str:
     worst = f"<p class='dim'>Nearest to its budget: {escape(str(verdict['worst']))}</p>" if verdict.get("worst") else ""
     note = f"<p class='dim'>{escape(str(verdict['note']))}</p>" if verdict.get("note") else ""
     css = "bad" if failed else "good"
-    return f'<div class="card long"><p class="{css}"><strong>{word}.</strong></p><ul class="checks">{"".join(items)}</ul>{worst}{note}</div>'
+    sentence = f'<p class="{css}"><strong>{word}.</strong></p>'
+    return f'<div class="card long">{sentence}<ul class="checks">{"".join(items)}</ul>{worst}{note}</div>'
 
 
 def _conditions(record: Record) -> str:
@@ -403,9 +421,7 @@ def _memory(bench: Mapping[str, Any]) -> str:
         forward, backward, build = row.get("forward") or {}, row.get("backward") or {}, row.get("build") or {}
         cells = {
             "": escape(row["name"]),
-            "forward": f"{shown_ms(forward['ms'])} <span class='dim'>{shown_ms(forward['low_ms'])} to {shown_ms(forward['high_ms'])}</span>"
-            if forward
-            else "",
+            "forward": _spread(forward) if forward else "",
             "calls": str(forward.get("calls", "")),
             "by the wall clock": shown_ms(forward["wall_ms"]) if forward else "",
             "forward and backward": shown_ms(backward["ms"]) if backward else "",
@@ -418,9 +434,16 @@ def _memory(bench: Mapping[str, Any]) -> str:
     shown = [name for name in rows[0] if any(row[name] for row in rows)]
     head = "".join(f"<th>{name}</th>" for name in shown)
     body = "".join(
-        "<tr>" + "".join(f'<td data-label="{name}">{row[name]}</td>' for name in shown) + "</tr>" for row in rows
+        "<tr>" + "".join(f'<td data-label="{name}" class="number">{row[name]}</td>' for name in shown) + "</tr>"
+        for row in rows
     )
-    return f'<div class="card" style="margin-top:18px"><table class="rows stack"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    table = f'<table class="rows stack"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div class="card">{table}</div>'
+
+
+def _spread(measured: Mapping[str, Any]) -> str:
+    middle_half = f"{shown_ms(measured['low_ms'])} to {shown_ms(measured['high_ms'])}"
+    return f"{shown_ms(measured['ms'])} <span class='dim'>{middle_half}</span>"
 
 
 def _code(record: Record) -> str:
@@ -452,7 +475,8 @@ def _code(record: Record) -> str:
 def _kernel_code(record: Record, name: str, text: str) -> str:
     """A kernel's CUDA; beside it the lines of the model that it computes, and their numbers in its margin."""
     nodes = {node["name"]: node for node in (record.get("graph") or {}).get("nodes", [])}
-    step = next((s for s in record.get("steps") or [] if s.get("kernel") == name), {"nodes": [], "reads": []})
+    nothing: dict[str, Any] = {"nodes": [], "reads": []}
+    step = next((s for s in record.get("steps") or [] if s.get("kernel") == name), nothing)
     involved = [nodes[n] for n in [*step["nodes"], *step["reads"]] if n in nodes and nodes[n]["line"]]
     names = {node["name"]: int(node["line"]) for node in involved}
     own = [nodes[n] for n in step["nodes"] if n in nodes and nodes[n]["line"]]

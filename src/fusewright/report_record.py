@@ -34,11 +34,12 @@ def run_record(
 ) -> dict[str, Any]:
     """Everything the page shows. A part that was not given is None, and the page says that it is missing."""
     text = emitted.text if emitted else source
+    captured = before or (plan.graph if plan else None)
     return {
         "format": FORMAT,
         "model": problem.path.name if problem else None,
         "source": problem.source if problem else None,
-        "before": graph_record(before or plan.graph) if before or plan else None,
+        "before": graph_record(captured) if captured else None,
         "graph": graph_record(plan.graph) if plan else None,
         "steps": steps_record(plan) if plan else None,
         "kernels": kernels_record(emitted) if emitted else None,
@@ -83,14 +84,13 @@ def _node(node: Node, graph: Graph) -> dict[str, Any]:
 def steps_record(plan: Plan) -> list[dict[str, Any]]:
     """In order: kernels with the nodes whose work they do and the nodes they read, and calls left to PyTorch."""
     steps: list[dict[str, Any]] = []
+    step: Any
     for step in plan.steps:
-        node = getattr(step, "node", None)
-        if node is not None:
-            steps.append({"call": node.name})
+        if hasattr(step, "node"):
+            steps.append({"call": step.node.name})
             continue
-        name = str(getattr(step, "name", ""))
         facts = {"nodes": members(plan, step), "reads": origins(plan, step.loads), "writes": origins(plan, step.stores)}
-        steps.append({"kernel": name, **facts})
+        steps.append({"kernel": step.name, **facts})
     return steps
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 
 def times(ratio: float) -> str:
@@ -40,6 +40,6 @@ def percent(share: Any) -> str:
     return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.1f} %"
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """A number that can be drawn: not missing, not a bool, not Inf."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

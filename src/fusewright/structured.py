@@ -60,7 +60,7 @@ def cast(build: Lowering, source: str, dtype: torch.dtype) -> str:
 # ---- casts, choices, constants
 
 
-@lowers("cast", aten._to_copy.default, aten.to.dtype)
+@lowers("cast", aten._to_copy.default, aten.to.dtype, aten.type_as.default)
 def to_copy(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     if a.get("device") is not None and str(a["device"]) != "cpu":
         return None
@@ -100,10 +100,12 @@ def where(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     return build.pointwise("", f"({{0}} ? {texts[0]} : {texts[1]})", names, node.dtype, None)
 
 
-@lowers("masked_fill", aten.masked_fill.Scalar)
+@lowers("masked_fill", aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def masked_fill(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.dtype is not None
     names = [value_of(build, a["mask"]), value_of(build, a["self"])]
+    if isinstance(a["value"], Ref):
+        return build.pointwise("", "({0} ? {2} : {1})", [*names, value_of(build, a["value"])], node.dtype)
     return build.pointwise("", f"({{0}} ? {literal(a['value'], node.dtype)} : {{1}})", names, node.dtype)
 
 
@@ -116,6 +118,9 @@ def masked_fill(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     aten.zeros_like.default,
     aten.ones_like.default,
     aten.scalar_tensor.default,
+    aten.new_full.default,
+    aten.new_zeros.default,
+    aten.new_ones.default,
 )
 def full(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.dtype is not None and node.shape is not None
@@ -125,6 +130,12 @@ def full(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         return None
     scalar = build.pointwise("value", literal(value, node.dtype), [], node.dtype)
     return build.expand(scalar, node.shape)
+
+
+@lowers("bitwise_not", aten.bitwise_not.default)
+def bitwise_not(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    assert node.dtype is not None
+    return build.pointwise("", "!{0}" if node.dtype is torch.bool else "~{0}", [value_of(build, a["self"])], node.dtype)
 
 
 @lowers("triangle", aten.tril.default, aten.triu.default)
@@ -240,10 +251,21 @@ def select(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     return build.reshape(build.view("row", Slice(dim, start), source, shape), node.shape, "")
 
 
-@lowers("flip", aten.flip.default)
+@lowers("flip", aten.flip.default, aten.fliplr.default, aten.flipud.default)
 def flip(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.shape is not None
-    return build.view("", Flip(tuple(dims_of(a["dims"], len(node.shape)))), value_of(build, a["self"]), node.shape)
+    dims = a.get("dims", [1] if "fliplr" in str(node.target) else [0])
+    return build.view("", Flip(tuple(dims_of(dims, len(node.shape)))), value_of(build, a["self"]), node.shape)
+
+
+@lowers("glu", aten.glu.default)
+def glu(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """The first half times the sigmoid of the second."""
+    assert node.shape is not None and node.dtype is not None
+    source, dim = value_of(build, a["self"]), a["dim"] % len(node.shape)
+    first = build.view("first", Slice(dim, 0), source, node.shape)
+    second = build.view("second", Slice(dim, node.shape[dim]), source, node.shape)
+    return build.pointwise("", "{0} * (1.0f / (1.0f + expf(-{1})))", [first, second], node.dtype, cost=12)
 
 
 # ---- elements of operators with several results
@@ -295,6 +317,15 @@ def unbind_part(build: Lowering, node: Node, a: dict[str, Any], i: int, parent: 
     dim = a["dim"] % len(shape)
     shape[dim] = 1
     return build.reshape(build.view("row", Slice(dim, i), source, shape), node.shape, "")
+
+
+@element_of(aten.aminmax.default)
+def both_extremes_part(build: Lowering, node: Node, a: dict[str, Any], i: int, parent: Node) -> str | None:
+    source = value_of(build, a["self"])
+    if not build[source].dtype.is_floating_point or build[source].dtype is torch.float64:
+        return None
+    dims = dims_of(a["dim"], len(build[source].shape))
+    return build.drop(build.reduce("", "Max" if i == 1 else "Min", source, dims), dims, a["keepdim"])
 
 
 @element_of(aten.max.dim, aten.min.dim)
@@ -359,10 +390,35 @@ def extreme(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 @lowers("index_of_extreme", aten.argmax.default, aten.argmin.default)
 def arg_extreme(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     source = value_of(build, a["self"])
-    if a["dim"] is None or build[source].dtype not in (torch.float32, torch.float16, torch.bfloat16):
+    if build[source].dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return None
     kind = "Max" if "max" in str(node.target) else "Min"
+    if a["dim"] is None:  # of the whole tensor, counted in memory order
+        flat = build.reshape(source, [sizes.product(build[source].shape)], "flat")
+        found = build.reduce("index", f"Arg{kind}", flat, [0], "index", torch.int64)
+        return build.reshape(found, node.shape or (), "")
     return index_or_value(build, node, source, a["dim"], a["keepdim"], kind, True)
+
+
+@lowers("any_all", aten.any.default, aten.any.dim, aten.any.dims, aten.all.default, aten.all.dim, aten.all.dims)
+def any_all(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """The largest or the smallest of 0 and 1."""
+    source = value_of(build, a["self"])
+    if node.dtype is not torch.bool:
+        return None
+    dims = dims_of(a.get("dim"), len(build[source].shape))
+    true = build.pointwise("true", "({0} != 0 ? 1.0f : 0.0f)", [source], torch.float32, build[source].dtype)
+    number = build.reduce("number", "Max" if "any" in str(node.target) else "Min", true, dims)
+    found = build.pointwise("", "{0} != 0.0f", [number], torch.bool, torch.float32)
+    return build.drop(found, dims, a.get("keepdim", False))
+
+
+@lowers("count_nonzero", aten.count_nonzero.default, aten.count_nonzero.dim_IntList)
+def count_nonzero(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    source = value_of(build, a["self"])
+    dims = dims_of(a.get("dim"), len(build[source].shape))
+    one = build.pointwise("one", "({0} != 0 ? 1 : 0)", [source], torch.int64, build[source].dtype)
+    return build.drop(build.reduce("", "IntegerSum", one, dims), dims, False)
 
 
 @lowers("prod", aten.prod.default, aten.prod.dim_int)
@@ -427,13 +483,15 @@ def variance(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     return build.drop(found, dims, a.get("keepdim", False))
 
 
-@element_of(aten.var_mean.correction, aten.var_mean.dim)
+@element_of(aten.var_mean.correction, aten.var_mean.dim, aten.std_mean.correction, aten.std_mean.dim)
 def var_mean_part(build: Lowering, node: Node, a: dict[str, Any], i: int, parent: Node) -> str | None:
     source = value_of(build, a["self"])
     if build[source].dtype is not torch.float32:
         return None
     dims = dims_of(a.get("dim"), len(build[source].shape))
     mean_, var = moments(build, source, dims, _correction(a))
+    if "std" in str(parent.target) and i == 0:
+        var = build.pointwise("std", "sqrtf({0})", [var], torch.float32, cost=4)
     return build.drop(mean_ if i == 1 else var, dims, a.get("keepdim", False))
 
 
@@ -655,29 +713,29 @@ def max_pool_part(build: Lowering, node: Node, a: dict[str, Any], i: int, parent
 
 @lowers("avg_pool", aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)
 def avg_pool(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    """Sum over the window divided by its size. Where the divisor varies at the border, the library does it."""
+    """Sum over the window divided by its size, or by how much of it lies inside where padding does not count."""
     assert node.shape is not None and node.dtype is not None
     source = value_of(build, a["self"])
     rank = 1 if "1d" in str(node.target) else 2 if "2d" in str(node.target) else 3
     window = window_of(a, rank)
     if window is None or build[source].dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return None
-    divisor = a.get("divisor_override")
+    divisor, ceil_mode = a.get("divisor_override"), a["ceil_mode"]
     padded = any(window[2])
-    if a["ceil_mode"] or (padded and not a["count_include_pad"] and divisor is None):
-        return None
+    pool = Window("sum", window[0], window[1], window[2], window[3], padded or ceil_mode)
+    varies = divisor is None and (ceil_mode or (padded and not a["count_include_pad"]))
+    if varies and padded and a["count_include_pad"]:
+        return None  # what lies in the padding counts, what lies beyond it does not
+    total = build.add("sum", pool, [source], node.shape, torch.float32)
+    if varies:
+        one = build.expand(build.pointwise("one", "1.0f", [], torch.float32), build[source].shape)
+        count = build.add("count", pool, [one], node.shape, torch.float32)
+        return build.pointwise("", "{0} / {1}", [total, count], node.dtype, torch.float32, cost=4)
     if divisor is None:
         divisor = int(torch.Size(window[0]).numel())
-    total = build.add("sum", Window("sum", window[0], window[1], window[2], window[3], padded), [source], node.shape, torch.float32)
-    return build.pointwise(
-        "",
-        f"{{0}} * {literal(1.0 / divisor, torch.float32)}"
-        if divisor & (divisor - 1) == 0
-        else f"{{0}} / {literal(divisor, torch.float32)}",
-        [total],
-        node.dtype,
-        torch.float32,
-    )
+    exact = divisor & (divisor - 1) == 0  # a power of two: its inverse is no rounding
+    text = f"{{0}} * {literal(1.0 / divisor, torch.float32)}" if exact else f"{{0}} / {literal(divisor, torch.float32)}"
+    return build.pointwise("", text, [total], node.dtype, torch.float32)
 
 
 @lowers(

@@ -5,9 +5,10 @@ The checks run in stages; a stage with a failed check is the last, so that a ver
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -56,6 +57,7 @@ STAGES: tuple[tuple[tuple[str, Question], ...], ...] = (
         ("inputs untouched", behaviour.inputs_untouched),
         ("nothing cached", behaviour.not_cached),
         ("same result again", behaviour.repeatable),
+        ("any order of threads", behaviour.any_order),
         ("no work after returning", behaviour.no_threads),
     ),
     (
@@ -109,8 +111,27 @@ def verify(
     checks.append(_timed("PyTorch left alone", lambda: behaviour.left_alone(candidate)))
     if not checks[-1].passed:
         return _verdict(checks, [], Trace(), "")
-    subject = subjects(problem, candidate, new)
-    trial = _trial(subject, graph, options, kind_may_change)
+    with _one_thread(candidate.device):
+        trial = _trial(subjects(problem, candidate, new), graph, options, kind_may_change)
+        trace = _run_stages(trial, checks, say)
+    checks.append(_timed("PyTorch left alone, at the end", lambda: behaviour.left_alone(candidate)))
+    return _verdict(checks, trial.findings, trace, trial.shapes.note)
+
+
+@contextlib.contextmanager
+def _one_thread(device: torch.device) -> Iterator[None]:
+    """Small tensors gain nothing by PyTorch's threads and lose tenfold by them where other processes want the cores."""
+    before = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _run_stages(trial: Trial, checks: list[Check], say: Callable[[str, str], None]) -> Trace:
+    """Append what each check found; returns what a plain forward launched."""
     trace = Trace()
     for stage in STAGES:
         for name, question in stage:
@@ -120,9 +141,7 @@ def verify(
             trace = _forward(trial)
         if not all(check.passed for check in checks):
             break
-    again = _timed("PyTorch left alone, at the end", lambda: behaviour.left_alone(candidate))
-    checks.append(again)
-    return _verdict(checks, trial.findings, trace, trial.shapes.note)
+    return trace
 
 
 def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_change: bool) -> Trial:

@@ -12,7 +12,7 @@ class Model(nn.Module):
 
     def forward(self, logits, targets):
         each = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
-        return each.sum(1), F.binary_cross_entropy(logits.sigmoid(), targets)
+        return each.sum(1), F.binary_cross_entropy(logits.sigmoid(), targets.clamp(0, 1))
 
 
 rows, columns = (16, 54) if SMALL else (16384, 2048)

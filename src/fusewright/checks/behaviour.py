@@ -173,6 +173,26 @@ def repeatable(trial: Trial) -> Outcome:
     return Outcome(True, f"{calls} calls, the same bits", float(calls))
 
 
+def any_order(trial: Trial) -> Outcome:
+    """A kernel's threads in another order: a race, or a read of what another thread has yet to write, changes the bits."""
+    subjects, variant = trial.subjects, replace(_usual(trial), distribution="normal", seed=1)
+    library = subjects.candidate.library
+    if library is None:
+        return Outcome(True, "not seen: its kernels do not run on the host")
+    subjects.set_state(variant)
+    first = trial.observe(variant)
+    try:
+        for order, seed in (("forward", 1), ("backward", 1), ("random", 1), ("random", 2)):
+            library.set_order(order, seed)
+            again = trial.observe(variant)
+            for name, value in first.tensors.items():
+                if not _same(value, again.tensors.get(name)):
+                    return Outcome(False, f"{name}, threads in {order} order: {_difference(value, again, name)}")
+    finally:
+        library.set_order()
+    return Outcome(True, "the same bits in forward, backward and random order")
+
+
 def no_threads(trial: Trial) -> Outcome:
     """When the call returns the work is done: no thread was started, and the result does not change afterwards."""
     subjects, variant = trial.subjects, _usual(trial)

@@ -69,7 +69,7 @@ def buffers(trial: Trial) -> Outcome:
     """Buffers after a forward: running statistics, counters."""
     mine = [f for f in trial.findings if f.tensor.startswith("buffer")]
     if not mine:
-        return Outcome(True, "the model changes none")
+        return Outcome(True, "the model has none")
     worst = max(mine, key=lambda f: f.miss.ratio)
     if not worst.miss.passed:
         return Outcome(False, str(worst), worst.miss.ratio)

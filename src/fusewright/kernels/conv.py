@@ -11,6 +11,7 @@ that per-sample values are prepared once and the next tile is copied while this 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from string import Template
 from textwrap import indent
@@ -39,7 +40,9 @@ __all__ = [
 
 HERE = Path(__file__).parent
 TEMPLATE = Template((HERE / "conv.cuh").read_text())
-SUPPORT = (HERE / "conv_support.cuh").read_text()
+SUPPORT = dict(
+    part.split("\n", 1) for part in re.split(r"^//: ", (HERE / "conv_support.cuh").read_text(), flags=re.MULTILINE)[1:]
+)
 RESIDENT_BLOCKS = 132  # multiprocessors of an H200: a grid of this many blocks × blocks_per_sm is one full wave
 
 
@@ -70,13 +73,19 @@ def conv_kernel(name: str, conv: Conv, ending: Ending, tile: Tile | None = None,
     return KernelText(
         name=name,
         source=tidy(source),
-        support=SUPPORT,
+        support=support(source),
         launcher_args=launcher_args(shape, ending),
         workspace={} if tile.resident else {"packed": str(shape.packed_floats)},
         slices=slices_expression(shape) if isinstance(ending.reduce, OverPositions) else None,
         smem=4 * shape.shared_words,
         tile=tile,
     )
+
+
+def support(source: str) -> tuple[str, ...]:
+    """The shared device functions this source calls."""
+    wanted = {"constants": "LOG2_E", "meet": r"meet\(|keep_half", "meet LogSumExp": r"LogSumExp"}
+    return tuple(text for name, text in SUPPORT.items() if re.search(wanted.get(name, name), source))
 
 
 def describe(conv: Conv, ending: Ending) -> str:

@@ -93,7 +93,7 @@ def pool(shape: Layout, kind: str) -> str:
         f"acc[i / 2][((f / {hh * hw} * {pd} + k / {ph * across}) * {fh} + f / {hw} % {hh} * {ph} + k / {across} % {ph}) * {fw}"
         f" + f % {hw} * {across} + k % {across}][i % 2 * 2 + {'pair' if inside == 2 else 'e'}]"
     )
-    start, join = ("-INFINITY", "max_or_nan(joined, {x})") if kind == "max" else ("0.0f", "joined + {x}")
+    start, join = ("-INFINITY", "larger({x}, joined)") if kind == "max" else ("0.0f", "joined + {x}")
     lines = [f"float joined = {start};", "#pragma unroll", f"for (int k = 0; k < {pd * ph * across}; ++k)"]
     if inside == 2:
         lines += ["#pragma unroll", "  for (int pair = 0; pair < 2; ++pair)"]
@@ -167,12 +167,13 @@ def rows(shape: Layout, ending: Ending, reduce: OverChannels, value: str) -> str
     text += "int position = 0;  // the first position that is whole in this lane\n"
     count, shared = held, 0
     for mask in (16, 8, 4):
+        total = "total[k]" if count > 1 else "total[0]"
         if count % 2 == 0:
             text += f"position += keep_half<{count}>(total, lane, {mask});\n"
             count //= 2
         else:
             loop = "#pragma unroll\n" + f"for (int k = 0; k < {count}; ++k) " if count > 1 else ""
-            text += loop + f"total[{'k' if count > 1 else 0}].merge(shuffle_xor(total[{'k' if count > 1 else 0}], {mask}));\n"
+            text += loop + f"meet({total}, shuffle_xor({total}, {mask}));\n"
             shared |= mask
     own = f"(lane & {shared}) == 0" if shared else "true"
     if shape.tile.warps_c > 1:
@@ -207,7 +208,7 @@ def across_warps(shape: Layout, reduce: OverChannels, held: int, count: int, own
         "__syncthreads();\n"
         f"#pragma unroll\nfor (int k = 0; k < {count}; ++k) {{\n"
         f"  total[k] = scratch[{index.format(c='0')}];\n"
-        f"  for (int other = 1; other < WARPS_C; ++other) total[k].merge(scratch[{index.format(c='other')}]);\n}}\n"
+        f"  for (int other = 1; other < WARPS_C; ++other) meet(total[k], scratch[{index.format(c='other')}]);\n}}\n"
     )
 
 
@@ -217,7 +218,7 @@ def softmax_like(shape: Layout, ending: Ending, reduce: OverChannels, value: str
     text = lane_total(shape, reduce, value)
     text += (
         "#pragma unroll\nfor (int k = 0; k < HELD * PAIR; ++k)\n#pragma unroll\n"
-        "  for (int mask = 4; mask < 32; mask *= 2) total[k].merge(shuffle_xor(total[k], mask));\n"
+        "  for (int mask = 4; mask < 32; mask *= 2) meet(total[k], shuffle_xor(total[k], mask));\n"
     )
     if shape.tile.warps_c > 1:
         text += "const int position = 0;\n" + across_warps(shape, reduce, held, held, "group == 0")

@@ -178,7 +178,7 @@ class KernelText:
 
     name: str
     source: str
-    support: str
+    support: tuple[str, ...]  # device functions that several kernels may share: each is written once, in this order
     launcher_args: tuple[tuple[str, str], ...]
     workspace: dict[str, str] = field(default_factory=dict)
     slices: str | None = None

@@ -1,9 +1,22 @@
-// What convolution kernels share: accumulators that meet across lanes.
-
+//: constants
 constexpr float LOG2_E = 1.4426950408889634f;
 
-__device__ __forceinline__ float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
+//: meet
+// Joins two lanes' accumulators.
+template <class A>
+__device__ __forceinline__ void meet(A& mine, const A& other) {
+  mine.merge(other);
+}
 
+//: meet LogSumExp
+// As merge, with one fast exponential: both sums come from operands that are known to TF32 only.
+__device__ __forceinline__ void meet(LogSumExp& mine, const LogSumExp& other) {
+  const float shrink = mine.m == other.m ? 1.0f : exp2_fast(LOG2_E * -fabsf(mine.m - other.m));
+  mine.s = mine.m < other.m ? mine.s * shrink + other.s : mine.s + other.s * shrink;
+  mine.m = fmaxf(mine.m, other.m);
+}
+
+//: keep_half
 // Lanes that differ in one bit of `mask` hold other channels of the same COUNT positions. A lane gives half of its
 // positions away and keeps the other half, merged; returns the number of the first one kept.
 template <int COUNT, class A, int SIZE>
@@ -13,12 +26,13 @@ __device__ __forceinline__ int keep_half(A (&total)[SIZE], int lane, int mask) {
   for (int k = 0; k < COUNT / 2; ++k) {
     A kept = upper ? total[k + COUNT / 2] : total[k];
     const A given = upper ? total[k] : total[k + COUNT / 2];
-    kept.merge(shuffle_xor(given, mask));
+    meet(kept, shuffle_xor(given, mask));
     total[k] = kept;
   }
   return upper ? COUNT / 2 : 0;
 }
 
+//: merge_partials
 // The statistics of the group that channel c of sample n belongs to, merged from all slices in a fixed order.
 template <int GROUP_CHANNELS, int CHANNELS, class A>
 __device__ __forceinline__ A merge_partials(const A* __restrict__ partials, int n, int c, int slices) {

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from math import prod
-from typing import Sequence
+from typing import Iterator, Sequence
 
-from fusewright.kernels.conv_layout import Layout, layout, refusal
-from fusewright.kernels.conv_spec import Conv, Ending, OverChannels, Tile, triple, widened
+from fusewright.kernels.conv_layout import Layout, layout, refusal, round_up
+from fusewright.kernels.conv_spec import IDENTITY, Body, Conv, Ending, OverChannels, OverPositions, Tile, triple
+
+MULTIPROCESSORS = 132  # H200
+PRODUCT_TFLOPS = 295.0  # H200: the inner loop alone, 289 to 301 (benchmarks/conv_ceiling.py)
+COPY_TB_PER_S = 15.0  # H200: copies to shared memory cost the second founding model 0.11 ms for 1.7 GB
+MEMORY_TB_PER_S = 4.1  # H200: measured read
+ISSUE_PER_MS = MULTIPROCESSORS * 4 * 1.76e6  # warp instructions: products and arithmetic do not overlap (conv_ceiling.py)
+SPECIAL_SLOTS = 8.0  # H200: cycles a special function takes of its own unit
+SMALL_TILE = 1.10  # H200, statistics of the first founding model: 0.125 ms with 64 accumulators a lane, 0.115 with 128
+FEW_WARPS = 1.15  # H200, its second kernel: 0.225 ms with 8 warps on a multiprocessor, 0.204 with 16
+LAUNCH_MS = 0.004
+RESIDENT_BYTES = 40 * 1024  # weights up to here stay in shared memory; first founding model: 18 KB
+STEP_PRODUCTS = 864  # H200, second founding model: 0.97 ms with 864 products a warp between barriers, 1.02 with 288
 
 
 def fits(conv: Conv, ending: Ending) -> bool:
@@ -15,8 +29,111 @@ def fits(conv: Conv, ending: Ending) -> bool:
 
 
 def candidate_tiles(conv: Conv, ending: Ending) -> list[Tile]:
-    return []
+    """The tiles worth trying, the most promising first."""
+    tiles = [tile for tile in proposed_tiles(conv, ending) if refusal(layout(conv, ending, tile), ending) is None]
+    return list(dict.fromkeys(tiles))
+
+
+def best_tile(conv: Conv, ending: Ending, sizes: Sequence[int]) -> Tile:
+    """The candidate with the lowest prediction for these sizes (batch first)."""
+    return min(candidate_tiles(conv, ending), key=lambda tile: predicted_ms(conv, ending, sizes, tile))
+
+
+def proposed_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
+    channel_tiles, warps_c = channel_split(conv, ending)
+    weight_bytes = 4 * prod(conv.kernel) * round_up(conv.in_channels // conv.groups, 8) * 16 * channel_tiles * warps_c
+    heavy = isinstance(ending.reduce, OverChannels)  # an ending that wants many warps to hide its latency
+    small, big = (16 // channel_tiles, 32 // channel_tiles)  # fragments for 64 and 128 accumulators
+    for count, blocks in ((small, 2), (big, 1)) if heavy else ((big, 1), (small, 2)):
+        for fragments in fragment_shapes(conv, ending, count):
+            if weight_bytes <= RESIDENT_BYTES and warps_c == 1:
+                yield Tile(channel_tiles, fragments, (1, 1, 8), weights="resident", alone=True, blocks_per_sm=blocks)
+            for warps in warp_shapes(conv, max(1, 8 // warps_c)):
+                base = Tile(channel_tiles, fragments, warps, warps_c, blocks_per_sm=blocks, early=1.0)
+                yield from stepped(conv, ending, base)
+
+
+def channel_split(conv: Conv, ending: Ending) -> tuple[int, int]:
+    """Tiles of 16 channels in a warp, and warps over channels. What is reduced over channels is in one block."""
+    wanted = -(-conv.out_channels // conv.groups // 16)
+    if not isinstance(ending.reduce, OverChannels):
+        return min(4, wanted), 1
+    warps = next((w for w in (1, 2, 4, 8) if 4 * w >= wanted), 16)
+    return -(-wanted // warps), warps
+
+
+def fragment_shapes(conv: Conv, ending: Ending, count: int) -> Iterator[tuple[int, int, int]]:
+    """Shapes of about `count` fragments that the pool window divides, tall ones first: rows are reused by kernel rows."""
+    pd, ph, pw = triple(ending.window.size, 1) if ending.window else (1, 1, 1)
+    pw = pw if pw > 2 else 1
+    d = pd
+    if conv.dims == 1:
+        yield 1, 1, max(pw, count // pw * pw)
+        return
+    for h in (8, 6, 4, 3, 2, 1):
+        h = h // ph * ph or ph
+        w = count // (d * h) // pw * pw or pw
+        if d * h * w <= count or (h == ph and w == pw):
+            yield d, h, w
+
+
+def warp_shapes(conv: Conv, warps: int) -> Iterator[tuple[int, int, int]]:
+    if conv.dims == 1:
+        yield 1, 1, warps
+    else:
+        for high in (2, 4, 1):
+            if warps % high == 0:
+                yield 1, high, warps // high
+
+
+def stepped(conv: Conv, ending: Ending, base: Tile) -> Iterator[Tile]:
+    """The tile with steps as long as shared memory allows, up to STEP_PRODUCTS."""
+    columns = triple(conv.kernel, 1)[0] * triple(conv.kernel, 1)[2]
+    deep = round_up(conv.in_channels // conv.groups, 8)
+    for chunk in (64, 32, 24, 16, 8):
+        for part in sorted({k for k in range(1, columns + 1) if columns % k == 0}, reverse=True):
+            tile = replace(base, chunk=chunk, columns=part, unrolled=min(part, 3))
+            shape = layout(conv, ending, tile)
+            products = shape.turns * conv.kernel[-2 if conv.dims > 1 else 0] * tile.channel_tiles * shape.fragments
+            whole = part == columns or chunk == 8
+            if chunk <= deep and whole and products <= STEP_PRODUCTS and refusal(shape, ending) is None:
+                yield tile
+                return
+    yield replace(base, columns=1, unrolled=1)
+
+
+def instructions(body: Body) -> float:
+    """A rough count of the issue slots one element of a body takes."""
+    if body is IDENTITY:
+        return 0.0
+    statements, result = body.element("value", "n", "c", ("d", "h", "w"))
+    text = " ".join([*statements, result])
+    special = len(re.findall(r"(exp|tanh|log|rsqrt|sqrt|rcp|sigmoid|erf|sin|cos)\w*\(| / ", text))
+    return len(re.findall(r"[-+*<>?]|f[a-z]+f\(", text)) + SPECIAL_SLOTS * special
 
 
 def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -> float:
-    return 0.0
+    """Milliseconds on an H200 for `sizes` = (batch, *spatial sizes of the input)."""
+    shape: Layout = layout(conv, ending, tile)
+    batch, spatial = sizes[0], sizes[1:]
+    out = triple(conv.out_sizes(spatial), 1)
+    tiles = batch * prod(-(-size // step) for size, step in zip(out, shape.tile_sizes))
+    positions = prod(shape.tile_sizes)
+    lone = prod(tile.warps) if tile.alone else 1
+    seats = MULTIPROCESSORS * tile.blocks_per_sm * lone
+    work = tiles * shape.channel_blocks
+    rounds = max(work / seats, -(-work // seats) if work <= 4 * seats else 0)  # few rounds: the last one is felt
+    crowd = rounds * seats / work
+    depth = shape.chunks * tile.chunk * prod(conv.kernel)
+    small = SMALL_TILE if 4 * tile.channel_tiles * shape.fragments <= 64 else 1.0
+    few = FEW_WARPS if tile.threads * tile.blocks_per_sm < 512 else 1.0
+    product_ms = small * 2e-9 * work * positions * shape.block_channels * depth / PRODUCT_TFLOPS
+    copied = 4 * work * shape.chunks * (shape.input_stage + (shape.parts * shape.weight_stage if tile.weights == "staged" else 0))
+    reduce = {OverChannels: 7.0, OverPositions: 4.0}.get(type(ending.reduce), 2.0)
+    element = 2.0 + reduce + instructions(ending.before) + instructions(ending.between) / prod(shape.window)
+    ending_ms = few * work * positions * shape.block_channels / 32 * element / ISSUE_PER_MS
+    written = prod(out) // prod(shape.window) * (1 if isinstance(ending.reduce, OverChannels) else conv.out_channels)
+    moved = 4 * batch * (conv.in_channels * prod(spatial) + (0 if isinstance(ending.reduce, OverPositions) else written))
+    busy = (product_ms + ending_ms + copied / COPY_TB_PER_S * 1e-9) * crowd
+    packing = 0.0 if tile.resident else LAUNCH_MS / 2
+    return max(busy, moved / MEMORY_TB_PER_S * 1e-9) + LAUNCH_MS + packing

@@ -281,7 +281,7 @@ class Rows(Base):
         for turn in range(1, self.turns + 1):
             loop = self.loop(turn)  # may add values of the row that it uses
             lines += self.take_row_lines()
-            lines += [f"{a.kind} {a.name} = {a.kind}::empty();" for a in self.parts if a.turn == turn]
+            lines += [f"{a.kind} {a.name};" for a in self.parts if a.turn == turn]
             lines += loop
             lines += [f"{a.name} = merge_row<{self.threads}>({a.name});" for a in self.parts if a.turn == turn]
             self.publish(turn)
@@ -356,13 +356,9 @@ class Columns(Base):
             lines += self.take_row_lines()
             for a in (a for a in self.parts if a.turn == turn):
                 if self.width > 1:
-                    lines += [
-                        f"{a.kind} {a.name}[VEC];",
-                        "#pragma unroll",
-                        f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {a.name}[{LANE}] = {a.kind}::empty();",
-                    ]
+                    lines += [f"{a.kind} {a.name}[VEC];"]
                 else:
-                    lines += [f"{a.kind} {a.name} = {a.kind}::empty();"]
+                    lines += [f"{a.kind} {a.name};"]
             lines += loop
             if self.split > 1:
                 for a in (a for a in self.parts if a.turn == turn):
@@ -517,13 +513,9 @@ class Split(Base):
         lines += self.take_row_lines()
         for a in self.parts:
             if not by_rows and self.width > 1:
-                lines += [
-                    f"{a.kind} {a.name}[VEC];",
-                    "#pragma unroll",
-                    f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {a.name}[{LANE}] = {a.kind}::empty();",
-                ]
+                lines += [f"{a.kind} {a.name}[VEC];"]
             else:
-                lines += [f"{a.kind} {a.name} = {a.kind}::empty();"]
+                lines += [f"{a.kind} {a.name};"]
         if by_rows:
             stride = f"{self.THREADS} * {vec}"
             lines += [
@@ -580,7 +572,7 @@ class Split(Base):
                 else f"reinterpret_cast<const {a.kind}*>(partial)"
             )
             lines += [
-                f"{a.kind} {a.name} = {a.kind}::empty();",
+                f"{a.kind} {a.name};",
                 f"for (int piece = threadIdx.x; piece < {SPLITS}; piece += 32) {a.name}.merge({where}[row * {SPLITS} + piece]);",
                 f"{a.name} = merge_warp({a.name});",
             ]

@@ -7,24 +7,24 @@ CONV2 = Conv(dims=3, in_channels=32, out_channels=64, kernel=(3, 3, 3), stride=(
 STATISTICS = Ending(reduce=OverPositions("Moments"))
 
 
-def normalised(tanh: str, clamp: bool):
+def normalised(clamp: bool):
     """Group norm as one multiply-add a channel, tanh, hardswish, and the residual."""
     gate = "fminf(fmaxf(tanh_ + 3.0f, 0.0f), 6.0f)" if clamp else "(tanh_ + 3.0f)"
 
     def element(value, n, c, position):
         return [
-            f"const float tanh_ = {tanh}(fmaf({value}, scale[{c} - channel0], shift[{c} - channel0]));",
+            f"const float tanh_ = tanh_fast(fmaf({value}, scale[{c} - channel0], shift[{c} - channel0]));",
             f"const float swish = tanh_ * {gate} * (1.0f / 6.0f);",
         ], f"{value} + swish"
 
     return element
 
 
-def apply_ending(channels: int = 64, groups: int = 16, bounded: bool = False, tanh: str = "tanh_fast", clamp: bool = True) -> Ending:
+def apply_ending(channels: int = 64, groups: int = 16, bounded: bool = False, clamp: bool = True) -> Ending:
     statistics = f"const Moments group_moments = merge_partials<{channels // groups}, {channels}>(moments, n, c, moment_slices);"
     gain = "const float gain = rsqrtf(group_moments.m2 / group_moments.n + 1e-5f) * gamma[c];"
     body = Pointwise(
-        normalised(tanh, clamp),
+        normalised(clamp),
         params=(
             ("const Moments* __restrict__", "moments"), ("const float* __restrict__", "gamma"),
             ("const float* __restrict__", "beta"), ("int", "moment_slices"),

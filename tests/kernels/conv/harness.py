@@ -8,15 +8,18 @@ import torch
 
 from fusewright.host import HostLibrary, compile_host
 from fusewright.kernels.conv import KernelText
+from fusewright.prelude import device_text, host_text, used
 
-ROOT = Path(__file__).resolve().parents[3]
-PROVISIONAL = (Path(__file__).parent / "provisional.cuh").read_text()
-PRELUDE = (ROOT / "src" / "fusewright" / "prelude_ptx.cuh").read_text() + PROVISIONAL
+def source_of(*texts: KernelText) -> str:
+    """The translation unit of these kernels: what they use of the prelude, what they share, and themselves."""
+    shared = dict.fromkeys(piece for text in texts for piece in text.support)
+    kernels = "".join([*shared, *(text.source for text in texts)])
+    return "".join(device_text(section) for section in used(kernels)) + kernels
 
 
-def load(*texts: KernelText, sanitize: str = "") -> HostLibrary:
-    source = texts[0].support + "".join(text.source for text in texts)
-    return HostLibrary(compile_host(source, include_text=PRELUDE, sanitize=sanitize))
+def load(*texts: KernelText, sanitize: str = "", path: bool = False) -> HostLibrary | Path:
+    library = compile_host(source_of(*texts), include_text=host_text(), sanitize=sanitize)
+    return library if path else HostLibrary(library)
 
 
 def launch(library: HostLibrary, text: KernelText, **values: torch.Tensor | int) -> None:

@@ -1,0 +1,210 @@
+"""Kernels whose anchor is a convolution: the pointwise chains around it as the bodies that conv.py asks for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from .. import sizes
+from ..graph import Graph
+from ..index import Axis, Coordinate, linear
+from ..plan import Kernel, Plan
+from ..prims import C_TYPES, Coordinates, Prim
+from . import text
+from .conv import Conv, Ending, OverPositions, Pointwise, Table, conv_kernel
+from .conv_tiles import best_tile
+from .expression import Evaluator, Level, converted_to, indent, pointer
+from .loops import row_at
+from .reduce import WORDS, accumulators
+
+if TYPE_CHECKING:
+    from ..takeover import Anchor, Fused
+
+# Names that the convolution's text uses where a body stands.
+TAKEN = set("value n c d h w total acc pooled f e i k tile lane warp group quad position out input weight bias packed slices".split())
+TAKEN |= set("shared partials batch in_d in_h in_w count mean m2 channel0 channel_end local scratch inside whole".split())
+
+FAST = ((r"\btanhf\(", "tanh_fast("), (r"\bexpf\(", "exp_fast("))  # exact enough behind a TF32 product
+
+
+def body_of(
+    anchor: Anchor, kernel: Kernel, plan: Plan, *, root: str, leaf: str, shape: tuple[Any, ...], at: Coordinates | None = None, row: bool = False
+) -> Pointwise:
+    """The chain from `leaf` (the element in a register) to `root`, at one element; for a row, from the reduced value."""
+    from ..takeover import axes_for
+
+    prims = plan.lowered.prims
+    if root == leaf:
+        return Pointwise()
+    here = at if at is not None else axes_for(shape)
+    if row:
+        here = row_at(tuple(Coordinate() if d in kernel.reduced else x for d, x in enumerate(axes_for(shape))), kernel, prims[root])
+    everywhere = frozenset({"n", "c", "d", "h", "w"})
+    fixed, channel, element = Level(frozenset()), Level(frozenset({"n", "c"})), Level(everywhere)
+    loads = [name for name in kernel.loads if name != leaf]
+    evaluator = Evaluator(prims, loads, [fixed, channel, element], vector=False)
+    evaluator.names |= TAKEN
+    evaluator.results[leaf] = "value"
+    if not row:
+        evaluator.results[anchor.value] = "value"
+    members = [m for a in accumulators(kernel, prims) for m in a.members] if kernel.is_reduce else []
+    for member in members:
+        evaluator.results.setdefault(member, "value" if row else "value")
+    result = evaluator.value(root, here)
+    final = converted_to(result, prims[root])
+    lines, tables = with_tables(fixed.lines + channel.lines, element.lines, final, hoist=not row)
+    element_lines, final_text, kept = lines
+    used = " ".join([*element_lines, final_text, *(t.value for t in tables), *(s for t in tables for s in t.statements), *kept])
+    names = [name for name in loads if re.search(rf"\b{pointer(name)}\b", used)]
+    params = [(f"const {C_TYPES[prims[n].dtype]}* __restrict__", pointer(n)) for n in names]
+    params += [("int", str(s)) for s in sorted(evaluator.symbols, key=str)]
+    setup = tuple(line.replace("const Index", "const int") for line in evaluator.declare_sizes())
+
+    def at_element(value: str, n: str, c: str, position: tuple[str, ...]) -> tuple[list[str], str]:
+        assert (value, n) == ("value", "n"), "bodies are written for these names"
+        return [*kept, *element_lines], final_text
+
+    return Pointwise(at_element, tuple(params), setup, tables)
+
+
+def with_tables(outer: list[str], element: list[str], final: str, hoist: bool) -> tuple[tuple[list[str], str, list[str]], tuple[Table, ...]]:
+    """Values that depend on sample and channel only are worked out once a block and kept in shared memory."""
+    element, final = [fast(line) for line in element], fast(final)
+    if not hoist:
+        return (element, final, [fast(line) for line in outer]), ()
+    declared = {m[1]: m[2] for line in outer if (m := re.match(r"const float (\w+) = (.*);$", line))}
+    text_ = "\n".join([*element, final])
+    wanted = [name for name in declared if re.search(rf"\b{name}\b", text_)]
+    tables = []
+    for i, name in enumerate(wanted):
+        tables.append(Table(f"{name}_of", name, tuple(outer) if i == 0 else ()))
+        change = (rf"\b{name}\b", f"{name}_of[c - channel0]")
+        element = [re.sub(*change, line) for line in element]
+        final = re.sub(*change, final)
+    return (element, final, []), tuple(tables)
+
+
+def fast(line: str) -> str:
+    for pattern, replacement in FAST:
+        line = re.sub(pattern, replacement, line)
+    return line
+
+
+@dataclass(frozen=True)
+class AnchoredText:
+    """The CUDA of one anchored kernel, and the Python lines that launch it."""
+
+    names: tuple[str, ...]  # launchers, in order
+    source: str
+    support: tuple[str, ...]
+    shared_bytes: int
+    lines: tuple[str, ...]  # with {NAME} where a tensor goes
+    tile: Any
+
+
+def anchored_kernel(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str], argument: Any, device: str) -> AnchoredText:
+    """`argument(primitive)` is the Python name of a tensor in memory."""
+    from ..pytext import shape_text
+    from ..takeover import input_sizes
+
+    prims, anchor = plan.lowered.prims, fused.anchor
+    tile = best_tile(anchor.conv, fused.ending, input_sizes(anchor, plan))
+    made = conv_kernel(kernel.name, anchor.conv, fused.ending, tile, "\n".join(comment))
+    batch, _, *spatial = prims[anchor.input].shape
+    size_texts = {"batch": sizes.text(batch)}
+    size_texts |= dict(zip(("in_d", "in_h", "in_w")[3 - len(spatial) :], map(sizes.text, spatial), strict=True))
+    lines = [f"{name} = torch.empty({shape_text(prims[name].shape)}, dtype={prims[name].dtype}, device={device})" for name in kernel.stores]
+    partial_words = 0
+    if isinstance(fused.ending.reduce, OverPositions):
+        partial_words = WORDS[fused.ending.reduce.accumulator]
+        count = re.sub(r"\bbatch\b", size_texts["batch"], made.slices or "1")
+        lines.append(f"slices = {count}")
+        lines.append(f"partials = torch.empty(({size_texts['batch']} * slices * {anchor.conv.out_channels * partial_words},), dtype=torch.float32, device={device})")
+    for name, floats in made.workspace.items():
+        lines.append(f"{name} = torch.empty(({floats},), dtype=torch.float32, device={device})")
+    handed = []
+    for kind, name in made.launcher_args:
+        if name in ("input", "weight", "bias"):
+            handed.append(argument(getattr(anchor, name)))
+        elif name == "out":
+            handed.append(kernel.stores[0])
+        elif name in size_texts:
+            handed.append(size_texts[name])
+        elif name.endswith("_ptr"):
+            handed.append(argument(name.removesuffix("_ptr")))
+        else:
+            handed.append(name)
+    lines.append(f'_launch("{kernel.name}", {", ".join(handed)})')
+    source, names = made.source, [kernel.name]
+    if isinstance(fused.ending.reduce, OverPositions):
+        merge, launch = merge_kernel(kernel, fused, plan, argument, size_texts)
+        source += "\n" + merge
+        lines.append(launch)
+        names.append(f"{kernel.name}_merge")
+    return AnchoredText(tuple(names), source, made.support, made.smem, tuple(lines), tile)
+
+
+def merge_kernel(kernel: Kernel, fused: Fused, plan: Plan, argument: Any, size_texts: dict[str, str]) -> tuple[str, str]:
+    """Merges the partial accumulators of each row in a fixed order, computes the row's values and stores them."""
+    prims, graph = plan.lowered.prims, plan.graph
+    (part,) = accumulators(kernel, prims)
+    channels = fused.anchor.conv.out_channels
+    kept = [d for d, size in enumerate(kernel.space) if d not in kernel.reduced and not sizes.is_one(size)]
+    row = tuple(Coordinate() if d in kernel.reduced else Coordinate.of(Axis(f"i{d}", size)) for d, size in enumerate(kernel.space))
+    axes = frozenset(f"i{d}" for d in kept)
+    lines: list[str] = []
+    loads = [name for name in kernel.loads if name not in (fused.anchor.input, fused.anchor.weight)]
+    evaluator = Evaluator(prims, loads, [Level(axes, lines)], vector=False)
+    for member in part.members:
+        evaluator.results[member] = f"{part.name}.{prims[member].op.field}"
+    stores = []
+    for name in kernel.stores:
+        prim = prims[name]
+        at = row if kernel.members[name] == "reduce" else row_at(row, kernel, prim)
+        result = evaluator.value(name, at)
+        stores.append(f"{pointer(name)}[{evaluator.offset(linear(at, prim.shape))}] = {text.to_memory(prim, converted_to(result, prim))};")
+    in_group = kernel.space[2] if 2 in kernel.reduced and len(kernel.space) == fused.anchor.conv.dims + 3 else 1
+    decode, rest = [], "row"
+    for d in reversed(kept):
+        if d == kept[0]:
+            decode.append(f"const long long i{d} = {rest};")
+        else:
+            size = evaluator.size(kernel.space[d])
+            decode.append(f"const long long i{d} = {rest} % {size};")
+            rest = f"({rest} / {size})"
+    group = "i1" if 1 in kept else "0"
+    sample = "item / (slices * %d)" % in_group if 0 in kernel.reduced else ("i0" if 0 in kept else "0")
+    count = f"slices * {in_group}" + (" * batch" if 0 in kernel.reduced else "")
+    where = f"({sample} * slices + item / {in_group} % slices) * {channels} + {group} * {in_group} + item % {in_group}"
+    body = [
+        "const long long row = static_cast<long long>(blockIdx.x) * 4 + threadIdx.y;",
+        "if (row >= rows) return;",
+        *decode,
+        f"{part.kind} {part.name};",
+        f"for (long long item = threadIdx.x; item < {count}; item += 32) {part.name}.merge(partials[{where}]);",
+        f"{part.name} = merge_warp({part.name});",
+        *lines,
+        "if (threadIdx.x == 0) {",
+        *indent(stores),
+        "}",
+    ]
+    used = [name for name in loads if any(f"{pointer(name)}[" in line for line in body)]
+    symbols = [str(s) for s in sorted(evaluator.symbols, key=str)]
+    small = replace(kernel, loads=tuple(used))
+    name = f"{kernel.name}_merge"
+    scalars = ["rows", "batch", "slices", *symbols]
+    parameters = [*text.parameters(small, prims), f"const {part.kind}* __restrict__ partials", *(f"long long {s}" for s in scalars)]
+    source = [f"// Merges the partial results of {kernel.name}, in a fixed order.", *text.wrapped(f"__global__ void __launch_bounds__(128) {name}_kernel(", parameters, ") {")]
+    source += [f"  {line.replace('const Index', 'const long long')}" for line in evaluator.declare_sizes()] + indent(body) + ["}"]
+    pointers = [f"const {C_TYPES[prims[n].dtype]}* {n}" for n in used] + [f"{C_TYPES[prims[n].dtype]}* {n}" for n in kernel.stores]
+    source += ["", *text.wrapped(f'extern "C" const char* {name}(', [*pointers, f"const {part.kind}* partials", *(f"long long {s}" for s in scalars), "void* stream"], ") {")]
+    call = ", ".join([*used, *kernel.stores, "partials", *scalars])
+    source += [f"  {name}_kernel<<<dim3(static_cast<unsigned>((rows + 3) / 4)), dim3(32, 4), 0, static_cast<cudaStream_t>(stream)>>>({call});"]
+    source += ["  return launch_error();", "}"]
+    rows = sizes.text(sizes.product(kernel.row_shape))
+    handed = [*map(argument, used), *kernel.stores, "partials", rows, size_texts["batch"], "slices", *symbols]
+    return "\n".join(source) + "\n", f'_launch("{name}", {", ".join(handed)})'
+
+
+__all__ = ["AnchoredText", "Conv", "Ending", "Graph", "Prim", "anchored_kernel", "body_of"]

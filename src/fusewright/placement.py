@@ -1,0 +1,195 @@
+"""Operators that put values elsewhere: pads, writes to a part of a tensor, repetition, upsampling, positions as numbers.
+
+A value is put at an offset of a larger tensor by a window of one tap: what lies outside the source does not take part, so
+it is 0 there and is never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import sizes
+from .graph import Dim, Node, Ref
+from .ops import aten, literal
+from .prims import Iota, Permute, Size, Window
+from .structured import cast, element_of, lowers, slice_start, value_of
+
+if TYPE_CHECKING:
+    from .lower import Lowering
+
+
+def placed(build: Lowering, source: str, shape: Sequence[Dim], starts: Sequence[int], label: str = "placed") -> str:
+    """A tensor of `shape` that holds the source from `starts` on (one for each of the last dimensions), 0 elsewhere."""
+    ones = (1,) * len(starts)
+    window = Window("sum", ones, ones, tuple(starts), ones, clipped=True)
+    return build.add(label, window, [source], shape, build[source].dtype)
+
+
+def inside(build: Lowering, source: str, shape: Sequence[Dim], starts: Sequence[int]) -> str:
+    """Whether a position of `shape` lies in the source, put there from `starts` on."""
+    tests, names = [], []
+    first = len(shape) - len(starts)
+    for dim, start in enumerate(starts, first):
+        stop = sizes.tidy(start + build[source].shape[dim])
+        if start == 0 and sizes.same(stop, shape[dim]):
+            continue
+        at = len(names)
+        names.append(build.add(f"position{dim}", Iota(dim), [], shape, torch.int64))
+        names.append(build.add(f"stop{dim}", Size(stop), [], (), torch.int64))
+        tests += [f"{{{at}}} >= {start}"] if start else []
+        tests.append(f"{{{at}}} < {{{at + 1}}}")
+    return build.pointwise("inside", " && ".join(tests) or "true", names, torch.bool, torch.int64)
+
+
+@lowers("pad", aten.pad.default, aten.constant_pad_nd.default)
+def pad(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """Constant padding. Reflection and repetition stay with PyTorch, and so does cutting off (a negative pad)."""
+    assert node.shape is not None and node.dtype is not None
+    pads, value = list(a["pad"]), a.get("value") or 0
+    known = all(isinstance(n, int) and n >= 0 for n in pads) and isinstance(value, (bool, int, float))
+    if a.get("mode", "constant") != "constant" or not known or not pads:
+        return None
+    source = value_of(build, a["self"])
+    starts = pads[::2][::-1]  # given from the last dimension on
+    result = placed(build, source, node.shape, starts, "" if value == 0 else "placed")
+    if value == 0:
+        return result
+    where = inside(build, source, node.shape, starts)
+    return build.pointwise("", f"({{0}} ? {{1}} : {literal(value, node.dtype)})", [where, result], node.dtype)
+
+
+def scattered(build: Lowering, node: Node, base: str, part: str, dim: int, start: Dim | None) -> str | None:
+    """`base` with `part` written over it from `start` along `dim` on."""
+    assert node.shape is not None and node.dtype is not None
+    if not isinstance(start, int) or start < 0:
+        return None
+    whole = start == 0 and sizes.same(build[part].shape[dim], node.shape[dim])
+    if whole:
+        return part
+    starts = [start, *[0] * (len(node.shape) - dim - 1)]
+    names = [inside(build, part, node.shape, starts), placed(build, part, node.shape, starts), base]
+    return build.pointwise("", "({0} ? {1} : {2})", names, node.dtype)
+
+
+@lowers("slice_scatter", aten.slice_scatter.default)
+def slice_scatter(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """x[..., start:end] = part, as a new tensor."""
+    base, part = value_of(build, a["self"]), value_of(build, a["src"])
+    rank = len(build[base].shape)
+    if a["step"] != 1 or build[base].dtype != build[part].dtype or len(build[part].shape) != rank:
+        return None
+    dim = a["dim"] % rank
+    return scattered(build, node, base, part, dim, slice_start(a["start"], build[base].shape[dim]))
+
+
+@lowers("select_scatter", aten.select_scatter.default)
+def select_scatter(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """x[..., i] = part, as a new tensor."""
+    base, part = value_of(build, a["self"]), value_of(build, a["src"])
+    shape = build[base].shape
+    dim = a["dim"] % len(shape)
+    row = [*shape[:dim], 1, *shape[dim + 1 :]]
+    if build[base].dtype != build[part].dtype or len(build[part].shape) != len(shape) - 1:
+        return None
+    return scattered(build, node, base, build.reshape(part, row), dim, slice_start(a["index"], shape[dim]))
+
+
+@lowers("fill", aten.fill.Scalar, aten.fill.Tensor, aten.copy.default)
+def fill(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """Another value in the shape and the type of the first."""
+    assert node.shape is not None and node.dtype is not None
+    value = a.get("value", a.get("src"))
+    if isinstance(value, Ref):
+        source = build.value[value.name]
+        source = source if build[source].dtype == node.dtype else cast(build, source, node.dtype)
+    elif isinstance(value, (bool, int, float)):
+        source = build.pointwise("value", literal(value, node.dtype), [], node.dtype)
+    else:
+        return None
+    return build.expand(source, node.shape)
+
+
+# ---- repetition
+
+
+def spread(build: Lowering, source: str, dims: Sequence[int], times: Sequence[Dim], inner: bool, shape: Sequence[Dim]) -> str:
+    """Each of `dims` repeated: element by element (`inner`: aabb) or as a whole (abab)."""
+    split: list[Dim] = []
+    wide: list[Dim] = []
+    for d, size in enumerate(build[source].shape):
+        if d in dims:
+            count = times[list(dims).index(d)]
+            split += [size, 1] if inner else [1, size]
+            wide += [size, count] if inner else [count, size]
+        else:
+            split.append(size)
+            wide.append(size)
+    return build.reshape(build.expand(build.reshape(source, split), wide), shape, "")
+
+
+@lowers("repeat", aten.repeat.default, aten.tile.default)
+def repeat(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    assert node.shape is not None
+    source, rank = value_of(build, a["self"]), len(node.shape)
+    times = list(a.get("repeats", a.get("dims")))
+    times = [1] * (rank - len(times)) + times
+    source = build.reshape(source, [1] * (rank - len(build[source].shape)) + list(build[source].shape))
+    dims = [d for d in range(rank) if not sizes.is_one(times[d])]
+    return spread(build, source, dims, [times[d] for d in dims], False, node.shape)
+
+
+@lowers("repeat_interleave", aten.repeat_interleave.self_int)
+def repeat_interleave(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    assert node.shape is not None
+    source = value_of(build, a["self"])
+    if a["dim"] is None:
+        return None
+    return spread(build, source, [a["dim"] % len(node.shape)], [a["repeats"]], True, node.shape)
+
+
+@lowers("upsample_nearest", *(getattr(aten, f"upsample_nearest{d}d").vec for d in (1, 2, 3)))
+def upsample_nearest(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """By whole factors: every element repeated along each dimension."""
+    assert node.shape is not None
+    source, factors = value_of(build, a["input"]), a["scale_factors"]
+    if factors is None or not all(isinstance(f, (int, float)) and f >= 1 and f == int(f) for f in factors):
+        return None
+    rank = len(node.shape)
+    return spread(build, source, range(rank - len(factors), rank), [int(f) for f in factors], True, node.shape)
+
+
+@lowers("pixel_shuffle", aten.pixel_shuffle.default)
+def pixel_shuffle(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """(…, c·r², h, w) becomes (…, c, h·r, w·r)."""
+    assert node.shape is not None
+    source, r = value_of(build, a["self"]), a["upscale_factor"]
+    *outer, _, height, width = build[source].shape
+    channels = node.shape[-3]
+    split = build.reshape(source, [*outer, channels, r, r, height, width])
+    n = len(outer)
+    order = (*range(n), n, n + 3, n + 1, n + 4, n + 2)
+    turned = build.view("turned", Permute(order), split, [*outer, channels, height, r, width, r])
+    return build.reshape(turned, node.shape, "")
+
+
+# ---- positions
+
+
+@lowers("arange", aten.arange.default, aten.arange.start, aten.arange.start_step)
+def arange(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """Whole numbers only: a float's steps are rounded in PyTorch's own way."""
+    assert node.shape is not None and node.dtype is not None
+    start, step = a.get("start", 0), a.get("step", 1)
+    if node.dtype not in (torch.int64, torch.int32) or not isinstance(start, int) or not isinstance(step, int):
+        return None
+    position = build.add("position", Iota(0), [], node.shape, torch.int64)
+    return build.pointwise("", f"{start} + {{0}} * {step}" if (start, step) != (0, 1) else "{0}", [position], node.dtype, torch.int64)
+
+
+@element_of(aten.broadcast_tensors.default)
+def broadcast_part(build: Lowering, node: Node, a: dict[str, Any], i: int, parent: Node) -> str | None:
+    assert node.shape is not None
+    return build.expand(value_of(build, a["tensors"][i]), node.shape)

@@ -1,0 +1,299 @@
+"""Convolutions of our own: where the kernels that read a convolution's result can end it in registers, and that is cheaper.
+
+The library writes the product to memory and our kernels read it back. A kernel whose anchor is the convolution computes it
+and goes on; where statistics are needed first, it is computed twice and never stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+
+from . import sizes
+from .graph import Graph, Node, Ref
+from .index import Axis, Coordinate
+from .kernels.conv import Conv, Ending, OverChannels, OverPositions
+from .kernels.conv import Window as ConvWindow
+from .kernels.conv_tiles import best_tile, candidate_tiles, predicted_ms
+from .plan import Call, Kernel, Plan, accesses, name_kernels, same_shape, tuple_key
+from .prims import Coordinates, Pointwise, Prim, Reshape, Window
+from .rules import TRANSPOSED, convolution_at
+from .rewrite import Site
+
+MEMORY_TB_PER_S = 4.1  # H200, measured
+LAUNCH_MS = 0.003
+MARGIN = 0.9  # a prediction must beat the library's by this much
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A convolution that a kernel computes itself. `value` is the primitive that holds its result, bias included."""
+
+    conv: Conv
+    value: str
+    input: str
+    weight: str
+    bias: str | None
+    out_shape: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Fused:
+    """How a kernel ends its convolution."""
+
+    anchor: Anchor
+    ending: Ending
+    window: str | None = None  # the primitive of the pool inside the tile
+
+
+def tf32_allowed() -> bool:
+    """What the user's flags allow to convolutions."""
+    precision = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
+    if precision in ("tf32", "ieee"):
+        return bool(precision == "tf32")
+    return bool(torch.backends.cudnn.allow_tf32)
+
+
+def take_over(plan: Plan) -> Plan:
+    """The plan with every convolution that pays computed by the kernels that read it."""
+    if not tf32_allowed():
+        return plan
+    steps = list(plan.steps)
+    for call in plan.calls:
+        anchor = anchor_of(call.node, plan)
+        if anchor is None:
+            continue
+        readers = [k for k in steps if isinstance(k, Kernel) and plan.lowered.value[call.node.name] in k.loads]
+        if not readers or is_needed_elsewhere(call.node, plan):
+            continue
+        found = [fused(kernel, anchor, plan) for kernel in readers]
+        if any(f is None for f in found) or not pays(anchor, readers, [f for f in found if f], plan):
+            continue
+        result = plan.lowered.value[call.node.name]
+        for kernel, how in zip(readers, found, strict=True):
+            operands = [anchor.input, anchor.weight, *([anchor.bias] if anchor.bias else [])]
+            others = [name for name in kernel.loads if name != result and name not in operands]
+            position = next(i for i, step in enumerate(steps) if step is kernel)
+            steps[position] = replace(kernel, loads=(*operands, *others), fused=how)
+        steps = [step for step in steps if step is not call]
+    result_plan = replace(plan, steps=tuple(steps))
+    name_kernels(result_plan)
+    return result_plan
+
+
+def is_needed_elsewhere(node: Node, plan: Plan) -> bool:
+    """The convolution's result must be in memory: a library call reads it, or it is returned."""
+    value = plan.lowered.value[node.name]
+
+    def behind(name: str) -> str:
+        prim = plan.lowered.prims[plan.lowered.value[name]] if name in plan.lowered.value else None
+        while prim is not None and prim.inputs and not isinstance(prim.op, (Pointwise, Window)) and prim.name != value:
+            prim = plan.lowered.prims[prim.inputs[0]]
+        return prim.name if prim is not None else ""
+
+    wanted = [o.value.name for o in plan.graph.outputs if isinstance(o.value, Ref)]
+    wanted += [name for other in plan.calls if other.node is not node for name in other.node.inputs]
+    return any(behind(name) == value for name in wanted)
+
+
+def anchor_of(node: Node, plan: Plan) -> Anchor | None:
+    graph, lowered = plan.graph, plan.lowered
+    found = convolution_at(Site(graph, node, {}), node)
+    if found is None or node.dtype is not torch.float32 or node.shape is None:
+        return None
+    transposed = node.target in TRANSPOSED
+    if transposed and (any(s != 1 for s in found.stride) or any(found.output_padding)):
+        return None
+    in_channels = graph[found.input.name].shape[1]  # type: ignore[index]
+    if not isinstance(in_channels, int) or not isinstance(node.shape[1], int):
+        return None
+    if any(name not in lowered.value or not lowered.prims[lowered.value[name]].is_load for name in (found.input.name, found.weight.name)):
+        if lowered.value.get(found.input.name) is None:
+            return None
+    conv = Conv(
+        found.rank, in_channels, node.shape[1], found.kernel, found.stride, found.padding, found.dilation, found.groups,
+        bias=True, transposed=transposed,
+    )  # fmt: skip
+    result = lowered.value[node.name]
+    bias = lowered.value[found.bias.name] if found.bias is not None else None
+    value = result
+    if bias is None:
+        added = bias_added(result, plan)
+        if added is not None:
+            value, bias = added
+    input_ = lowered.value[found.input.name]
+    weight = lowered.value[found.weight.name]
+    if not lowered.prims[input_].is_load and input_ not in {name for k in plan.kernels for name in k.stores}:
+        return None  # a view of something: the library reads it with its strides
+    return Anchor(replace(conv, bias=bias is not None), value, input_, weight, bias, node.shape)
+
+
+def bias_added(result: str, plan: Plan) -> tuple[str, str] | None:
+    """(sum, bias) where the only thing done with the result is to add a value for each channel."""
+    prims = plan.lowered.prims
+    users = [prim for prim in prims.values() if result in prim.inputs]
+    if len(users) != 1 or not isinstance(users[0].op, Pointwise) or users[0].op.expression != "{0} + {1}":
+        return None
+    first, second = users[0].inputs
+    shaped = prims[second]
+    if first != result or not isinstance(shaped.op, Reshape) or not prims[shaped.inputs[0]].is_load:
+        return None
+    bias = prims[shaped.inputs[0]]
+    per_channel = len(bias.shape) == 1 and len(shaped.shape) == len(prims[result].shape) - 1
+    return (users[0].name, bias.name) if per_channel and sizes.same(shaped.shape[0], bias.shape[0]) else None
+
+
+# ---- does a kernel's work fit the end of a convolution?
+
+
+def axes_for(shape: tuple[object, ...]) -> Coordinates:
+    names = ("n", "c", *("d", "h", "w")[5 - len(shape) :])
+    return tuple(Coordinate.of(Axis(name, size)) for name, size in zip(names, shape, strict=True))
+
+
+def reads_only_here(prims: dict[str, Prim], root: str, at: Coordinates, leaf: str, shape: tuple[object, ...], others: set[str]) -> bool:
+    """Evaluating `root` at `at` reads `leaf` only at the same place."""
+    here = tuple_key(axes_for(shape))
+    found = [a for a in accesses(prims, root, at, {leaf} | others, inside=root != leaf) if a.leaf == leaf]
+    return bool(found) and all(tuple_key(a.at) == here and a.windows == 0 for a in found)
+
+
+def placed(kernel_space: tuple[object, ...], shape: tuple[object, ...]) -> Coordinates | None:
+    """Coordinates in a kernel's space of the element (n, c, position) of a tensor of this shape."""
+    at = axes_for(shape)
+    if same_shape(kernel_space, shape):
+        return at
+    split = len(kernel_space) == len(shape) + 1 and same_shape((kernel_space[0], *kernel_space[3:]), (shape[0], *shape[2:]))
+    if split and isinstance(kernel_space[2], int) and sizes.same(kernel_space[1] * kernel_space[2], shape[1]):  # type: ignore[operator]
+        group, member = at[1].split(kernel_space[2])
+        return (at[0], group, member, *at[2:])
+    return None
+
+
+def fused(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
+    """How the kernel can end the convolution, or None."""
+    from .kernels.anchored import body_of
+    from .kernels.loops import needed_reduces
+    from .kernels.reduce import accumulators
+
+    prims = plan.lowered.prims
+    windows = windows_of(kernel, prims, anchor)
+    if windows is None or len(kernel.stores) == 0:
+        return None
+    window = windows[0] if windows else None
+    shape = prims[window].shape if window else anchor.out_shape
+    leaf = window or anchor.value
+    pool = None
+    if window:
+        op = prims[window].op
+        plain = op.kernel == op.stride and not any(op.padding) and all(d == 1 for d in op.dilation) and not op.clipped
+        if not plain or len(op.kernel) != anchor.conv.dims or op.kind != "max" or not reads_only_here(
+            prims, prims[window].inputs[0], axes_for(anchor.out_shape), anchor.value, anchor.out_shape, set()
+        ):  # fmt: skip
+            return None
+        pool = ConvWindow("max", op.kernel)
+    at = placed(kernel.space, shape)
+    if at is None:
+        return None
+    others = {anchor.value} if window else set()
+
+    def reads_leaf(root: str) -> bool:
+        direct = {a.leaf for a in accesses(prims, root, at, {leaf, anchor.value}, inside=root != leaf)}
+        return reads_only_here(prims, root, at, leaf, shape, others) and not (window and anchor.value in direct)
+
+    before = body_of(anchor, kernel, plan, root=prims[window].inputs[0], leaf=anchor.value, shape=anchor.out_shape) if window else None
+    if not kernel.is_reduce:
+        if len(kernel.stores) != 1 or not reads_leaf(kernel.stores[0]) or prims[kernel.stores[0]].dtype is not torch.float32:
+            return None
+        last = body_of(anchor, kernel, plan, root=kernel.stores[0], leaf=leaf, shape=shape)
+        return Fused(anchor, ending_with(before, pool, last), window)
+    parts = accumulators(kernel, prims)
+    if len(parts) != 1 or len(needed_reduces(kernel, prims)) == 0 or not reads_leaf(parts[0].source):
+        return None
+    inner = body_of(anchor, kernel, plan, root=parts[0].source, leaf=leaf, shape=shape, at=at)
+    base = ending_with(before, pool, inner)
+    full = [name for name in kernel.stores if kernel.members[name] == "full"]
+    over_channels = kernel.reduced == (1,) and same_shape(kernel.space, shape)
+    if over_channels and not full and len(kernel.stores) == 1 and parts[0].kind in ("LogSumExp", "Sum", "Max", "Min"):
+        store = kernel.stores[0]
+        if prims[store].dtype is not torch.float32:
+            return None
+        fields = {prims[m].op.field for m in parts[0].members}
+        if fields != {"result()"}:
+            return None
+        after = body_of(anchor, kernel, plan, root=store, leaf=parts[0].members[0], shape=shape, row=True)
+        return Fused(anchor, replace(base, reduce=OverChannels(parts[0].kind), after=after), window)
+    positions = set(range(len(kernel.space) - anchor.conv.dims, len(kernel.space)))
+    over_positions = positions <= set(kernel.reduced) and not full and parts[0].kind in ("Moments", "Sum", "Max", "Min")
+    channel_dims = set(range(1, len(kernel.space) - anchor.conv.dims))
+    rest = set(kernel.reduced) - positions
+    whole_group = rest <= {0} or rest == {2} or (rest == {1, 2} and len(channel_dims) == 2 and kernel.space[1] == 1)
+    if over_positions and whole_group and (rest != {0, 1}):
+        return Fused(anchor, replace(base, reduce=OverPositions(parts[0].kind)), window)
+    return None
+
+
+def ending_with(before: object, pool: ConvWindow | None, last: object) -> Ending:
+    """The pointwise part that comes last stands behind the pool if there is one."""
+    if pool is None:
+        return Ending(before=last)  # type: ignore[arg-type]
+    return Ending(before=before, window=pool, between=last)  # type: ignore[arg-type]
+
+
+def windows_of(kernel: Kernel, prims: dict[str, Prim], anchor: Anchor) -> list[str] | None:
+    """Pools between the convolution and what the kernel stores; None if more than one."""
+    found: list[str] = []
+    stack, seen = list(kernel.stores), set()
+    while stack:
+        name = stack.pop()
+        if name in seen or name in kernel.loads or name == anchor.value:
+            continue
+        seen.add(name)
+        if isinstance(prims[name].op, Window):
+            found.append(name)
+        stack += prims[name].inputs
+    return found if len(found) <= 1 else None
+
+
+# ---- is it cheaper?
+
+
+def input_sizes(anchor: Anchor, plan: Plan) -> tuple[int, ...]:
+    batch, _, *spatial = plan.lowered.prims[anchor.input].shape
+    return tuple(plan.graph.hint(size) for size in (batch, *spatial))
+
+
+def pays(anchor: Anchor, kernels: list[Kernel], found: list[Fused], plan: Plan) -> bool:
+    at = input_sizes(anchor, plan)
+    if any(not candidate_tiles(anchor.conv, how.ending) for how in found):
+        return False
+    ours = sum(predicted_ms(anchor.conv, how.ending, at, best_tile(anchor.conv, how.ending, at)) for how in found)
+    return ours < MARGIN * library_ms(anchor, kernels, plan)
+
+
+def library_ms(anchor: Anchor, kernels: list[Kernel], plan: Plan) -> float:
+    """The library's convolution, its result written and read again by each kernel."""
+    conv, graph, prims = anchor.conv, plan.graph, plan.lowered.prims
+    batch, *spatial = input_sizes(anchor, plan)
+    moved = sum(graph.hint(sizes.product(prims[n].shape)) * 4 for k in kernels for n in (*k.loads, *k.stores))
+    written = batch * conv.out_channels * prod(conv.out_sizes(spatial)) * 4
+    read = batch * conv.in_channels * prod(spatial) * 4
+    convolution = max(conv_flops(anchor, plan) / library_rate(conv) * 1e-9, (written + read) / MEMORY_TB_PER_S * 1e-9) + LAUNCH_MS
+    return convolution + moved / MEMORY_TB_PER_S * 1e-9 + LAUNCH_MS * len(kernels)
+
+
+def conv_flops(anchor: Anchor, plan: Plan) -> int:
+    conv = anchor.conv
+    batch, *spatial = input_sizes(anchor, plan)
+    return 2 * batch * prod(conv.out_sizes(spatial)) * conv.out_channels * conv.in_channels // conv.groups * prod(conv.kernel)
+
+
+def library_rate(conv: Conv) -> float:
+    """TFLOP/s of cuDNN on NCHW float32 with TF32 allowed, H200: 29 at 8 input channels (it does not use TF32 there), 137 at 32."""
+    depth = conv.in_channels // conv.groups
+    return 30.0 if depth < 16 else 140.0 if depth < 64 else 220.0
+
+
+__all__ = ["Anchor", "Call", "Fused", "Graph", "take_over", "tf32_allowed"]

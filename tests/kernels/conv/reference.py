@@ -1,0 +1,66 @@
+"""What a convolution kernel should give: fp64 over operands rounded to TF32, and how far fp32 sums may stray from it."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from fusewright.kernels.conv import Conv
+
+SUM_ERROR = 2.0**-20  # a chain of truncating fp32 sums, relative to the sum of absolute products
+
+
+def to_tf32(x: torch.Tensor) -> torch.Tensor:
+    """Round to nearest, ties away from zero; infinities and NaN stay."""
+    bits = x.contiguous().view(torch.int32)
+    rounded = ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
+    return torch.where(x.isfinite(), rounded, x)
+
+
+def operator(conv: Conv):
+    plain = (F.conv1d, F.conv2d, F.conv3d)[conv.dims - 1]
+    transposed = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[conv.dims - 1]
+
+    def apply(x, w, b):
+        if conv.transposed:
+            return transposed(x, w, b, stride=conv.stride, padding=conv.padding, groups=conv.groups, dilation=conv.dilation)
+        return plain(x, w, b, stride=conv.stride, padding=conv.padding, groups=conv.groups, dilation=conv.dilation)
+
+    return apply
+
+
+def convolved(conv: Conv, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None):
+    """The convolution in fp64 over rounded operands, and the error its fp32 sums may have."""
+    apply = operator(conv)
+    x, w = to_tf32(x).double(), to_tf32(w).double()
+    value = apply(x, w, None if b is None else b.double())
+    scale = apply(x.abs(), w.abs(), None if b is None else b.double().abs())
+    return value, SUM_ERROR * scale + 1e-30
+
+
+def operands(conv: Conv, batch: int, sizes: tuple[int, ...], seed: int = 0):
+    make = torch.Generator().manual_seed(seed)
+    shape = (conv.in_channels, conv.out_channels) if conv.transposed else (conv.out_channels, conv.in_channels)
+    weight = (shape[0], shape[1] // conv.groups, *conv.kernel)
+    x = torch.randn(batch, conv.in_channels, *sizes, generator=make)
+    w = torch.randn(weight, generator=make) / (weight[1] * w_taps(conv)) ** 0.5
+    b = torch.randn(conv.out_channels, generator=make) if conv.bias else None
+    return x, w, b
+
+
+def w_taps(conv: Conv) -> int:
+    taps = 1
+    for k in conv.kernel:
+        taps *= k
+    return taps
+
+
+def explain(out: torch.Tensor, expected: torch.Tensor, allowed: torch.Tensor) -> str | None:
+    """Nothing if every element is within its allowance, else where it strays most."""
+    off = (out.double() - expected).abs()
+    bad = ~(off <= allowed) & ~(out.double() == expected) & ~(out.isnan() & expected.isnan())
+    if not bad.any():
+        return None
+    ratio = torch.where(bad, off / allowed, torch.zeros_like(off)).nan_to_num(nan=float("inf"))
+    at = tuple(int(i) for i in torch.unravel_index(ratio.argmax(), ratio.shape))
+    return f"{int(bad.sum())} of {bad.numel()} stray, most at {at}: {out[at].item()} for {expected[at].item()} ± {allowed[at].item():.1e}"

@@ -1,0 +1,90 @@
+"""Records to draw from: a real plan of a small model, with times that nobody measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fusewright.bench import KernelTime, Measurement, Row, Timing
+from fusewright.bench_statistics import Ratio
+from fusewright.capture import capture
+from fusewright.emit import emit
+from fusewright.lower import lower
+from fusewright.options import Options
+from fusewright.plan import plan
+from fusewright.problem import load_problem
+from fusewright.report import run_record
+from fusewright.rewrite import rewrite
+from fusewright.roofline import Ceilings, Work, placed
+from fusewright.verify import Check, Verdict
+
+CEILINGS = Ceilings(4.19e12, 4.14e12, 50e12, 395e12, 741e12, 60_000_000)
+
+
+def made_up_timing(model: str, kernels: list[tuple[str, int, int, tuple[str, ...]]]) -> Timing:
+    """As `bench` would return it on a GPU that does not exist."""
+
+    def measured(ms: float, ratio: float | None, memory: int) -> Measurement:
+        interval = Ratio(ratio, ratio * 0.99, ratio * 1.012) if ratio else None
+        return Measurement(ms, ms * 0.995, ms * 1.01, 83, ms + 0.03, 0.0, interval, interval, memory)
+
+    own = []
+    for k, (name, moved, flops, replaces) in enumerate(kernels):
+        ms = (0.119, 0.266)[k % 2]
+        own.append(KernelTime(name, ms, True, replaces, moved, flops, placed(ms, moved, flops, "fp32", CEILINGS)))
+    library = KernelTime("implicit_convolve_sgemm", 0.9, False)
+    total = sum(k.ms for k in own)
+    eager = tuple(KernelTime(n, ms, False) for n, ms in (("convolve", 1.1), ("group_norm", 0.8), ("tanh", 0.5), ("hardswish", 0.5), ("add", 0.4), ("logsumexp", 0.3)))  # fmt: skip
+    rows = (
+        Row("eager", "baseline", True, "the baseline", measured(3.58, None, 3_300_000_000), measured(7.6, None, 5_000_000_000), "", None, 3.5, eager),
+        Row("eager, again", "control", True, "no difference: 1.00× (0.99× to 1.01×)", measured(3.58, 1.0, 3_300_000_000)),
+        Row("compile", "baseline", True, "faster: 2.42× (2.40× to 2.45×)", measured(1.48, 2.42, 1_040_000_000), measured(3.76, 2.02, 2_000_000_000)),
+        Row("max-autotune", "baseline", True, "faster: 2.86× (2.83× to 2.90×)", measured(1.25, 2.86, 1_040_000_000)),
+        Row(
+            "model_new.py", "candidate", True, "faster: 2.68× (2.65× to 2.71×)",
+            measured(1.335, 2.68, 540_000_000), measured(6.9, 1.10, 5_000_000_000), "faster: 1.10× (1.09× to 1.11×)",
+            total / (total + 0.9), 1.29, (library, *own), {"cold_s": 12.4, "warm_s": 0.3}, ("build 12 s",),
+        ),
+    )  # fmt: skip
+    return Timing(
+        model,
+        {"name": "No GPU (made-up numbers)", "l2_bytes": 60_000_000},
+        {"before": {}, "after": {"sm_clock_mhz": 1980.0, "memory_clock_mhz": 2619.0, "power_w": 412.0, "held_back": []}},
+        {"tf32 in convolutions": True, "tf32 in matmuls": False, "cudnn benchmark": False, "autocast": False},
+        {"python": "3.11.7", "torch": "2.11.0", "cuda": "13.0", "cudnn": "91300"},
+        CEILINGS,
+        Work(67_108_864, 19_200, 8_128_512, 5_400_000_000, 22_700_000_000),
+        0.018,
+        rows,
+        {"seed": 7, "rounds": {"forward": 41, "backward": 22}},
+    )
+
+
+@dataclass(frozen=True)
+class Sample:
+    record: dict[str, Any]
+    path: Path
+
+
+def made_up_verdict(kernels: tuple[str, ...], passed: bool = True) -> Verdict:
+    names = ["constructs", "state_dict", "real tensors", "every element written", "inputs untouched", "nothing cached",
+             "seeds", "input distributions", "other shapes", "memory layouts", "gradients", "kernels matter"]  # fmt: skip
+    checks = tuple(Check(n, passed or n != "gradients", f"what {n} saw, in some words", 0.5, 0.1) for n in names)
+    worst = "output 0 at [0, 3, 1]: got 4.41233, expected 4.41231, allowed ±0.0013"
+    return Verdict(passed, checks, worst, 2.3e-7, 1.3e-3, kernels, ("aten.convolution.default",), "verified at batch 2")
+
+
+def record_of(model: Path, timed: bool = True, passed: bool = True, rules: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Through JSON and back, as a file would hold it."""
+    problem = load_problem(model)
+    before = capture(problem.model(), problem.inputs(), str(problem.path))
+    graph, applied = rewrite(before, Options())
+    made = plan(lower(graph), applied)
+    emitted = emit(made, problem.source, problem.model())
+    facts = [(k.name, k.bytes, k.flops, k.replaces) for k in emitted.kernels]
+    timing = made_up_timing(problem.path.name, facts) if timed else None
+    verdict = made_up_verdict(tuple(name for name, *_ in facts), passed)
+    record = run_record(problem, made, emitted, verdict, timing, before=before)
+    return json.loads(json.dumps(record | ({"rules": list(rules)} if rules else {})))
