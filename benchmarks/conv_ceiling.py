@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import torch
 from conv_founding import CONV1, CONV2, POOLED, build, milliseconds, rounding, source_of, with_prelude
-from kernels.conv.founding import STATISTICS  # noqa: E402
+from kernels.conv.founding import STATISTICS
 
 from fusewright.kernels.conv import Tile, conv_kernel
 
@@ -25,7 +26,8 @@ __global__ void __launch_bounds__(256) peak_kernel(float* out, int rounds) {
   float acc[TILES][FRAGMENTS][4] = {};
   uint32_t a[TILES][4], b[FRAGMENTS][2];
   for (int i = 0; i < TILES; ++i) for (int k = 0; k < 4; ++k) a[i][k] = __float_as_uint(out[threadIdx.x + i * 4 + k]);
-  for (int i = 0; i < FRAGMENTS; ++i) for (int k = 0; k < 2; ++k) b[i][k] = __float_as_uint(out[threadIdx.x + i * 2 + k]);
+  for (int i = 0; i < FRAGMENTS; ++i)
+    for (int k = 0; k < 2; ++k) b[i][k] = __float_as_uint(out[threadIdx.x + i * 2 + k]);
   for (int r = 0; r < rounds; ++r) {
 #pragma unroll
     for (int k = 0; k < TILES * FRAGMENTS; ++k) {
@@ -82,7 +84,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) loop_kernel(float* out
   float acc[CHANNEL_TILES][FRAGMENTS][4] = {};
   for (int r = 0; r < rounds; ++r) multiply(acc, lane_input + r % 2, lane_weight, 0, [](int) {});
   float total = 0;
-  for (int i = 0; i < CHANNEL_TILES; ++i) for (int f = 0; f < FRAGMENTS; ++f) for (int k = 0; k < 4; ++k) total += acc[i][f][k];
+  for (int i = 0; i < CHANNEL_TILES; ++i)
+    for (int f = 0; f < FRAGMENTS; ++f) total += acc[i][f][0] + acc[i][f][1] + acc[i][f][2] + acc[i][f][3];
   out[blockIdx.x * THREADS + threadIdx.x] = total;
 }
 }
@@ -101,7 +104,9 @@ def rate(library: ctypes.CDLL, rounds: int, blocks: int, products: int) -> float
 
     def run() -> None:
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        message = library.run(ctypes.c_void_p(out.data_ptr()), ctypes.c_longlong(rounds), ctypes.c_longlong(blocks), stream)
+        message = library.run(
+            ctypes.c_void_p(out.data_ptr()), ctypes.c_longlong(rounds), ctypes.c_longlong(blocks), stream
+        )
         assert not message, message
 
     return blocks * products * rounds * 2048 / milliseconds(run, 7) / 1e9
@@ -109,19 +114,21 @@ def rate(library: ctypes.CDLL, rounds: int, blocks: int, products: int) -> float
 
 def beside(folder: Path) -> None:
     operations = {"fma": "fmaf(v[k], scale, shift)", "ex2": "exp2_fast(v[k])", "max": "fmaxf(v[k], scale * 0.5f + r)"}
+    out = torch.randn(1 << 20, device="cuda")
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     for label, text in operations.items():
         library = build(folder, label, with_prelude(BESIDE.replace("$op", text)))
         library.run.restype = ctypes.c_char_p
-        out = torch.randn(1 << 20, device="cuda")
-
-        def run(products: int, others: int) -> float:
-            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-            pointer = ctypes.c_void_p(out.data_ptr())
-            return milliseconds(lambda: library.run(pointer, ctypes.c_longlong(products), ctypes.c_longlong(others), stream), 7)
-
         others = 24000 if label == "ex2" else 96000
-        alone, other, both = run(32000, 0), run(0, others), run(32000, others)
-        print(f"32000 products a warp: {alone:.3f} ms; {others} {label} a warp: {other:.3f} ms; side by side: {both:.3f} ms", flush=True)
+        alone, other, both = (
+            milliseconds(
+                partial(library.run, ctypes.c_void_p(out.data_ptr()), *map(ctypes.c_longlong, counts), stream), 7
+            )
+            for counts in ((32000, 0), (0, others), (32000, others))
+        )
+        print(
+            f"32000 products: {alone:.3f} ms; {others} {label}: {other:.3f} ms; side by side: {both:.3f} ms", flush=True
+        )
 
 
 def main() -> None:
@@ -133,7 +140,10 @@ def main() -> None:
                 source = with_prelude(REGISTERS.replace("$args", f"{tiles}, {fragments}, {first}"))
                 library = build(folder, f"r{tiles}{fragments}{first}", source)
                 tflops = rate(library, 32000 // (tiles * fragments), 132 * blocks, 8 * tiles * fragments)
-                print(f"registers {tiles}x{fragments}, fragments first {first}, {blocks} blocks: {tflops:.0f} TFLOP/s", flush=True)
+                print(
+                    f"registers {tiles}x{fragments}, fragments first {first}, {blocks} blocks: {tflops:.0f} TFLOP/s",
+                    flush=True,
+                )
         one = Tile(4, (1, 4, 1), (1, 2, 4), blocks_per_sm=2, weights="resident")
         two = Tile(4, (2, 4, 1), (1, 2, 4), columns=9)
         for label, conv, ending, tile, products in (

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -24,7 +25,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from kernels.conv.founding import CONV1, CONV2, POOLED, STATISTICS, apply_ending  # noqa: E402
-
 from kernels.conv.harness import source_of  # noqa: E402
 
 from fusewright.kernels.conv import KernelText, Tile, conv_kernel  # noqa: E402
@@ -55,6 +55,7 @@ class Variant:
     tile: Tile
     nearest_even: bool = False  # to_tf32 as cvt.rn instead of cvt.rna
     apply: tuple[tuple[str, object], ...] = ()  # choices of the first model's ending
+    stats: Tile | None = None  # the first model's first kernel, where it is cut otherwise
     patch: tuple[tuple[str, str], ...] = ()  # for experiments: text to replace in the source
 
 
@@ -126,30 +127,32 @@ def milliseconds(run, repeats: int = 25) -> float:
 
 
 def founding_tiles() -> tuple[list[Variant], list[Variant]]:
-    one = Tile(4, (1, 4, 1), (1, 2, 4), blocks_per_sm=2, weights="resident")
-    alone = replace(one, alone=True)
-    big = replace(one, fragments=(1, 4, 2))
+    alone = Tile(4, (1, 4, 1), (1, 1, 8), blocks_per_sm=2, weights="resident", alone=True)
+    tall = replace(alone, fragments=(1, 8, 1), blocks_per_sm=1)
+    shared = replace(alone, alone=False, warps=(1, 2, 4), early=1.0)
     free = (("clamp", False),)
     first = [
-        Variant("8w2b_r4w", replace(one, repeats=4, warps=(1, 1, 8)), True, free),
-        Variant("alone_r1", alone, True, free),
-        Variant("alone_r1_e1", replace(alone, early=1.0), True, free),
-        Variant("alone_direct", replace(alone, weights="direct"), True, free),
-        Variant("big81_alone_8w", replace(big, fragments=(1, 8, 1), alone=True, blocks_per_sm=1), True, free),
-        Variant("big81_direct", replace(big, fragments=(1, 8, 1), alone=True, blocks_per_sm=1, weights="direct"), True, free),
+        Variant("tall+alone", alone, stats=tall),
+        Variant("tall+alone_rn", alone, True, stats=tall),
+        Variant("tall+alone_free", alone, True, free, stats=tall),
+        Variant("tall+alone_free_u1", replace(alone, unrolled=1), True, free, stats=replace(tall, unrolled=1)),
+        Variant(
+            "tall+shared_r4",
+            replace(shared, repeats=4),
+            True,
+            stats=replace(tall, fragments=(1, 6, 1), warps=(1, 1, 12)),
+        ),
     ]
-    two = Tile(4, (2, 4, 1), (1, 2, 4), columns=9)
-    direct = replace(two, weights="direct", early=1.0)
-    two = replace(two, early=1.0)
+    two = Tile(4, (2, 4, 1), (1, 2, 4), columns=9, early=1.0)
     second = [
-        Variant("8w_c9", two, True),
-        Variant("8w_c9_u3", replace(two, unrolled=3), True),
-        Variant("8w_c9_u1", replace(two, unrolled=1), True),
-        Variant("8w_c9_u3_422", replace(two, unrolled=3, warps=(2, 2, 2)), True),
-        Variant("8w_c9_u3_rna", replace(two, unrolled=3)),
-        Variant("8w_c9_u3_222", replace(two, unrolled=3, fragments=(2, 2, 2), warps=(1, 4, 2)), True),
-        Variant("8w_c9_u3_t", replace(two, unrolled=3, together=False), True),
-        Variant("alone_u3", replace(direct, alone=True, unrolled=3), True),
+        Variant("columns_9", two, True),
+        Variant("unrolled_3", replace(two, unrolled=3), True),
+        Variant("unrolled_1", replace(two, unrolled=1), True),
+        Variant("unrolled_1_rna", replace(two, unrolled=1)),
+        Variant("u3_rna", replace(two, unrolled=3)),
+        Variant("u3_222", replace(two, unrolled=3, fragments=(2, 2, 2), warps=(1, 4, 2)), True),
+        Variant("u3_single", replace(two, unrolled=3, together=False), True),
+        Variant("u1_single", replace(two, unrolled=1, together=False), True),
     ]
     return first, second
 
@@ -157,6 +160,11 @@ def founding_tiles() -> tuple[list[Variant], list[Variant]]:
 def worst(out: torch.Tensor, reference: torch.Tensor) -> float:
     assert not out.isnan().any(), "an element was not written"
     return (out.double() - reference).abs().max().item()
+
+
+def in_turn(*steps) -> None:
+    for step in steps:
+        step()
 
 
 def first_model(folder: Path, pool: ThreadPoolExecutor, variants: list[Variant], once: bool) -> None:
@@ -174,7 +182,7 @@ def first_model(folder: Path, pool: ThreadPoolExecutor, variants: list[Variant],
     reference = None if once else eager(x.double(), *(p.double() for p in parameters))
     texts = {}
     for v in variants:
-        texts[v.name, "stats"] = conv_kernel("stats", CONV1, STATISTICS, v.tile)
+        texts[v.name, "stats"] = conv_kernel("stats", CONV1, STATISTICS, v.stats or v.tile)
         texts[v.name, "apply"] = conv_kernel("apply", CONV1, apply_ending(**dict(v.apply)), v.tile)
     jobs = {
         key: pool.submit(
@@ -183,31 +191,34 @@ def first_model(folder: Path, pool: ThreadPoolExecutor, variants: list[Variant],
         )
         for key, text in texts.items()
     }  # fmt: skip
-    values = dict(
-        input=x, weight=parameters[0], bias=parameters[1], gamma=parameters[2], beta=parameters[3],
-        packed=torch.empty(1 << 20, device="cuda"),
-        batch=128, in_h=128, in_w=128, out=torch.empty(128, 1, 126, 126, device="cuda"),
-    )  # fmt: skip
+    values = {
+        "input": x, "weight": parameters[0], "bias": parameters[1], "gamma": parameters[2], "beta": parameters[3],
+        "packed": torch.empty(1 << 20, device="cuda"),
+        "batch": 128, "in_h": 128, "in_w": 128, "out": torch.empty(128, 1, 126, 126, device="cuda"),
+    }  # fmt: skip
     if not once:
-        print(f"model 1 eager: {milliseconds(lambda: eager(x, *parameters), 5):.3f} ms, "
-              f"its error {worst(eager(x, *parameters), reference):.2e}, values near {reference.mean().item():.2f}")
-    print(f"{'tile':16} {'stats ms':>9} {'apply ms':>9} {'sum':>7} {'error':>9}  registers (stats, apply)  smem")
+        print(
+            f"model 1 eager: {milliseconds(lambda: eager(x, *parameters), 5):.3f} ms, "
+            f"its error {worst(eager(x, *parameters), reference):.2e}, values near {reference.mean().item():.2f}"
+        )
+    print(f"{'tile':18} {'stats ms':>9} {'apply ms':>9} {'both':>7} {'error':>9}  registers (stats, apply)  smem")
     for v in variants:
         stats, apply = texts[v.name, "stats"], texts[v.name, "apply"]
-        slices = eval(stats.slices, {"batch": 128, "max": max})
+        slices = eval(stats.slices, {"batch": 128, "in_h": 128, "in_w": 128})
         moments = torch.full((128, slices, 64, 3), float("nan"), device="cuda")
-        values |= dict(partials=moments, moments=moments, slices=slices, moment_slices=slices)
+        values |= {"partials": moments, "moments": moments, "slices": slices, "moment_slices": slices}
         values["out"].fill_(float("nan"))
-        run_stats = lambda: call(jobs[v.name, "stats"].result(), stats, values)  # noqa: E731
-        run_apply = lambda: call(jobs[v.name, "apply"].result(), apply, values)  # noqa: E731
+        run_stats = partial(call, jobs[v.name, "stats"].result(), stats, values)
+        run_apply = partial(call, jobs[v.name, "apply"].result(), apply, values)
         run_stats()
         run_apply()
         if once:
             continue
         error = worst(values["out"], reference) if not v.patch else -1.0
         a, b = milliseconds(run_stats), milliseconds(run_apply)
+        both = milliseconds(partial(in_turn, run_stats, run_apply))
         regs = ", ".join(registers(folder, f"m1_{v.name}_{k}") for k in ("stats", "apply"))
-        print(f"{v.name:16} {a:9.4f} {b:9.4f} {a + b:7.4f} {error:9.2e}  {regs}  {apply.smem}", flush=True)
+        print(f"{v.name:18} {a:9.4f} {b:9.4f} {both:7.4f} {error:9.2e}  {regs}  {apply.smem}", flush=True)
 
 
 def second_model(folder: Path, pool: ThreadPoolExecutor, variants: list[Variant], once: bool) -> None:
@@ -227,21 +238,37 @@ def second_model(folder: Path, pool: ThreadPoolExecutor, variants: list[Variant]
     reference = None if once else eager(x[3:].double(), *(p.double() for p in parameters))
     out = torch.empty(4, 1, 16, 64, 64, device="cuda")
     if not once:
-        print(f"model 2 eager: {milliseconds(lambda: eager(x, *parameters), 5):.3f} ms, "
-              f"its error {worst(eager(x, *parameters)[3:], reference):.2e}, values near {reference.mean().item():.2f}")
-    print(f"{'tile':16} {'ms':>7} {'TFLOP/s':>8} {'error':>9}  registers  smem")
+        print(
+            f"model 2 eager: {milliseconds(lambda: eager(x, *parameters), 5):.3f} ms, "
+            f"its error {worst(eager(x, *parameters)[3:], reference):.2e}, values near {reference.mean().item():.2f}"
+        )
+    print(f"{'tile':18} {'ms':>7} {'TFLOP/s':>8} {'error':>9}  registers  smem")
     for v in variants:
         text = texts[v.name]
         packed = torch.empty(eval(text.workspace["packed"]), device="cuda")
-        values = dict(input=x, weight=parameters[0], bias=parameters[1], out=out, packed=packed, batch=4, in_d=32, in_h=128, in_w=128)
+        values = {
+            "input": x,
+            "weight": parameters[0],
+            "bias": parameters[1],
+            "out": out,
+            "packed": packed,
+            "batch": 4,
+            "in_d": 32,
+            "in_h": 128,
+            "in_w": 128,
+        }
         out.fill_(float("nan"))
-        run = lambda: call(jobs[v.name].result(), text, values)  # noqa: E731
+        run = partial(call, jobs[v.name].result(), text, values)
         run()
         if once:
             continue
         error = worst(out[3:], reference) if not v.patch else -1.0
         ms = milliseconds(run)
-        print(f"{v.name:16} {ms:7.4f} {232e9 / ms / 1e9:8.1f} {error:9.2e}  {registers(folder, f'm2_{v.name}')}  {text.smem}", flush=True)
+        print(
+            f"{v.name:18} {ms:7.4f} {232e9 / ms / 1e9:8.1f} {error:9.2e}  "
+            f"{registers(folder, f'm2_{v.name}')}  {text.smem}",
+            flush=True,
+        )
 
 
 def tensor_peak(folder: Path) -> None:
@@ -250,8 +277,8 @@ def tensor_peak(folder: Path) -> None:
     launcher = library.peak
     launcher.restype = ctypes.c_char_p
     rounds = 2000
-    run = lambda: launcher(ctypes.c_void_p(out.data_ptr()), ctypes.c_longlong(rounds),  # noqa: E731
-                           ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    run = partial(launcher, ctypes.c_void_p(out.data_ptr()), ctypes.c_longlong(rounds), stream)
     ms = milliseconds(run, 10)
     flops = 264 * 8 * rounds * 16 * 16 * 8 * 8 * 2
     print(f"m16n8k8 TF32 alone: {flops / ms / 1e9:.0f} TFLOP/s")

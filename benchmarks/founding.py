@@ -1,6 +1,6 @@
 """Builds, verifies and times the founding models on a GPU, against eager and torch.compile, in one run.
 
-    PYTHONPATH=src python3 benchmarks/founding.py [--compile] [MODEL.py ...]
+PYTHONPATH=src python3 benchmarks/founding.py [--compile] [MODEL.py ...]
 """
 
 from __future__ import annotations
@@ -42,7 +42,14 @@ def main() -> None:
     with_compile = "--compile" in sys.argv
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", tempfile.mkdtemp())
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    print(torch.cuda.get_device_name(), torch.__version__, "conv tf32:", torch.backends.cudnn.allow_tf32, "matmul tf32:", torch.backends.cuda.matmul.allow_tf32)
+    print(
+        torch.cuda.get_device_name(),
+        torch.__version__,
+        "conv tf32:",
+        torch.backends.cudnn.allow_tf32,
+        "matmul tf32:",
+        torch.backends.cuda.matmul.allow_tf32,
+    )
     rows = []
     for path in [Path(a) for a in arguments] or [Path("examples") / f"{name}.py" for name in FOUNDING]:
         problem = load_problem(path)
@@ -84,13 +91,21 @@ def main() -> None:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile, torch.no_grad():
             new(*inputs)
             torch.cuda.synchronize()
-        kernels = [(e.key[:70], round(e.device_time_total / 1e3, 4)) for e in profile.key_averages() if e.device_time_total > 0]
+        kernels = [
+            (e.key[:70], round(e.device_time_total / 1e3, 4)) for e in profile.key_averages() if e.device_time_total > 0
+        ]
         rows.append((path.stem, build, close, worst, ms, extra, extra_eager, kernels))
         del model, new, inputs, got, expected
         torch.cuda.empty_cache()
     for name, build, close, worst, ms, extra, extra_eager, kernels in rows:
-        print(f"{name}: build {build:.1f} s, allclose 1e-4 {close}, largest difference {worst:.2e}, extra memory {extra / 1e6:.0f} MB (eager {extra_eager / 1e6:.0f})")
-        print("   " + ", ".join(f"{k} {v:.3f} ms" for k, v in ms.items()) + f"; speed-up {ms['eager'] / ms['new']:.2f}, with backward {ms['eager fwd+bwd'] / ms['new fwd+bwd']:.2f}")
+        print(
+            f"{name}: build {build:.1f} s, allclose 1e-4 {close}, largest difference {worst:.2e}, extra memory {extra / 1e6:.0f} MB (eager {extra_eager / 1e6:.0f})"
+        )
+        print(
+            "   "
+            + ", ".join(f"{k} {v:.3f} ms" for k, v in ms.items())
+            + f"; speed-up {ms['eager'] / ms['new']:.2f}, with backward {ms['eager fwd+bwd'] / ms['new fwd+bwd']:.2f}"
+        )
         for kernel, time_ms in kernels:
             print(f"      {time_ms:8.4f} ms  {kernel}")
 

@@ -309,7 +309,7 @@ class Judge:
             self.limit_ms = limit_ms(self.work, self.ceilings, share)
             self.floor_ms = self.floor_ms and self.floor_ms * needed / max(1, self.work.compulsory_bytes)
             self.trial.notes.append(
-                f"the result depends on {share:.0%} of inputs and parameters: the floor counts that"
+                f"the floor counts the {share:.0%} of inputs and parameters that matter to the result"
             )
 
     def row(self, subject: Subject) -> Row:
@@ -382,8 +382,8 @@ class Judge:
         for name, ms in bench_device.by_kernel(subject.spans, owner).items():
             own = name in owner.values()
             fact = self.facts.get(name) if own else None
-            if fact is None:
-                found.append(KernelTime(name, ms, own))
+            if fact is None or not fact.bytes:
+                found.append(KernelTime(name, ms, own, tuple(fact.replaces) if fact else ()))
                 continue
             tf32 = [bool(self.flags.get(f"tf32 in {what}")) for what in ("convolutions", "matmuls")]
             kind = rate_kind(self.dtype, fact.replaces, *tf32)

@@ -187,8 +187,15 @@ def by_kernel(calls: Sequence[Sequence[Span]], launcher_of: Mapping[str, str]) -
 
 
 def label(kernel: str, launcher_of: Mapping[str, str]) -> str:
-    base = plain_name(kernel)
-    return launcher_of.get(base, base)
+    """The launcher a kernel belongs to, or its plain name."""
+    path = qualified_name(kernel)
+    return launcher_of.get(path) or launcher_of.get(path.rsplit("::", 1)[-1]) or plain_name(kernel)
+
+
+def qualified_name(kernel: str) -> str:
+    """`void ns::rows<int, 4>(float const*)` -> `ns::rows`."""
+    text = kernel.replace("(anonymous namespace)::", "")
+    return re.sub(r"^(?:void|static|__global__)\s+", "", re.split(r"[<(]", text, maxsplit=1)[0].strip())
 
 
 GENERIC = re.compile(
@@ -211,23 +218,39 @@ def plain_name(kernel: str) -> str:
 
 def own_functions(source: str, launchers: Sequence[str] = ()) -> dict[str, str]:
     """Device functions that a candidate's text defines, in CUDA or Triton -> the launcher of each, or itself."""
-    names = []
+    spaces = namespaces(source)
+    defined: list[tuple[int, str, str]] = []  # where, the name, the name with its namespaces
     for found in re.finditer(r"\b__global__\b", source):
         head = source[found.end() : found.end() + 600]
         head = re.sub(r"\b__\w+__\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)", " ", head)  # __launch_bounds__(...)
         named = re.match(r"[\s\w:*&<>]*?\b(\w+)\s*\(", head)
         if named:
-            names.append(named[1])
-    names += re.findall(r"@triton\.jit\b[^\n]*\n(?:[ \t]*(?:@[^\n]*|#[^\n]*)?\n)*[ \t]*def\s+(\w+)", source)
-    owner = {name: name for name in names}
+            around = [name for start, end, name in spaces if name and start < found.start() < end]
+            defined.append((found.start(), named[1], "::".join([*around, named[1]])))
+    triton = r"@triton\.jit\b[^\n]*\n(?:[ \t]*(?:@[^\n]*|#[^\n]*)?\n)*[ \t]*def\s+(\w+)"
+    defined += [(found.start(), found[1], found[1]) for found in re.finditer(triton, source)]
+    owner = {path: name for _, name, path in defined}
     for launcher in launchers:
-        body = re.search(
-            rf"\b{re.escape(launcher)}\s*\([^;{{]*\{{(.*?)(?=\nextern|\n__global__|\ntemplate|\Z)", source, re.S
-        )
-        for name in names:
-            if body and re.search(rf"\b{name}\s*(?:<[^;]*?>)?\s*<<<", body[1]):
-                owner[name] = launcher
+        pattern = rf"\b{re.escape(launcher)}\s*\([^;{{]*\{{(.*?)(?=\n(?:extern|__global__|template|namespace)|\Z)"
+        body = re.search(pattern, source, re.S)
+        for name in dict.fromkeys(re.findall(r"(\w+)\s*(?:<[^;{}]*?>)?\s*<<<", body[1])) if body else ():
+            before = [path for at, known, path in defined if known == name and body and at < body.start()]
+            if before:
+                owner[before[-1]] = launcher
     return owner
+
+
+def namespaces(source: str) -> list[tuple[int, int, str]]:
+    """(start, end, name) of every namespace in a text of CUDA, the outer ones first."""
+    blank = re.sub(r"//[^\n]*|/\*.*?\*/", lambda m: " " * len(m[0]), source, flags=re.S)
+    found = []
+    for opening in re.finditer(r"\bnamespace\s*([\w:]*)\s*\{", blank):
+        depth, at = 1, opening.end()
+        while depth and at < len(blank):
+            depth += {"{": 1, "}": -1}.get(blank[at], 0)
+            at += 1
+        found.append((opening.start(), at, opening[1]))
+    return found
 
 
 # ---- how long it takes to build ----

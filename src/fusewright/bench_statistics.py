@@ -95,7 +95,7 @@ def interleaved(names: Sequence[str], rounds: int, chance: random.Random) -> lis
 
 def rounds_for(seconds_a_round: float, budget: float, chance: random.Random, least: int = 15, most: int = 60) -> int:
     """As many rounds as the time allows, between `least` and `most`, and a few more that nobody can foresee."""
-    fitting = int(budget / seconds_a_round) if seconds_a_round > 0 else most
+    fitting = most if seconds_a_round * most <= budget else int(budget / seconds_a_round)
     return max(least, min(most, fitting)) + chance.randint(0, 7)
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from .reference import UNIT_ROUNDOFF
 
 K = 8.0
-WORST = 4.0  # any element may err this often what eager's worst does: errors gather where a formula cancels (gelu's tail)
+WORST = 4.0  # times eager's largest error: errors gather where a formula cancels, as in gelu's tail
 GROSS = 2.0**-6  # relative: four roundings to bf16; an error beyond it is no matter of precision
 K_TENSOR = 2.0  # TF32 by round-to-nearest errs 0.7 times the spread's rms, bf16 six times
 

@@ -26,8 +26,11 @@ RESERVED = set(keyword.kwlist) | set(
     "auto bool break case char class const continue default delete do double else enum extern float for goto if inline int "
     "long namespace new operator private public register return short signed sizeof static struct switch template this "
     "typedef union unsigned using virtual void volatile while self torch aten math ctypes hashlib functools nn F Index VEC "
-    "row lane item v Model ModelNew acc main std and or not xor".split()
+    "row lane item v Model ModelNew acc main std and or not xor "
+    "rows element elements piece inside partial wide whole_vectors stream sizes arguments named dim3 threadIdx blockIdx "
+    "load store larger smaller absolute aligned launch_error NAN INFINITY".split()
 )
+RESERVED |= {f"{letter}{digit}" for letter in "ik" for digit in range(10)}  # the kernels' loops
 
 # Guards made while the tracer decides about strides and contiguity: the graph's meaning does not depend on them.
 LAYOUT_GUARDS = ("torch/_prims_common", "torch/_refs", "torch/_subclasses/fake_impls.py", "torch/_inductor")

@@ -544,7 +544,7 @@ class Writer:
                 if not bound:
                     tests.append(f"{name}.shape[{dim}] == {self.size_text(size)}")
         for node in used:
-            if node.target in ("parameter", "buffer"):
+            if node.target != "input":
                 tests.append(f"{self.leaf_text(node)}.dtype == {node.dtype}")
         tests += [f"({self.size_text(guard)})" for guard in self.graph.guards if self.has_text(guard)]
         tests += [f"{path}.training == {training}" for path, training in training_flags(self.model)]
@@ -556,8 +556,10 @@ class Writer:
         return f"def _planned_for({arguments}):\n    return (\n        {tests[0]}\n{body}\n    )"
 
     def kernel_leaves(self) -> list[Node]:
+        """Leaves that kernels read and that may be elsewhere or of another type than when the graph was captured."""
         names = {self.prims[n].origin for kernel in self.plan.kernels for n in kernel.loads if self.prims[n].is_load}
-        return [node for node in self.graph.nodes if node.is_leaf and node.name in names and node.target != "constant"]
+        leaves = [node for node in self.graph.nodes if node.is_leaf and node.name in names]
+        return [node for node in leaves if not self.leaf_text(node).startswith("_constant(")]
 
     def size_text(self, size: Any) -> str:
         """A size or a condition on sizes, in terms of the inputs' shapes."""
@@ -681,16 +683,24 @@ def _library():
 
 def _on_device(*tensors):
     """All tensors are on one CUDA device, and no autocast changes what the operators would do there."""
-    return not torch.is_autocast_enabled() and all(t.is_cuda and t.device == tensors[0].device for t in tensors)
+    if torch.is_autocast_enabled():
+        return False
+    device = tensors[0].device
+    return device.type == "cuda" and all(tensor.device == device for tensor in tensors)
 
 
 def _launch(kernel, *arguments):
     """Queues a kernel on the current stream of its first tensor's device."""
     device = arguments[0].device
-    with torch.cuda.device(device):
-        stream = ctypes.c_void_p(torch.cuda.current_stream(device).cuda_stream)
-        values = [ctypes.c_void_p(a.data_ptr()) if isinstance(a, torch.Tensor) else ctypes.c_longlong(a) for a in arguments]
-        problem = getattr(_library(), kernel)(*values, stream)
+    if device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            return _launch(kernel, *arguments)
+    function = getattr(_library(), kernel)
+    if function.argtypes is None:
+        kinds = [ctypes.c_void_p if isinstance(a, torch.Tensor) else ctypes.c_longlong for a in arguments]
+        function.argtypes = [*kinds, ctypes.c_void_p]
+    values = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in arguments]
+    problem = function(*values, torch.cuda.current_stream(device).cuda_stream)
     if problem is not None:
         raise RuntimeError(f"{kernel}: {problem.decode()}")
 

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,8 @@ from .problem import Problem, _seeded
 from .reference import Rounding, base_name, in_float64, rounding_of, type_of, widen_module, widened
 from .variants import Source, Variant, named_state, random_state, renewed
 
+LARGE = 2**21  # parameters
+SAMPLE = 2**18  # elements of one gradient that are compared
 DRAWS = 4  # references with rounding put in at random, for each variant
 MORE_DRAWS = 12  # before a candidate is condemned
 
@@ -71,9 +73,15 @@ def _gradients(model: nn.Module, inputs: list[Any], outputs: list[Tensor], order
         grads = torch.autograd.grad(outputs, by, cotangents(outputs), allow_unused=True, create_graph=more)
         for (name, target), gradient in zip(targets.items(), grads, strict=True):
             value = torch.zeros_like(target) if gradient is None else gradient
-            found[f"{derivative} of {name}"] = value.detach().clone()
+            found[f"{derivative} of {name}"] = _sample(value.detach()).clone()
         outputs = [g for g in grads if g is not None]
     return found
+
+
+def _sample(gradient: Tensor) -> Tensor:
+    """Of a large gradient evenly spaced elements, at a distance that meets every row and every column."""
+    distance = gradient.numel() // SAMPLE | 1
+    return gradient.flatten()[::distance] if distance > 1 else gradient
 
 
 def gradient_targets(model: nn.Module, inputs: list[Any]) -> dict[str, Tensor]:
@@ -179,6 +187,7 @@ class Subjects:
     rounding: Rounding
     modes: Mapping[str, bool]  # each module's `training` as the original came
     twist: str = ""
+    drawn: dict[tuple[str, int], Mapping[str, Tensor]] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
@@ -186,16 +195,31 @@ class Subjects:
 
     def set_state(self, variant: Variant) -> None:
         """The same parameters, buffers and mode for all three."""
-        values = dict(self.initial)
-        if variant.parameters != "initial":
-            trained = {name for name, _ in self.original.named_parameters()}
-            values = random_state(values, trained, variant.parameters, variant.seed)
+        values = self._state(variant.parameters, variant.seed)
         if variant.changed in values:
-            values[variant.changed] = renewed(values[variant.changed], variant.seed)
+            values = {**values, variant.changed: renewed(values[variant.changed], variant.seed)}
         for model in (self.original, self.exact, self.new):
             write_state(model, values)
             for name, module in model.named_modules():
                 module.training = variant.training and self.modes.get(name, True)
+
+    def _state(self, parameters: str, seed: int) -> Mapping[str, Tensor]:
+        if parameters == "initial":
+            return self.initial
+        if self.large:
+            seed = 0  # drawn once: on its own that takes longer than a forward
+        if (parameters, seed) not in self.drawn:
+            trained = {name for name, _ in self.original.named_parameters()}
+            values = random_state(self.initial, trained, parameters, seed)
+            if not self.large:
+                return values
+            self.drawn[parameters, seed] = values
+        return self.drawn[parameters, seed]
+
+    @property
+    def large(self) -> bool:
+        """So many parameters that handling them costs more than using them."""
+        return sum(t.numel() for t in self.initial.values()) > LARGE
 
     def inputs(self, variant: Variant) -> list[Any]:
         return TWISTS[self.twist](self.source.inputs(variant, self.device))
@@ -224,7 +248,7 @@ class Subjects:
         original, new = copy.deepcopy(self.original).to(dtype), copy.deepcopy(self.new).to(dtype)
         exact = widen_module(copy.deepcopy(original))
         initial = {name: t.to(dtype) if t.is_floating_point() else t for name, t in self.initial.items()}
-        twisted = replace(self, original=original, new=new, exact=exact, initial=initial, twist=twist)
+        twisted = replace(self, original=original, new=new, exact=exact, initial=initial, twist=twist, drawn={})
         return replace(twisted, low=dtype, rounding=rounding_of(dtype))
 
     def run_exact(self, variant: Variant, rounding: Rounding | None = None, seed: int = 0) -> Observed:
@@ -242,6 +266,7 @@ class Subjects:
     def references(self, variant: Variant, draws: int = DRAWS) -> References:
         eager = self.run_eager(variant)
         exact = self.run_exact(variant)
+        draws = min(draws, 2) if self.large else draws
         return self.more_draws(References(eager, exact, (), self.rounding), variant, draws)
 
     def more_draws(self, references: References, variant: Variant, count: int) -> References:

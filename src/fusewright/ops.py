@@ -104,7 +104,7 @@ def in_double(expression: str) -> str:
     """The same expression in double precision: expf -> exp, 1.0f -> 1.0."""
     expression = re.sub(
         r"\b(exp|exp2|log|log2|log10|log1p|expm1|sqrt|rsqrt|tanh|erf|sin|cos|tan|fabs|fmod|floor|ceil|rint|trunc|pow|copysign|atan|atan2|sinh|cosh|asin|acos|erfc|hypot|fma|fmax|fmin)f\(",
-        r"\1(",
+        r"::\1(",  # the function, whatever a value may be called
         expression,
     )
     return re.sub(r"(\d\.\d*(?:e[-+]?\d+)?|\de[-+]?\d+)f\b", r"\1", expression)
@@ -173,18 +173,27 @@ pointwise("square", aten.square.default, cuda=lambda a: f"{a.self} * {a.self}")
 
 
 def _power(a: Any) -> str:
+    x = a.self
+    if a.exponent.startswith("{"):
+        return f"powf({x}, {a.exponent})"
     known = {
-        "0.5f": f"sqrtf({a.self})",
-        "2.0f": f"{a.self} * {a.self}",
-        "3.0f": f"{a.self} * {a.self} * {a.self}",
-        "1.0f": a.self,
-        "(-1.0f)": f"1.0f / {a.self}",
-        "(-0.5f)": f"1.0f / sqrtf({a.self})",
-        "4.0f": f"({a.self} * {a.self}) * ({a.self} * {a.self})",
-        "2": f"{a.self} * {a.self}",
-        "3": f"{a.self} * {a.self} * {a.self}",
+        0.5: f"sqrtf({x})",
+        1.0: x,
+        2.0: f"{x} * {x}",
+        3.0: f"{x} * {x} * {x}",
+        4.0: f"({x} * {x}) * ({x} * {x})",
+        -0.5: f"1.0f / sqrtf({x})",
+        -1.0: f"1.0f / {x}",
     }
-    return known.get(a.exponent, f"powf({a.self}, {a.exponent})")
+    return known.get(_number(a.exponent), f"powf({x}, {a.exponent})")
+
+
+def _lerp(a: Any) -> str:
+    """From whichever end is nearer, so that a weight of 1 gives the end itself."""
+    near, far = f"{a.self} + {a.weight} * ({a.end} - {a.self})", f"{a.end} - ({a.end} - {a.self}) * (1.0f - {a.weight})"
+    if a.weight.startswith("{"):
+        return f"(fabsf({a.weight}) < 0.5f ? {near} : {far})"
+    return near if abs(_number(a.weight)) < 0.5 else far
 
 
 pointwise("pow", aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar, cuda=_power, cost=8, floats=True)
@@ -195,7 +204,7 @@ pointwise(
     cuda=lambda a: f"{a.self} + {_scaled(f'({a.tensor1} / {a.tensor2})', a.value)}",
     cost=4,
 )
-pointwise("lerp", aten.lerp.Scalar, aten.lerp.Tensor, cuda=lambda a: f"{a.self} + {a.weight} * ({a.end} - {a.self})")
+pointwise("lerp", aten.lerp.Scalar, aten.lerp.Tensor, cuda=_lerp)
 pointwise(
     "remainder",
     aten.remainder.Scalar,
@@ -242,10 +251,10 @@ pointwise(
     cost=12,
 )
 pointwise("frac", aten.frac.default, cuda=lambda a: f"({a.self} - truncf({a.self}))", floats=True)
-pointwise("floor", aten.floor.default, cuda=lambda a: f"floorf({a.self})", monotone=1)
-pointwise("ceil", aten.ceil.default, cuda=lambda a: f"ceilf({a.self})", monotone=1)
-pointwise("round", aten.round.default, cuda=lambda a: f"rintf({a.self})", monotone=1)
-pointwise("trunc", aten.trunc.default, cuda=lambda a: f"truncf({a.self})", monotone=1)
+pointwise("floor", aten.floor.default, cuda=lambda a: f"floorf({a.self})", monotone=1, floats=True)
+pointwise("ceil", aten.ceil.default, cuda=lambda a: f"ceilf({a.self})", monotone=1, floats=True)
+pointwise("round", aten.round.default, cuda=lambda a: f"rintf({a.self})", monotone=1, floats=True)
+pointwise("trunc", aten.trunc.default, cuda=lambda a: f"truncf({a.self})", monotone=1, floats=True)
 pointwise(
     "sign",
     aten.sign.default,
@@ -282,8 +291,8 @@ def _number(text: str) -> float:
 def _gelu(a: Any) -> str:
     x = a.self
     if a.approximate == "tanh":
-        return f"0.5f * {x} * (1.0f + tanhf(0.79788456f * ({x} + 0.044715f * {x} * {x} * {x})))"
-    return f"0.5f * {x} * (1.0f + erff({x} * 0.707106781f))"
+        return f"0.5f * {x} * (1.0f + tanhf(0.7978845608028654f * ({x} + 0.044715f * {x} * {x} * {x})))"
+    return f"0.5f * {x} * (1.0f + erff({x} * 0.7071067811865476f))"
 
 
 def _elu(a: Any) -> str:
@@ -300,7 +309,7 @@ def _softplus(a: Any) -> str:
 pointwise(
     "relu",
     aten.relu.default,
-    cuda=lambda a: f"({a.self} < 0.0f ? 0.0f : {a.self})",
+    cuda=lambda a: f"({a.self} < 0 ? 0 : {a.self})",
     monotone=1,
     bounds=lambda x: (max(x[0], 0), max(x[1], 0)),
 )
@@ -314,7 +323,6 @@ pointwise(
 )
 pointwise(
     "prelu",
-    aten.prelu.default,
     aten._prelu_kernel.default,
     cuda=lambda a: f"({a.self} > 0.0f ? {a.self} : {a.weight} * {a.self})",
 )
@@ -322,7 +330,7 @@ pointwise("elu", aten.elu.default, cuda=_elu, cost=12)
 pointwise(
     "selu",
     aten.selu.default,
-    cuda=lambda a: f"1.05070099f * ({a.self} > 0.0f ? {a.self} : 1.67326324f * expm1f({a.self}))",
+    cuda=lambda a: f"1.0507009873554805f * ({a.self} > 0.0f ? {a.self} : 1.6732632423543772f * expm1f({a.self}))",
     monotone=1,
     bounds=lambda x: (-1.7580994, INF),
     cost=12,

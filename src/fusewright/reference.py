@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 from collections.abc import Iterator, Set
@@ -25,6 +26,7 @@ UNIT_ROUNDOFF = {  # half the distance between 1 and the next number
     torch.bfloat16: 2.0**-8,
 }
 TF32 = 2.0**-11
+STRETCH = 2**18  # random numbers drawn once and used again elsewhere: drawing is dearer than rounding
 WIDE = {
     torch.float16: torch.float64,
     torch.bfloat16: torch.float64,
@@ -174,7 +176,7 @@ class _InFloat64(TorchDispatchMode):
     def __init__(self, low: torch.dtype, rounding: Rounding | None, seed: int):
         super().__init__()
         self.low, self.rounding, self.seed = low, rounding, seed
-        self.generators: dict[torch.device, torch.Generator] = {}
+        self.places = torch.Generator().manual_seed(seed)
         self.met: set[str] = set()
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -198,7 +200,7 @@ class _InFloat64(TorchDispatchMode):
         if _written(func):
             for tensor in pytree.tree_leaves(result):
                 if isinstance(tensor, Tensor) and tensor.is_floating_point():
-                    tensor.mul_(self._factor(tensor, self.rounding.unit))
+                    self._times_noise(tensor, self.rounding.unit)
             return result
         return self._perturb(result, max(self.rounding.unit, delta if name in SUMS else 0.0))
 
@@ -222,16 +224,20 @@ class _InFloat64(TorchDispatchMode):
 
     def _perturb(self, tree: Any, delta: float) -> Any:
         def change(t: Tensor) -> Tensor:
-            return t * self._factor(t, delta) if t.is_floating_point() else t
+            return self._times_noise(t.clone(), delta) if t.is_floating_point() else t
 
         return pytree.tree_map_only(Tensor, change, tree)
 
-    def _factor(self, tensor: Tensor, delta: float) -> Tensor:
-        device = tensor.device
-        if device not in self.generators:
-            self.generators[device] = torch.Generator(device).manual_seed(self.seed)
-        uniform = torch.rand(tensor.shape, generator=self.generators[device], device=device, dtype=torch.float32)
-        return uniform.double().mul_(2 * delta).add_(1 - delta)
+    def _times_noise(self, tensor: Tensor, delta: float) -> Tensor:
+        """Multiply in place by 1 + δ·u. The numbers u come from one pool, each stretch from a place of its own."""
+        pool = _pool(tensor.device, tensor.dtype)
+        dense = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+        flat = tensor.as_strided((tensor.numel(),), (1,)) if dense else tensor.flatten()
+        for start in range(0, flat.numel(), STRETCH):
+            part = flat[start : start + STRETCH]
+            place = int(torch.randint(STRETCH, (), generator=self.places))
+            part.addcmul_(part, pool[place : place + part.numel()], value=delta)
+        return tensor if dense else tensor.copy_(flat.view(tensor.shape))
 
     def _random(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
         """The same draw as in the model's own type: the generator is asked for `low` numbers, then they are widened."""
@@ -255,11 +261,18 @@ class _InFloat64(TorchDispatchMode):
         return (x * mask / (1 - p) if p < 1 else torch.zeros_like(x)), mask
 
 
+@functools.lru_cache(maxsize=4)
+def _pool(device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Uniform in [−1, 1)."""
+    numbers = torch.rand(2 * STRETCH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return numbers.mul_(2).sub_(1).to(device, dtype)
+
+
 def roundings(name: str, args: Any) -> float:
     """How many units an operand of this call may be off by, in effect, when an honest kernel adds in its own order.
 
-    One thread may add a product's terms one after another, as matrix kernels do, and up to a thousand terms of a plain sum;
-    the error of n such additions is that of operands off by √n / 4 units. Statistics are merged as a tree: √log₂ n.
+    One thread may add a product's terms one after another, as matrix kernels do, and up to a thousand terms of a plain
+    sum; n such additions err as if the operands were off by √n / 4 units. Statistics are merged as a tree: √log₂ n.
     """
     n = max(1, terms(name, args)) if name in CONVOLUTIONS | MATMULS | SUMS | STATISTICS else 0
     if not n:
@@ -287,11 +300,11 @@ def terms(name: str, args: Any) -> int:
         return int(args[4] * args[5] // args[6])
     if "batch_norm" in name:
         return first.numel() // first.shape[1]
-    dims = args[1] if len(args) > 1 else None
-    if isinstance(dims, int):
-        dims = [dims]
-    by_dims = isinstance(dims, (list, tuple)) and dims and all(isinstance(d, int) for d in dims) and "pool" not in name
-    return math.prod(first.shape[d] for d in dims if -first.dim() <= d < first.dim()) if by_dims else first.numel()
+    argument = args[1] if len(args) > 1 and "pool" not in name else None
+    dims = list(argument) if isinstance(argument, (list, tuple)) else [argument]
+    if not dims or not all(isinstance(d, int) for d in dims):
+        return first.numel()
+    return math.prod(first.shape[d] for d in dims if -first.dim() <= d < first.dim())
 
 
 def base_name(func: OpOverload) -> str:

@@ -22,6 +22,11 @@ LONGEST_TITLE = 28  # characters in a line of a kernel's name
 SWEEPS = 12
 SMALLEST = 0.72  # how far a picture may shrink and its words still be read
 
+VIEWS = frozenset(
+    "getitem view reshape permute transpose t unsqueeze squeeze expand flatten unflatten slice select alias narrow "
+    "detach split split_with_sizes chunk unbind movedim unsafe_view lift_fresh expand_as view_as".split()
+)
+
 Name = Hashable
 Edge = tuple[Name, Name]
 
@@ -349,15 +354,21 @@ def after_picture(
 
 
 def _drawn_nodes(graph: Mapping[str, Any]) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
-    """Inputs and calls; parameters are left out, and an element of a tuple is the call it comes from."""
+    """Inputs and calls that do work. Parameters are left out; a view, or an element of a tuple, is what it is of."""
     through: dict[str, str] = {}
     nodes: dict[str, Mapping[str, Any]] = {}
     for node in graph["nodes"]:
-        element = node["op"] == "getitem" and node["inputs"]
-        through[node["name"]] = through.get(node["inputs"][0], node["inputs"][0]) if element else node["name"]
-        if not element and (not node["leaf"] or node["op"] == "input"):
-            nodes[node["name"]] = node
+        name, inputs = node["name"], node["inputs"]
+        seen_through = is_view(node) and inputs
+        through[name] = through.get(inputs[0], inputs[0]) if seen_through else name
+        if not seen_through and (not node["leaf"] or node["op"] == "input"):
+            nodes[name] = node
     return nodes, through
+
+
+def is_view(node: Mapping[str, Any]) -> bool:
+    """It computes nothing: another look at the same values."""
+    return not node["leaf"] and str(node["op"]).rsplit(".", 1)[0].strip("_") in VIEWS
 
 
 def _add_outputs(

@@ -10,7 +10,7 @@ from typing import Any
 from . import __version__
 from .report_charts import bars, bars_chart, roofline_chart, roofline_points
 from .report_code import SourceLine, code_block, cuda_source, lines_in_comment, sections
-from .report_graph import after_picture, before_picture, drawn
+from .report_graph import after_picture, before_picture, drawn, is_view
 from .report_style import STYLE
 from .report_words import is_number, percent, shown_amount, shown_ms, times
 
@@ -221,7 +221,7 @@ def too_wide(svg: str) -> bool:
 
 
 def _count(graph: Mapping[str, Any]) -> int:
-    return sum(not node["leaf"] and node["op"] != "getitem" for node in graph["nodes"])
+    return sum(not node["leaf"] and not is_view(node) for node in graph["nodes"])
 
 
 def _plural(number: int, noun: str) -> str:

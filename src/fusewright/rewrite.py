@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves
 
-from . import sizes
+from . import ops, sizes
 from .graph import Dim, Graph, Node, Output, Ref, map_refs
 from .options import Options
+from .ranges import Interval, range_of
 
 aten = torch.ops.aten
 
@@ -28,6 +29,7 @@ class Law:
     identity: str
     apply: Callable[[Site], Ref | None]
     tags: frozenset[str]
+    at: frozenset[Any]  # targets of the nodes it is tried at
     examples: tuple[Any, ...]
     last: bool = False  # tried only when no other law applies any more: it hides structure that others look for
 
@@ -40,6 +42,7 @@ class Applied:
     node: str
     where: str
     identity: str
+    tags: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         place = f" at {self.where}" if self.where else ""
@@ -50,13 +53,14 @@ LAWS: list[Law] = []
 
 
 def law(
-    name: str, *tags: str, examples: Sequence[Any] = (), last: bool = False
+    name: str, *tags: str, at: Iterable[Any], examples: Sequence[Any] = (), last: bool = False
 ) -> Callable[[Callable[[Site], Ref | None]], Callable[[Site], Ref | None]]:
     """Registers a function from a site to the value that replaces the node there, or None. Its docstring states the identity."""
 
     def wrap(function: Callable[[Site], Ref | None]) -> Callable[[Site], Ref | None]:
         assert function.__doc__, f"law {name} must state its identity"
-        LAWS.append(Law(name, " ".join(function.__doc__.split()), function, frozenset(tags), tuple(examples), last))
+        identity = " ".join(function.__doc__.split())
+        LAWS.append(Law(name, identity, function, frozenset(tags), frozenset(at), tuple(examples), last))
         return function
 
     return wrap
@@ -68,9 +72,12 @@ class Site:
     def __init__(self, graph: Graph, node: Node, users: dict[str, list[str]]):
         self.graph, self.node, self.users = graph, node, users
         self.made: list[Node] = []
-        self.bound = node.bound() if isinstance(node.target, OpOverload) else {}
 
     # ---- looking
+
+    @cached_property
+    def bound(self) -> dict[str, Any]:
+        return self.node.bound() if isinstance(self.node.target, OpOverload) else {}
 
     def __getitem__(self, ref: Any) -> Node:
         assert isinstance(ref, Ref)
@@ -90,35 +97,76 @@ class Site:
     def hint(self, size: Dim) -> int:
         return self.graph.hint(size)
 
+    def count(self, ref: Ref | Node) -> int:
+        """Elements of a value in the example."""
+        node = ref if isinstance(ref, Node) else self[ref]
+        return self.graph.hint(sizes.product(node.shape or ()))
+
+    def range(self, ref: Ref) -> Interval:
+        return range_of(self.graph, ref.name)
+
     # ---- building
 
     def call(
         self, target: OpOverload, *args: Any, shape: Sequence[Dim], dtype: torch.dtype | None = None, **kwargs: Any
     ) -> Ref:
         label = str(target).removeprefix("aten.").split(".")[0].strip("_")
+        return self._add(label, Node("", target, args, kwargs, tuple(shape), dtype or self.node.dtype, self.node.where))
+
+    def again(self, node: Node, shape: Sequence[Dim], **changed: Any) -> Ref:
+        """The same call with some arguments changed."""
+        assert isinstance(node.target, OpOverload)
+        arguments = {**node.bound(), **changed}
+        schema = node.target._schema.arguments
+        args = [arguments[a.name] for a in schema if not a.kwarg_only]
+        defaults = {a.name: a.default_value for a in schema if a.kwarg_only and a.has_default_value()}
+        kwargs = {k: v for k, v in arguments.items() if k in defaults and v != defaults[k]}
+        return self.call(node.target, *args, shape=shape, dtype=node.dtype, **kwargs)
+
+    def element(self, target: OpOverload, *args: Any, index: int, shape: Sequence[Dim], dtype: torch.dtype) -> Ref:
+        """One result of a call that gives several."""
+        label = str(target).removeprefix("aten.").split(".")[0].strip("_")
+        parent = self._add(label, Node("", target, args, {}, None, None, self.node.where))
+        return self._add("value", Node("", "getitem", (parent, index), {}, tuple(shape), dtype, self.node.where))
+
+    def _add(self, label: str, node: Node) -> Ref:
         name, count = f"{self.node.name}_{label}", 1
         taken = {n.name for n in self.made} | self.graph.index.keys()
         while name in taken:
             count += 1
             name = f"{self.node.name}_{label}{count}"
-        self.made.append(Node(name, target, args, kwargs, tuple(shape), dtype or self.node.dtype, self.node.where))
+        self.made.append(replace(node, name=name))
         return Ref(name)
 
     def reduced_shape(self, ref: Ref, dims: Sequence[int], keepdim: bool) -> tuple[Dim, ...]:
         return tuple(1 if d in dims else s for d, s in enumerate(self.shape(ref)) if keepdim or d not in dims)
 
     def sum(self, ref: Ref, dims: Sequence[int], keepdim: bool = False) -> Ref:
-        return self.call(
-            aten.sum.dim_IntList,
-            ref,
-            list(dims),
-            keepdim,
-            shape=self.reduced_shape(ref, dims, keepdim),
-            dtype=self[ref].dtype,
+        """Of halves, in fp32: a sum can be far larger than its terms."""
+        dtype = wide(self[ref].dtype)
+        shape = self.reduced_shape(ref, dims, keepdim)
+        kwargs = {} if dtype == self[ref].dtype else {"dtype": dtype}
+        args = (ref, list(dims), keepdim)
+        return self._add("sum", Node("", aten.sum.dim_IntList, args, kwargs, shape, dtype, self.node.where))
+
+    def cast(self, ref: Ref, dtype: torch.dtype | None) -> Ref:
+        if self[ref].dtype == dtype:
+            return ref
+        kwargs = {"dtype": dtype}
+        return self._add(
+            "cast", Node("", aten._to_copy.default, (ref,), kwargs, self.shape(ref), dtype, self.node.where)
         )
 
     def reshape(self, ref: Ref, shape: Sequence[Dim]) -> Ref:
+        if len(shape) == len(self.shape(ref)) and all(map(sizes.same, shape, self.shape(ref))):
+            return ref
         return self.call(aten.reshape.default, ref, list(shape), shape=shape, dtype=self[ref].dtype)
+
+    def permute(self, ref: Ref, order: Sequence[int]) -> Ref:
+        if list(order) == sorted(order):
+            return ref
+        shape = [self.shape(ref)[d] for d in order]
+        return self.call(aten.permute.default, ref, list(order), shape=shape, dtype=self[ref].dtype)
 
     def slice(self, ref: Ref, dim: int, start: Dim, length: Dim, step: int = 1) -> Ref:
         shape = list(self.shape(ref))
@@ -135,18 +183,29 @@ class Site:
         return self.call(target, a, b, shape=broadcast(shapes), dtype=self[a].dtype)
 
     def mul(self, a: Ref, b: Any) -> Ref:
-        return self.binary(aten.mul.Tensor, a, b)
+        return a if isinstance(b, (int, float)) and b == 1 else self.binary(aten.mul.Tensor, a, b)
 
     def add(self, a: Ref, b: Any) -> Ref:
         return self.binary(aten.add.Tensor, a, b)
 
+    def sub(self, a: Ref, b: Any) -> Ref:
+        return self.binary(aten.sub.Tensor, a, b)
+
     def divide(self, a: Ref, b: Any) -> Ref:
-        return self.binary(aten.div.Tensor, a, b)
+        return a if isinstance(b, int) and b == 1 else self.binary(aten.div.Tensor, a, b)
+
+    def unary(self, target: OpOverload, a: Ref) -> Ref:
+        return self.call(target, a, shape=self.shape(a), dtype=self[a].dtype)
 
     def stack(self, refs: Sequence[Ref], dim: int) -> Ref:
         shape = list(self.shape(refs[0]))
         shape.insert(dim, len(refs))
         return self.call(aten.stack.default, list(refs), dim, shape=shape, dtype=self[refs[0]].dtype)
+
+
+def wide(dtype: torch.dtype | None) -> torch.dtype | None:
+    """The type in which values of this type are summed."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def rewrite(
@@ -160,11 +219,12 @@ def rewrite(
         for candidate in (LAWS if laws is None else laws)
         if HIDES_NONFINITE not in candidate.tags or (options is not None and options.assume_finite)
     ]
+    early, late = by_target([c for c in allowed if not c.last]), by_target(allowed)
     applied: list[Applied] = []
     limit = 20 * len(graph.nodes) + 20  # far above what laws that remove work can need
     graph = without_dead(graph)
     for _ in range(limit):
-        step = first_application(graph, [c for c in allowed if not c.last]) or first_application(graph, allowed)
+        step = first_application(graph, early) or first_application(graph, late)
         if step is None:
             return graph, tuple(applied)
         graph, record = step
@@ -172,18 +232,48 @@ def rewrite(
     raise AssertionError(f"laws do not settle: {applied[-1]}")
 
 
-def first_application(graph: Graph, laws: Sequence[Law]) -> tuple[Graph, Applied] | None:
+def by_target(laws: Sequence[Law]) -> dict[Any, list[Law]]:
+    found: dict[Any, list[Law]] = {}
+    for candidate in laws:
+        for target in candidate.at:
+            found.setdefault(target, []).append(candidate)
+    return found
+
+
+def first_application(graph: Graph, laws: Mapping[Any, Sequence[Law]]) -> tuple[Graph, Applied] | None:
     users = graph.users()
     for node in graph.nodes:
-        if node.is_leaf:
-            continue
-        for candidate in laws:
+        for candidate in laws.get(node.target, ()):
             site = Site(graph, node, users)
             found = candidate.apply(site)
-            if found is not None:
+            if found is not None and stays_fresh(site, found):
                 changed = replaced(graph, node, site.made, found)
-                return changed, Applied(candidate.name, node.name, str(node.where), candidate.identity)
+                return changed, Applied(candidate.name, node.name, str(node.where), candidate.identity, candidate.tags)
     return None
+
+
+def stays_fresh(site: Site, value: Ref) -> bool:
+    """A result that had memory of its own keeps it: it does not become the caller's tensor, or share that of another result."""
+    if is_view(site.node, site.graph) or not reaches_result(site, site.node.name):
+        return True
+    base = site[value]
+    while is_view(base, site.graph):
+        base = site[Ref(base.inputs[0])]
+    return base in site.made or not (base.is_leaf or reaches_result(site, base.name))
+
+
+def reaches_result(site: Site, name: str) -> bool:
+    """The value, or a view of it, leaves the graph."""
+    return any(
+        user not in site.graph.index
+        or (is_view(site.graph[user], site.graph) and user != site.node.name and reaches_result(site, user))
+        for user in site.users[name]
+    )
+
+
+def is_view(node: Node, graph: Graph) -> bool:
+    record = ops.find(node, graph)
+    return record is not None and record.view
 
 
 def replaced(graph: Graph, node: Node, made: Sequence[Node], value: Ref) -> Graph:
@@ -212,6 +302,3 @@ def without_dead(graph: Graph) -> Graph:
             live |= set(node.inputs)
     nodes = tuple(n for n in graph.nodes if n.name in live or n.target == "input")
     return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=nodes)
-
-
-__all__ = ["LAWS", "Applied", "Law", "Site", "law", "rewrite", "tree_leaves"]

@@ -258,10 +258,22 @@ def flip(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     return build.view("", Flip(tuple(dims_of(dims, len(node.shape)))), value_of(build, a["self"]), node.shape)
 
 
+@lowers("prelu", aten.prelu.default)
+def prelu(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """One slope for all, or one for each channel."""
+    assert node.shape is not None and node.dtype is not None
+    source, slope = value_of(build, a["self"]), value_of(build, a["weight"])
+    per_channel = [build[slope].shape[0], *[1] * (len(node.shape) - 2)] if len(node.shape) >= 2 else build[slope].shape
+    names = [source, build.reshape(slope, per_channel)]
+    return build.pointwise("", "({0} > 0.0f ? {0} : {1} * {0})", names, node.dtype)
+
+
 @lowers("glu", aten.glu.default)
 def glu(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """The first half times the sigmoid of the second."""
     assert node.shape is not None and node.dtype is not None
+    if node.dtype is torch.float64:
+        return None
     source, dim = value_of(build, a["self"]), a["dim"] % len(node.shape)
     first = build.view("first", Slice(dim, 0), source, node.shape)
     second = build.view("second", Slice(dim, node.shape[dim]), source, node.shape)
@@ -530,11 +542,10 @@ def normalise(
     dtype: torch.dtype,
 ) -> str:
     rstd = build.pointwise("rstd", f"rsqrtf({{0}} + {literal(eps, torch.float32)})", [var], torch.float32, cost=4)
-    expression, names = "({0} - {1}) * {2}", [source, mean_, rstd]
-    for value, sign in ((weight, "*"), (bias, "+")):
-        if value is not None:
-            expression += f" {sign} {{{len(names)}}}"
-            names.append(value)
+    scale = rstd if weight is None else build.pointwise("scale", "{0} * {1}", [rstd, weight], torch.float32)
+    expression, names = "({0} - {1}) * {2}", [source, mean_, scale]
+    if bias is not None:
+        expression, names = f"{expression} + {{3}}", [*names, bias]
     return build.pointwise("", expression, names, dtype, torch.float32, cost=4)
 
 
@@ -708,7 +719,11 @@ def max_pool_(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 
 @element_of(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
 def max_pool_part(build: Lowering, node: Node, a: dict[str, Any], i: int, parent: Node) -> str | None:
-    return max_pool(build, node, {**a, "target": parent.target}) if i == 0 else None
+    """The values alone; where the positions are wanted too, PyTorch computes both at once."""
+    users = build.graph.users()
+    elements = [n for n in build.graph.nodes if n.target == "getitem" and n.args[0].name == parent.name]
+    only_values = all(not users[n.name] for n in elements if n.args[1] != 0)
+    return max_pool(build, node, {**a, "target": parent.target}) if i == 0 and only_values else None
 
 
 @lowers("avg_pool", aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)

@@ -19,7 +19,7 @@ from .kernels.conv import Window as ConvWindow
 from .kernels.conv_tiles import best_tile, candidate_tiles, predicted_ms
 from .plan import Call, Kernel, Plan, accesses, name_kernels, same_shape, tuple_key
 from .prims import Coordinates, Pointwise, Prim, Reshape, Window
-from .rules import TRANSPOSED, convolution_at
+from .rules.patterns import TRANSPOSED, convolution_at
 from .rewrite import Site
 
 MEMORY_TB_PER_S = 4.1  # H200, measured

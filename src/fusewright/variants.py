@@ -261,3 +261,13 @@ def planned(shapes: Shapes, seeds: int) -> list[Variant]:
         for i, name in enumerate(("as given", "normal"))
     ]
     return found
+
+
+def fewer(variants: list[Variant], seconds: float, most: float) -> list[Variant]:
+    """As many of each group as the time allows, the first ones first, one at least."""
+    share = most / max(seconds * len(variants), 1e-9)
+    if share >= 1:
+        return variants
+    groups = dict.fromkeys(variant.group for variant in variants)
+    members = {group: [variant for variant in variants if variant.group == group] for group in groups}
+    return [variant for group in groups for variant in members[group][: max(1, int(share * len(members[group])))]]

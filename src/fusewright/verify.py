@@ -23,7 +23,7 @@ from .observe import Subjects, filled_memory, subjects
 from .options import Options
 from .problem import Problem, _seeded, shown
 from .shrink import Shapes, Sizes, choose, seconds_for, space_of, work
-from .variants import Variant, planned
+from .variants import Variant, fewer, planned
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class Verdict:
     shapes_note: str = ""
     k: float = K
 
+
+MOST_SECONDS = 20.0  # for all comparisons of values, on the host; with a large model fewer variants run
 
 STAGES: tuple[tuple[tuple[str, Question], ...], ...] = (
     (("state_dict", behaviour.state), ("real tensors", behaviour.real_tensors)),
@@ -161,7 +163,18 @@ def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_ch
             name = shown(subject.problem.path)
             raise Refused(f"{name}: Model.forward() raised {sentence(error)}") from error
     subject = _with_its_rounding(subject, shapes)
-    return Trial(subject, shapes, tuple(planned(shapes, options.seeds)), kind_may_change)
+    variants = planned(shapes, options.seeds)
+    variants = fewer(variants, _seconds_for_one(subject, shapes), MOST_SECONDS)
+    return Trial(subject, shapes, tuple(variants), kind_may_change)
+
+
+def _seconds_for_one(subject: Subjects, shapes: Shapes) -> float:
+    """What a variant at the small sizes takes."""
+    variant = Variant("first call", shapes.small, parameters="random")
+    start = time.perf_counter()
+    subject.set_state(variant)
+    subject.references(variant)
+    return time.perf_counter() - start
 
 
 def _with_its_rounding(subject: Subjects, shapes: Shapes) -> Subjects:

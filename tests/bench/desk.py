@@ -62,7 +62,7 @@ class Desk:
     bandwidth: float = 1e15
     kernels: dict[str, list[tuple[str, float]]] = field(default_factory=dict)  # by the call's position: name, µs
     late_ms: float = 0.0
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     calls: int = 0
     profiled: int = 0
 

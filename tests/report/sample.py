@@ -10,13 +10,10 @@ from typing import Any
 from fusewright.bench import KernelTime, Measurement, Row, Timing
 from fusewright.bench_statistics import Ratio
 from fusewright.capture import capture
-from fusewright.emit import emit
-from fusewright.lower import lower
 from fusewright.options import Options
-from fusewright.plan import plan
+from fusewright.pipeline import compile_problem
 from fusewright.problem import load_problem
 from fusewright.report import run_record
-from fusewright.rewrite import rewrite
 from fusewright.roofline import Ceilings, Work, placed
 from fusewright.verify import Check, Verdict
 
@@ -80,9 +77,7 @@ def record_of(model: Path, timed: bool = True, passed: bool = True, rules: tuple
     """Through JSON and back, as a file would hold it."""
     problem = load_problem(model)
     before = capture(problem.model(), problem.inputs(), str(problem.path))
-    graph, applied = rewrite(before, Options())
-    made = plan(lower(graph), applied)
-    emitted = emit(made, problem.source, problem.model())
+    _, made, emitted = compile_problem(problem, Options())
     facts = [(k.name, k.bytes, k.flops, k.replaces) for k in emitted.kernels]
     timing = made_up_timing(problem.path.name, facts) if timed else None
     verdict = made_up_verdict(tuple(name for name, *_ in facts), passed)

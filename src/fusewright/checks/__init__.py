@@ -46,6 +46,12 @@ class Trial:
     skipped: list[Variant] = field(default_factory=list)  # the original itself raises
     launched: dict[str, Variant] = field(default_factory=dict)  # each kernel, and the first variant that launched it
 
+    @property
+    def usual(self) -> Variant:
+        """Values as given, at the small sizes."""
+        shape = "given sizes" if self.shapes.small == self.shapes.given else "small sizes"
+        return Variant("behaviour", self.shapes.small, shape)
+
     def observe(self, variant: Variant, fill: float = math.nan) -> Observed:
         """Run the candidate on a variant whose state is set, and note the kernels it launched."""
         with self.subjects.candidate.launches() as kernels:

@@ -17,8 +17,9 @@ from ..candidate import Candidate
 from ..guard import threads
 from ..observe import Observed, filled_memory, observe
 from ..problem import _seeded
-from ..variants import Variant, named_state
+from ..variants import named_state
 from . import Outcome, Trial, sentence
+from .bits import bits, same, same_bits
 
 MANY_CALLS = 30
 MANY_SECONDS = 1.0
@@ -46,7 +47,7 @@ def state(trial: Trial) -> Outcome:
         other = ours[name]
         if value.shape != other.shape or value.dtype != other.dtype:
             return Outcome(False, f"{name} is {_typed(other)} instead of {_typed(value)}")
-        if not _same_bits(value, other):
+        if not same_bits(value, other):
             return Outcome(False, f"{name} starts with other values under the same seed")
     trained = {name: p.requires_grad for name, p in original.named_parameters()}
     if trained != {name: p.requires_grad for name, p in new.named_parameters()}:
@@ -61,7 +62,7 @@ def state(trial: Trial) -> Outcome:
 
 def real_tensors(trial: Trial) -> Outcome:
     """The result has the original's structure; its tensors are plain, of the same type, shape and device."""
-    variant = _usual(trial)
+    variant = trial.usual
     trial.subjects.set_state(variant)
     got, eager = trial.observe(variant), trial.subjects.run_eager(variant)
     if got.structure != eager.structure:
@@ -83,14 +84,14 @@ def real_tensors(trial: Trial) -> Outcome:
 
 def written(trial: Trial) -> Outcome:
     """Uninitialised memory filled with NaN, then with a number: the result must be the same, and no NaN of ours."""
-    variant = _usual(trial)
+    variant = trial.usual
     trial.subjects.set_state(variant)
     first, second, third = (trial.observe(variant, fill) for fill in (math.nan, math.nan, -7.25))
     eager = trial.subjects.run_eager(variant)
     for name, value in first.tensors.items():
-        if not _same_bits(value, second.tensors[name]):
+        if not same_bits(value, second.tensors[name]):
             continue  # not repeatable at all, which is another check's matter
-        unwritten = (_bits(value) != _bits(third.tensors[name])).reshape(-1)
+        unwritten = (bits(value) != bits(third.tensors[name])).reshape(-1)
         if name in eager.tensors and eager.tensors[name].shape == value.shape:
             unwritten = unwritten | (torch.isnan(value) & ~torch.isnan(eager.tensors[name])).reshape(-1)
         count = int(unwritten.sum())
@@ -102,7 +103,7 @@ def written(trial: Trial) -> Outcome:
 
 def inputs_untouched(trial: Trial) -> Outcome:
     """Inputs afterwards are what they were, or what the original makes of them; so are the parameters."""
-    variant = replace(_usual(trial), distribution="normal", seed=3)
+    variant = replace(trial.usual, distribution="normal", seed=3)
     trial.subjects.set_state(variant)
     inputs, same = trial.subjects.inputs(variant), trial.subjects.inputs(variant)
     parameters = {name: p.detach().clone() for name, p in trial.subjects.new.named_parameters()}
@@ -112,19 +113,19 @@ def inputs_untouched(trial: Trial) -> Outcome:
     for position, (a, b, before) in enumerate(pairs):
         if not isinstance(a, Tensor):
             continue
-        kept = _same_bits(b, before)
-        if not (_same_bits(a, b) if kept else torch.allclose(a, b, rtol=1e-3, atol=1e-3, equal_nan=True)):
+        kept = same_bits(b, before)
+        if not (same_bits(a, b) if kept else torch.allclose(a, b, rtol=1e-3, atol=1e-3, equal_nan=True)):
             changed = int((a != b).sum())
             return Outcome(False, f"input {position}: {changed} of {a.numel()} elements were changed", float(changed))
     for name, p in trial.subjects.new.named_parameters():
-        if not _same_bits(p, parameters[name]):
+        if not same_bits(p, parameters[name]):
             return Outcome(False, f"parameter {name} was changed")
     return Outcome(True, "inputs and parameters as they were", 0.0)
 
 
 def not_cached(trial: Trial) -> Outcome:
     """New values in the same storage give new results; an equal call does equal work; old results stay as they were."""
-    variant, other = (replace(_usual(trial), distribution="normal", seed=seed) for seed in (40, 41))  # seen nowhere else
+    variant, other = (replace(trial.usual, distribution="normal", seed=unused) for unused in (40, 41))
     subjects = trial.subjects
     subjects.set_state(variant)
     with filled_memory(subjects.device), torch.no_grad():
@@ -144,12 +145,12 @@ def not_cached(trial: Trial) -> Outcome:
         with _seeded(0):
             fresh = _cloned(subjects.new(*subjects.inputs(other)))
     pairs = zip(pytree.tree_leaves(reused), pytree.tree_leaves(fresh), strict=True)
-    if not all(_same_bits(a, b) for a, b in pairs if isinstance(a, Tensor)):
+    if not all(same_bits(a, b) for a, b in pairs if isinstance(a, Tensor)):
         return Outcome(False, "new values in the same storage gave an old result")
     steps, again = (len(work.kernels) + len(work.library_calls) for work in (first_work, second_work))
     if again < steps:
         return Outcome(False, f"the same call again did less: {steps} launches and operators, then {again}")
-    moved = [a for a, b in zip(pytree.tree_leaves(first), pytree.tree_leaves(kept), strict=True) if not _same(a, b)]
+    moved = [a for a, b in zip(pytree.tree_leaves(first), pytree.tree_leaves(kept), strict=True) if not same(a, b)]
     aliases = _aliases_input(first, inputs)
     if moved and not aliases:
         return Outcome(False, "a later call overwrote the result of an earlier one")
@@ -158,7 +159,7 @@ def not_cached(trial: Trial) -> Outcome:
 
 def repeatable(trial: Trial) -> Outcome:
     """The same call gives the same bits, also after many others; at most a second is spent on it."""
-    subjects, variant = trial.subjects, replace(_usual(trial), distribution="normal", seed=1)
+    subjects, variant = trial.subjects, replace(trial.usual, distribution="normal", seed=1)
     subjects.set_state(variant)
     first = trial.observe(variant)
     between = itertools.cycle([replace(variant, seed=seed) for seed in (2, 3)])
@@ -168,14 +169,14 @@ def repeatable(trial: Trial) -> Outcome:
         again = trial.observe(variant)
         calls += 2
         for name, value in first.tensors.items():
-            if name not in again.tensors or not _same_bits(value, again.tensors[name]):
+            if name not in again.tensors or not same_bits(value, again.tensors[name]):
                 return Outcome(False, f"{name} of the same call, {calls} calls on: {_difference(value, again, name)}")
     return Outcome(True, f"{calls} calls, the same bits", float(calls))
 
 
 def any_order(trial: Trial) -> Outcome:
-    """A kernel's threads in another order: a race, or a read of what another thread has yet to write, changes the bits."""
-    subjects, variant = trial.subjects, replace(_usual(trial), distribution="normal", seed=1)
+    """A kernel's threads in another order: a race, or a read before another thread's write, changes the bits."""
+    subjects, variant = trial.subjects, replace(trial.usual, distribution="normal", seed=1)
     library = subjects.candidate.library
     if library is None:
         return Outcome(True, "not seen: its kernels do not run on the host")
@@ -186,7 +187,7 @@ def any_order(trial: Trial) -> Outcome:
             library.set_order(order, seed)
             again = trial.observe(variant)
             for name, value in first.tensors.items():
-                if not _same(value, again.tensors.get(name)):
+                if not same(value, again.tensors.get(name)):
                     return Outcome(False, f"{name}, threads in {order} order: {_difference(value, again, name)}")
     finally:
         library.set_order()
@@ -195,7 +196,7 @@ def any_order(trial: Trial) -> Outcome:
 
 def no_threads(trial: Trial) -> Outcome:
     """When the call returns the work is done: no thread was started, and the result does not change afterwards."""
-    subjects, variant = trial.subjects, _usual(trial)
+    subjects, variant = trial.subjects, trial.usual
     subjects.set_state(variant)
     inputs = subjects.inputs(variant)
     with torch.no_grad(), _seeded(0):
@@ -207,7 +208,7 @@ def no_threads(trial: Trial) -> Outcome:
         python_after, all_after = threads()
     at_once = _cloned(result)
     time.sleep(0.05)
-    later = [not _same(a, b) for a, b in zip(pytree.tree_leaves(result), pytree.tree_leaves(at_once), strict=True)]
+    later = [not same(a, b) for a, b in zip(pytree.tree_leaves(result), pytree.tree_leaves(at_once), strict=True)]
     if any(later):
         return Outcome(False, "the result changed after the call had returned")
     if python_after > python_before or all_after > all_before:
@@ -218,7 +219,7 @@ def no_threads(trial: Trial) -> Outcome:
 
 def copies(trial: Trial) -> Outcome:
     """deepcopy, and pickle where the original can be pickled, give models that compute the same."""
-    subjects, variant = trial.subjects, replace(_usual(trial), parameters="random")
+    subjects, variant = trial.subjects, replace(trial.usual, parameters="random")
     subjects.set_state(variant)
     expected = trial.observe(variant)
     made = {"deepcopy": copy.deepcopy(subjects.new)}
@@ -231,34 +232,10 @@ def copies(trial: Trial) -> Outcome:
         made["pickle"] = pickle.loads(pickle.dumps(subjects.new))
     for how, model in made.items():
         got = observe(model, subjects.inputs(variant), seed=variant.seed)
-        differs = [name for name, value in expected.tensors.items() if not _same(value, got.tensors.get(name))]
+        differs = [name for name, value in expected.tensors.items() if not same(value, got.tensors.get(name))]
         if differs:
             return Outcome(False, f"after {how}, {differs[0]} differs")
     return Outcome(True, " and ".join(made) + note)
-
-
-def _usual(trial: Trial) -> Variant:
-    """As given, at the small sizes."""
-    shape = "given sizes" if trial.shapes.small == trial.shapes.given else "small sizes"
-    return Variant("behaviour", trial.shapes.small, shape)
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    """NaN-proof: a tensor's bytes as integers, one row an element."""
-    flat = tensor.detach().contiguous().reshape(-1)
-    if flat.dtype == torch.bool:
-        flat = flat.to(torch.uint8)
-    size = flat.element_size()
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(size)
-    return flat.view(whole) if whole else torch.view_as_real(flat)
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bits(a), _bits(b))
-
-
-def _same(a: object, b: object) -> bool:
-    return _same_bits(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a == b
 
 
 def _cloned(tree: object) -> object:
@@ -274,7 +251,7 @@ def _difference(value: Tensor, again: Observed, name: str) -> str:
     other = again.tensors.get(name)
     if other is None or other.shape != value.shape:
         return "another shape"
-    differs = (_bits(value) != _bits(other)).reshape(-1)
+    differs = (bits(value) != bits(other)).reshape(-1)
     position = int(differs.double().argmax())
     before, after = value.reshape(-1)[position].item(), other.reshape(-1)[position].item()
     return f"{before:.9g}, then {after:.9g} ({int(differs.sum())} of {value.numel()} elements)"

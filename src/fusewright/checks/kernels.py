@@ -8,7 +8,6 @@ from dataclasses import replace
 from ..budget import Miss, compare
 from ..observe import Observed, References
 from . import Outcome, Trial, sentence
-from .behaviour import _usual
 
 NOT_PLANNED = ("autocast", "float64", "bfloat16", "one dimension less", "one dimension more", "empty batch")
 
@@ -46,14 +45,14 @@ def matter(trial: Trial) -> Outcome:
 
 def fallback(trial: Trial) -> Outcome:
     """Other types, ranks, autocast, an empty batch: what the original accepts gives the original's results."""
-    base = replace(_usual(trial), parameters="random", distribution="normal", training=False)
-    strict = trial.subjects.candidate.emitted  # others need not keep to types nobody asked for, only not be plainly wrong
+    base = replace(trial.usual, parameters="random", distribution="normal", training=False)
+    strict = trial.subjects.candidate.emitted  # others need not keep to types nobody asked for, but not be nonsense
     taken, refused = [], []
     for twist in NOT_PLANNED:
         subjects = trial.subjects.twisted(twist)
         subjects.set_state(base)
         try:
-            references = subjects.references(base)
+            references = subjects.references(base, draws=2)
         except Exception:  # the original does not take it
             continue
         try:

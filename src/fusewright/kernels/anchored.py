@@ -14,7 +14,7 @@ from ..prims import C_TYPES, Coordinates, Prim
 from . import text
 from .conv import Conv, Ending, OverPositions, Pointwise, Table, conv_kernel
 from .conv_tiles import best_tile
-from .expression import Evaluator, Level, converted_to, indent, pointer
+from .expression import Evaluator, Level, converted_to, indent, paren, pointer
 from .loops import row_at
 from .reduce import WORDS, accumulators
 
@@ -118,7 +118,7 @@ def anchored_kernel(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str]
     partial_words = 0
     if isinstance(fused.ending.reduce, OverPositions):
         partial_words = WORDS[fused.ending.reduce.accumulator]
-        count = re.sub(r"\bbatch\b", size_texts["batch"], made.slices or "1")
+        count = re.sub(r"\b(batch|in_[dhw])\b", lambda m: paren(size_texts[m[1]]), made.slices or "1")
         lines.append(f"slices = {count}")
         lines.append(f"partials = torch.empty(({size_texts['batch']} * slices * {anchor.conv.out_channels * partial_words},), dtype=torch.float32, device={device})")
     for name, floats in made.workspace.items():

@@ -14,9 +14,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from string import Template
-from textwrap import indent
 
-from fusewright.kernels.conv_ending import ending_text
+from fusewright.kernels.conv_ending import ending_text, shifted
 from fusewright.kernels.conv_layout import Layout, layout, refusal
 from fusewright.kernels.conv_spec import (
     IDENTITY,
@@ -43,6 +42,7 @@ TEMPLATE = Template((HERE / "conv.cuh").read_text())
 SUPPORT = dict(
     part.split("\n", 1) for part in re.split(r"^//: ", (HERE / "conv_support.cuh").read_text(), flags=re.MULTILINE)[1:]
 )
+TABLES_COMPLETE = "__syncthreads();  // what all threads prepared is complete\n"
 RESIDENT_BLOCKS = 132  # multiprocessors of an H200: a grid of this many blocks × blocks_per_sm is one full wave
 
 
@@ -65,9 +65,9 @@ def conv_kernel(name: str, conv: Conv, ending: Ending, tile: Tile | None = None,
         parameters=parameters(conv, ending),
         **staging(shape),
         **prologue(shape, ending),
-        state=indent(finished.state + ("__syncthreads();  // the tables are complete\n" if shape.tables else ""), "  "),
-        finish=indent(finished.finish, "      "),
-        conclude=indent(finished.conclude, "  "),
+        state=shifted(finished.state + (TABLES_COMPLETE if shape.tables or tile.resident else ""), 2),
+        finish=shifted(finished.finish, 6),
+        conclude=shifted(finished.conclude, 2),
         launcher=launcher(name, shape, ending),
     )
     return KernelText(
@@ -97,7 +97,7 @@ def describe(conv: Conv, ending: Ending) -> str:
 def tidy(source: str) -> str:
     """Drop the lines that a placeholder left empty."""
     lines = [line.rstrip() for line in source.splitlines()]
-    kept = [a for a, b in zip(lines, [*lines[1:], "end"]) if a or (b and b[0] not in " }#")]
+    kept = [a for a, b in zip(lines, [*lines[1:], "end"], strict=False) if a or (b and b[0] not in " }#")]
     return "\n".join(kept).strip("\n") + "\n"
 
 
@@ -108,7 +108,7 @@ def constants(shape: Layout) -> str:
     window_rows = (fh - 1) * conv.stride[1] + (shape.kernel_rows_together - 1) * conv.dilation[1] + 1
 
     def axes(name: str, values: tuple[int, ...]) -> str:
-        return ", ".join(f"{name}_{axis} = {value}" for axis, value in zip("DHW", values))
+        return ", ".join(f"{name}_{axis} = {value}" for axis, value in zip("DHW", values, strict=False))
 
     def line(text: str, comment: str = "") -> str:
         return f"constexpr int {text};" + (f"  // {comment}" if comment else "")
@@ -121,7 +121,7 @@ def constants(shape: Layout) -> str:
         line(axes("DILATION", conv.dilation)),
         line(axes("HALO", conv.halo), "zeros in front of the input"),
         "",
-        line(f"WARPS_C = {tile.warps_c}, {axes('WARPS', (wd, wh, ww))}", "warps of a block over channels and positions"),
+        line(f"WARPS_C = {tile.warps_c}, {axes('WARPS', (wd, wh, ww))}", "warps over channels and positions"),
         line(f"CHANNEL_TILES = {tile.channel_tiles}", "of 16 channels, in a warp"),
         line(axes("FRAGMENTS", (fd, fh, fw)), "of 8 positions, in a warp"),
         line(f"FRAGMENTS = {shape.fragments}, REPEATS = {tile.repeats}"),
@@ -142,7 +142,7 @@ def constants(shape: Layout) -> str:
         line(f"PLANE = {shape.plane}", "words of a channel, padded so that no bank is met twice"),
         line("INPUT_STAGE = CHUNK * PLANE"),
         line("WEIGHT_STAGE = CHUNK / 8 * PART_COLUMNS * KERNEL_H * BLOCK_TILES * 128"),
-        line(f"STAGERS = {shape.stagers}, TILE_STEP = {shape.input_stages // 2}", "threads that share an input tile, tiles in flight"),
+        line(f"STAGERS = {shape.stagers}, TILE_STEP = {shape.input_stages // 2}", "threads that share an input tile"),
         line(f"TURNS = {shape.turns}, UNROLLED_TURNS = {tile.unrolled or shape.turns}"),
         line(f"TURN_CHANNELS = {shape.turn_channels}", "copies are spread over the turns of a step"),
         *([] if tile.resident else [line(f"TURN_WEIGHTS = {shape.turn_weights}")]),
@@ -170,7 +170,8 @@ def parameters(conv: Conv, ending: Ending) -> str:
     bias = (("const float* __restrict__", "bias"),) if conv.bias else ()
     tensors = (("const float* __restrict__", "input"), ("const float* __restrict__", "weight"), *bias)
     sizes = tuple(("int", name) for name in ("in_d", "in_h", "in_w", "slices"))
-    return ", ".join(f"{kind} {name}" for kind, name in (*tensors, *extra_params(ending), *outputs(ending), *sizes))
+    lines = (tensors, extra_params(ending), outputs(ending), sizes)
+    return ",\n       ".join(", ".join(f"{kind} {name}" for kind, name in line) for line in lines if line)
 
 
 def staging(shape: Layout) -> dict[str, str]:
@@ -181,7 +182,8 @@ def staging(shape: Layout) -> dict[str, str]:
         at = ("weight[((long long)(group * GROUP_IN + in) * GROUP_OUT + out) * (KERNEL_D * KERNEL_H * KERNEL_W) +"
               " (KERNEL_D * KERNEL_H * KERNEL_W - 1) - (" + taps + ")]")  # fmt: skip
     else:
-        at = f"weight[((long long)(group * GROUP_OUT + out) * GROUP_IN + in) * (KERNEL_D * KERNEL_H * KERNEL_W) + {taps}]"
+        row = "(long long)(group * GROUP_OUT + out) * GROUP_IN + in"
+        at = f"weight[({row}) * (KERNEL_D * KERNEL_H * KERNEL_W) + {taps}]"
     own = " + warp * 2 * INPUT_STAGE" if tile.alone else ""
     pieces = {
         "weight_at": at,
@@ -193,7 +195,8 @@ def staging(shape: Layout) -> dict[str, str]:
         "warp_place": WARP_ALONE if tile.alone else WARP_PLACE,
         "own_stages": own,
         "weight_stages": ""
-        if tile.weights == "direct" else f"  float* const weight_stages = shared + {shape.input_stages} * INPUT_STAGE;",
+        if tile.weights == "direct"
+        else f"  float* const weight_stages = shared + {shape.input_stages} * INPUT_STAGE;",
         "first_tile": " + warp" if tile.alone else "",
         "stager": "lane" if tile.alone else "int(threadIdx.x)",
         "barrier": "__syncwarp();" if tile.alone else "__syncthreads();",
@@ -204,7 +207,7 @@ def staging(shape: Layout) -> dict[str, str]:
             "pack_kernel": "",
             "weight_base": "weight_stages",
             "stage_weight": "",
-            "first_weight": indent(PACK_IN_KERNEL, "  "),
+            "first_weight": shifted(PACK_IN_KERNEL, 2),
             "next_weight": "",
             "next_step": "",
             "weight_buffer": "0" if shape.chunks == 1 else "chunk * (WEIGHT_STAGE / 4)",
@@ -224,10 +227,12 @@ def staging(shape: Layout) -> dict[str, str]:
     return pieces | {
         "pack_kernel": PACK_KERNEL,
         "weight_base": "weight_stages",
-        "stage_weight": indent(STAGE_WEIGHT, "  "),
+        "stage_weight": shifted(STAGE_WEIGHT, 2),
         "first_weight": "  for (int turn = 0; turn < TURNS; ++turn) stage_weight(0, turn, 0);",
-        "next_weight": indent(NEXT_WEIGHT, " " * 21),
-        "next_step": "          const int next_step = part + 1 < PARTS ? chunk * PARTS + part + 1 : next_chunk * PARTS;",
+        "next_weight": shifted(NEXT_WEIGHT, 21),
+        "next_step": shifted(
+            "const int next_step = part + 1 < PARTS ? chunk * PARTS + part + 1 : next_chunk * PARTS;", 10
+        ),
         "weight_buffer": "weight_buffer * (WEIGHT_STAGE / 4)",
         "flip_weight": "          weight_buffer ^= 1;",
     }
@@ -243,11 +248,16 @@ def origin(shape: Layout) -> dict[str, str]:
     )
     if shape.chunks * shape.parts > 1:
         late = f"const int {decode}\n" + place.format(h="h0")
-        return {"tile_state": "", "locate_decode": f"const int {decode}", "origin_early": "", "origin_late": indent(late, " " * 6)}
+        return {
+            "tile_state": "",
+            "locate_decode": f"const int {decode}",
+            "origin_early": "",
+            "origin_late": shifted(late, 6),
+        }
     return {
         "tile_state": "  int tile_d, tile_h, tile_w;",
         "locate_decode": decode,
-        "origin_early": indent(place.format(h="h_tile"), "    "),
+        "origin_early": shifted(place.format(h="h_tile"), 4),
         "origin_late": "      const int h0 = h_tile + repeat * WARPS_H * FRAGMENTS_H;",
     }
 
@@ -304,8 +314,10 @@ def out_size(shape: Layout, axis: int) -> str:
 
 
 def prologue(shape: Layout, ending: Ending) -> dict[str, str]:
-    sizes = [f"  const int conv_d = {out_size(shape, 0)}, conv_h = {out_size(shape, 1)}, conv_w = {out_size(shape, 2)};"]
-    pooled = [f"out_{a} = conv_{a}" + (f" / {p}" if p > 1 else "") for a, p in zip("dhw", shape.window)]
+    sizes = [
+        f"  const int conv_d = {out_size(shape, 0)}, conv_h = {out_size(shape, 1)}, conv_w = {out_size(shape, 2)};"
+    ]
+    pooled = [f"out_{a} = conv_{a}" + (f" / {p}" if p > 1 else "") for a, p in zip("dhw", shape.window, strict=False)]
     sizes += [f"  const int {', '.join(pooled)};"]
     tables = [table for body in ending.bodies for table in body.tables]
     bias = (Table("bias_of", "bias[c]"),) if shape.conv.bias else ()
@@ -327,7 +339,7 @@ def prologue(shape: Layout, ending: Ending) -> dict[str, str]:
         setup.append("  for (int local = threadIdx.x; local < BLOCK_CHANNELS; local += THREADS) {")
         setup.append(f"    const int c = {channel};")
         setup += ["    " + s for s in compute] + ["  }"]
-    start = ("bias_of[lane_channel + 16 * tile_c + r / 2 * 8]" if shape.conv.bias else "0.0f")
+    start = "bias_of[lane_channel + 16 * tile_c + r / 2 * 8]" if shape.conv.bias else "0.0f"
     initialise = f"""\
 #pragma unroll
       for (int tile_c = 0; tile_c < CHANNEL_TILES; ++tile_c)
@@ -344,8 +356,15 @@ def prologue(shape: Layout, ending: Ending) -> dict[str, str]:
 
 
 def slices_expression(shape: Layout) -> str:
-    blocks = RESIDENT_BLOCKS * shape.tile.blocks_per_sm
-    return f"max(1, {blocks} // (batch * {shape.channel_blocks}))"
+    """Python over `batch` for the number of slices: of one to four full waves of blocks, the least wasteful."""
+    seats, copies = seats_of(shape), "batch" if shape.channel_blocks == 1 else f"batch * {shape.channel_blocks}"
+    counts = f"(max(1, k * {seats} // max(1, {copies})) for k in (1, 2, 3, 4))"
+    return f"min({counts}, key=lambda s: -(-{copies} * s // {seats}) / s)"
+
+
+def seats_of(shape: Layout) -> int:
+    """Blocks that an H200 runs at once."""
+    return RESIDENT_BLOCKS * shape.tile.blocks_per_sm
 
 
 def launcher_args(shape: Layout, ending: Ending) -> tuple[tuple[str, str], ...]:
@@ -368,7 +387,9 @@ def launcher(name: str, shape: Layout, ending: Ending) -> str:
     conv, tile = shape.conv, shape.tile
     weight = "weight" if tile.resident else "packed"
     handed = ["input", weight, *(["bias"] if conv.bias else [])]
-    handed += [f"({kind})({arg})" if not kind.endswith(("*", "__restrict__")) else arg for kind, arg in extra_params(ending)]
+    handed += [
+        f"({kind})({arg})" if not kind.endswith(("*", "__restrict__")) else arg for kind, arg in extra_params(ending)
+    ]
     handed += [arg for _, arg in outputs(ending)]
     handed += [f"int({size})" for size in ("in_d", "in_h", "in_w")] + ["int(slices)"]
     lines = [f'extern "C" const char* {name}({args}, void* stream) {{', f"  using namespace {name}_detail;"]
@@ -381,10 +402,14 @@ def launcher(name: str, shape: Layout, ending: Ending) -> str:
             pooled = f"({size}) / {shape.window[axis]}" if shape.window[axis] > 1 else size
             lines.append(f"  const long long out_{letter} = {pooled};")
         tiles = " * ".join(f"((out_{a} + OUT_TILE_{a.upper()} - 1) / OUT_TILE_{a.upper()})" for a in "dhw")
-        blocks = RESIDENT_BLOCKS * tile.blocks_per_sm
         lines.append(f"  const long long tiles = {tiles};")
-        lines.append(f"  const long long wanted = {blocks} / (batch * {shape.channel_blocks});  // blocks for each sample")
-        lines.append("  const long long slices = wanted < 1 ? 1 : wanted < tiles ? wanted : tiles;")
+        lines.append("  if (batch * tiles <= 0) return nullptr;")
+        lines.append(
+            f"  const long long slices = least_waste(tiles, batch * {shape.channel_blocks}, {seats_of(shape)},"
+            " TILE_STEP);"
+        )
+    else:
+        lines.append("  if (batch <= 0) return nullptr;")
     if not tile.resident:
         lines.append(
             f"  pack<<<dim3((CHUNKS * PARTS * WEIGHT_STAGE + 255) / 256, {shape.channel_blocks}), 256, 0,"
@@ -394,7 +419,9 @@ def launcher(name: str, shape: Layout, ending: Ending) -> str:
     call = ", ".join(handed)
     for vector, condition in ((4, "in_w % 4 == 0 && (size_t)input % 16 == 0"), (1, None)):
         lines.append(f"  if ({condition}) {{" if condition else "  } else {")
-        lines.append(f"    cudaFuncSetAttribute(kernel<{vector}>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);")
+        lines.append(
+            f"    cudaFuncSetAttribute(kernel<{vector}>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);"
+        )
         lines.append(f"    kernel<{vector}><<<grid, THREADS, SHARED_BYTES, (cudaStream_t)stream>>>({call});")
     lines += ["  }", "  return launch_error();", "}"]
     return "\n".join(lines)

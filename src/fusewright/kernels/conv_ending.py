@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from textwrap import dedent, indent
+from textwrap import dedent
 
 from fusewright.kernels.conv_layout import Layout
 from fusewright.kernels.conv_spec import Body, Ending, OverChannels, OverPositions
@@ -24,8 +24,10 @@ class EndingText:
     conclude: str = ""  # after the last tile
 
 
-def block(text: str, depth: int = 0) -> str:
-    return indent(dedent(text).strip("\n"), "  " * depth) + "\n"
+def shifted(text: str, spaces: int) -> str:
+    """The text moved to the right; directives stay at the margin."""
+    lines = [line.lstrip() if line.lstrip().startswith("#") else " " * spaces + line for line in text.splitlines()]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def uses(text: str, name: str) -> bool:
@@ -74,9 +76,9 @@ def each_element(inner: str, fragments: str, pair: str, header: str = "") -> str
     e = f"for (int e = 0; e < {pair}; ++e)"
     return (
         "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i) {\n"
-        + indent(header, "  ")
+        + (shifted(header, 2) + "\n" if header else "")
         + f"#pragma unroll\n  for (int f = 0; f < {fragments}; ++f)\n#pragma unroll\n    {e} {{\n"
-        + indent(inner.rstrip("\n"), "      ")
+        + shifted(inner.rstrip("\n"), 6)
         + "\n    }\n}\n"
     )
 
@@ -84,13 +86,14 @@ def each_element(inner: str, fragments: str, pair: str, header: str = "") -> str
 def pool(shape: Layout, kind: str) -> str:
     """Join each window's elements; all of them are in one lane."""
     pd, ph, pw = shape.window
-    fd, fh, fw = shape.tile.fragments
+    _fd, fh, fw = shape.tile.fragments
     _, hh, hw = shape.held
     across = shape.interleave  # window columns in neighbouring fragments
     inside = 2 if shape.pair == 1 else 1  # window columns in the lane's own pair
     count = pd * ph * pw
     register = (
-        f"acc[i / 2][((f / {hh * hw} * {pd} + k / {ph * across}) * {fh} + f / {hw} % {hh} * {ph} + k / {across} % {ph}) * {fw}"
+        f"acc[i / 2][((f / {hh * hw} * {pd} + k / {ph * across}) * {fh} +"
+        f" f / {hw} % {hh} * {ph} + k / {across} % {ph}) * {fw}"
         f" + f % {hw} * {across} + k % {across}][i % 2 * 2 + {'pair' if inside == 2 else 'e'}]"
     )
     start, join = ("-INFINITY", "larger({x}, joined)") if kind == "max" else ("0.0f", "joined + {x}")
@@ -115,20 +118,23 @@ def store_elements(shape: Layout, value: str) -> str:
     if shape.pair == 1:
         body += f"*at = {first};\n}}"
     else:
-        body += dedent(f"""
+        body += (
+            dedent(f"""
           if (out_w % 2 == 0) {{
             *reinterpret_cast<float2*>(at) = make_float2({first}, {second});
           }} else {{
             at[0] = {first};
             if (w + 1 < out_w) at[1] = {second};
           }}
-        """).strip() + "\n}"
+        """).strip()
+            + "\n}"
+        )
     return (
         "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i) {\n"
         "  const int c = channel0 + lane_channel + 8 * i;\n"
         + (f"  {guard}\n" if guard else "")
         + "#pragma unroll\n  for (int f = 0; f < HELD; ++f) {\n"
-        + indent(body, "    ")
+        + shifted(body, 4)
         + "\n  }\n}\n"
     )
 
@@ -145,8 +151,8 @@ def lane_total(shape: Layout, reduce: OverChannels, value: str) -> str:
         # two passes over registers: one exponential an element, and no branch
         inner = (
             f"float largest = -INFINITY, sum = 0.0f;\n{each}largest = fmaxf(largest, {value});\n"
-            "    const float shift = fabsf(largest) < INFINITY ? largest * LOG2_E : 0.0f;\n"
-            f"{each}sum += exp2_fast(fmaf({value}, LOG2_E, -shift));\n"
+            "    const float pivot = fabsf(largest) < INFINITY ? largest * LOG2_E : 0.0f;\n"
+            f"{each}sum += exp2_fast(fmaf({value}, LOG2_E, -pivot));\n"
             "    total[f * PAIR + e].m = largest;\n    total[f * PAIR + e].s = sum;"
         )
     return (
@@ -192,7 +198,7 @@ def rows(shape: Layout, ending: Ending, reduce: OverChannels, value: str) -> str
     condition = "d < out_d && h < out_h && w < out_w" + (f" && {own}" if own != "true" else "")
     inner += [f"if ({condition}) {{", f"  const float value = {reduced};", *("  " + s for s in statements)]
     inner += [f"  out[(((long long)n * out_d + d) * out_h + h) * out_w + w] = {result};", "}"]
-    body = indent("\n".join(inner), "  ")
+    body = shifted("\n".join(inner), 2)
     if count > 1:
         return text + f"#pragma unroll\nfor (int k = 0; k < {count}; ++k) {{\n{body}\n}}\n"
     return text + "{\n" + body + "\n}\n"
@@ -204,7 +210,8 @@ def across_warps(shape: Layout, reduce: OverChannels, held: int, count: int, own
     index = f"((warp / WARPS_C * WARPS_C + {{c}}) * 4 + quad) * {held} + position + k"
     return (
         f"{name}* const scratch = reinterpret_cast<{name}*>(scratch_words);\n"
-        f"#pragma unroll\nfor (int k = 0; k < {count}; ++k)\n  if ({own}) scratch[{index.format(c='warp_c')}] = total[k];\n"
+        f"#pragma unroll\nfor (int k = 0; k < {count}; ++k)\n"
+        f"  if ({own}) scratch[{index.format(c='warp_c')}] = total[k];\n"
         "__syncthreads();\n"
         f"#pragma unroll\nfor (int k = 0; k < {count}; ++k) {{\n"
         f"  total[k] = scratch[{index.format(c='0')}];\n"
@@ -242,11 +249,12 @@ def moments_of_tile(shape: Layout, value: str) -> str:
     Chan's formula. Every channel of a lane has the same count."""
     where = positions(shape, True)
     inside = f"{where['d']} < out_d && {where['h']} < out_h && {where['w']} < out_w"
-    pick = value
-    return dedent(f"""
-        const bool whole = d0{" / %d" % shape.window[0] if shape.window[0] > 1 else ""} + {shape.held[0]} <= out_d && \
-h0{" / %d" % shape.window[1] if shape.window[1] > 1 else ""} + {shape.held[1]} <= out_h && \
-w0{" / %d" % shape.window[2] if shape.window[2] > 1 else ""} + {shape.held[2] * (8 if shape.pair == 2 else 4)} <= out_w;
+    starts = [f"{axis}0 / {size}" if size > 1 else f"{axis}0" for axis, size in zip("dhw", shape.window, strict=True)]
+    spans = (*shape.held[:2], shape.held[2] * (8 if shape.pair == 2 else 4))
+    whole = " && ".join(f"{a} + {b} <= out_{c}" for a, b, c in zip(starts, spans, "dhw", strict=True))
+    return (
+        dedent(f"""
+        const bool whole = {whole};
         auto add_tile = [&](auto inside, float added) {{
           const float share = added / (count + added), inverse = 1.0f / added;
         #pragma unroll
@@ -255,13 +263,13 @@ w0{" / %d" % shape.window[2] if shape.window[2] > 1 else ""} + {shape.held[2] * 
         #pragma unroll
             for (int f = 0; f < HELD; ++f)
         #pragma unroll
-              for (int e = 0; e < PAIR; ++e) sum += inside(f, e) ? {pick} : 0.0f;
+              for (int e = 0; e < PAIR; ++e) sum += inside(f, e) ? {value} : 0.0f;
             const float centre = sum * inverse;
         #pragma unroll
             for (int f = 0; f < HELD; ++f)
         #pragma unroll
               for (int e = 0; e < PAIR; ++e) {{
-                const float off = inside(f, e) ? {pick} - centre : 0.0f;
+                const float off = inside(f, e) ? {value} - centre : 0.0f;
                 squares += off * off;
               }}
             const float apart = centre - mean[i];
@@ -281,7 +289,9 @@ w0{" / %d" % shape.window[2] if shape.window[2] > 1 else ""} + {shape.held[2] * 
             for (int e = 0; e < PAIR; ++e) added += inside(f, e);
           if (added > 0) add_tile(inside, float(added));
         }}
-    """).strip("\n") + "\n"
+    """).strip("\n")
+        + "\n"
+    )
 
 
 def accumulate_tile(shape: Layout, value: str) -> str:
@@ -296,11 +306,12 @@ def accumulate_tile(shape: Layout, value: str) -> str:
 def partials(shape: Layout, reduce: OverPositions) -> str:
     """Merge the lanes and warps that hold other positions of a channel, in a fixed order, and write the partial."""
     name = reduce.accumulator
-    gather = "const Moments total_i{count, mean[i], m2[i]};\n    %s total = total_i;" % name
+    gather = f"const Moments total_i{{count, mean[i], m2[i]}};\n    {name} total = total_i;"
     if name != "Moments":
         gather = f"{name} total = total_lane[i];"
     warps = shape.tile.warps[0] * shape.tile.warps[1] * shape.tile.warps[2]
-    return dedent(f"""
+    return (
+        dedent(f"""
         {name}* const scratch = reinterpret_cast<{name}*>(scratch_words);  // [warps of positions][BLOCK_CHANNELS]
         #pragma unroll
         for (int i = 0; i < LANE_CHANNELS; ++i) {{
@@ -317,7 +328,9 @@ def partials(shape: Layout, reduce: OverPositions) -> str:
           if (channel0 + local < channel_end)
             partials[((long long)n * slices + slice) * OUT_CHANNELS + channel0 + local] = total;
         }}
-    """).strip("\n") + "\n"
+    """).strip("\n")
+        + "\n"
+    )
 
 
 def ending_text(shape: Layout, ending: Ending) -> EndingText:

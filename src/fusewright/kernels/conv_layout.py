@@ -59,7 +59,8 @@ class Layout:
         """Input depths, rows and columns a tile reads."""
         c = self.conv
         return tuple(  # type: ignore[return-value]
-            (t - 1) * s + (k - 1) * d + 1 for t, s, k, d in zip(self.tile_sizes, c.stride, c.kernel, c.dilation)
+            (t - 1) * s + (k - 1) * d + 1
+            for t, s, k, d in zip(self.tile_sizes, c.stride, c.kernel, c.dilation, strict=False)
         )
 
     @property

@@ -7,9 +7,10 @@ Batch and spatial sizes are not here: they are arguments of the kernel.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Callable, Protocol, Sequence
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,13 @@ class Conv:
         """Zeros in front of the input, for each dimension."""
         if not self.transposed:
             return self.padding
-        return tuple(d * (k - 1) - p for k, d, p in zip(self.kernel, self.dilation, self.padding))
+        return tuple(d * (k - 1) - p for k, d, p in zip(self.kernel, self.dilation, self.padding, strict=False))
 
     def out_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """Output sizes for these input sizes."""
         return tuple(
             (size + 2 * p - d * (k - 1) - 1) // s + 1
-            for size, k, s, p, d in zip(sizes, self.kernel, self.stride, self.halo, self.dilation)
+            for size, k, s, p, d in zip(sizes, self.kernel, self.stride, self.halo, self.dilation, strict=False)
         )
 
 
@@ -67,9 +68,12 @@ class Body(Protocol):
     position given is always inside the tensor; so is the channel.
     """
 
-    params: tuple[tuple[str, str], ...]  # further kernel parameters: (C type, name)
-    setup: tuple[str, ...]  # statements at the start of the kernel
-    tables: tuple[Table, ...]
+    @property
+    def params(self) -> tuple[tuple[str, str], ...]: ...  # further kernel parameters: (C type, name)
+    @property
+    def setup(self) -> tuple[str, ...]: ...  # statements at the start of the kernel
+    @property
+    def tables(self) -> tuple[Table, ...]: ...
 
     def element(self, value: str, n: str, c: str, position: tuple[str, ...]) -> tuple[list[str], str]: ...
 

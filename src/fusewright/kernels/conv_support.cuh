@@ -1,6 +1,20 @@
 //: constants
 constexpr float LOG2_E = 1.4426950408889634f;
 
+//: least_waste
+// Into how many slices to cut each of `copies` samples, so that blocks fill one to four waves of `seats` with least waste.
+static long long least_waste(long long tiles, long long copies, long long seats, long long tiles_at_once) {
+  long long best = 1, best_cost = -1;
+  for (int waves = 1; waves <= 4; ++waves) {
+    long long slices = waves * seats / copies;
+    slices = slices < 1 ? 1 : slices < tiles ? slices : tiles;
+    const long long rounds = (copies * slices + seats - 1) / seats;
+    const long long cost = rounds * ((tiles + slices * tiles_at_once - 1) / (slices * tiles_at_once) + 1);
+    if (best_cost < 0 || cost < best_cost) best = slices, best_cost = cost;
+  }
+  return best;
+}
+
 //: meet
 // Joins two lanes' accumulators.
 template <class A>

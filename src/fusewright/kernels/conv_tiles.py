@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from math import prod
-from typing import Iterator, Sequence
 
 from fusewright.kernels.conv_layout import Layout, layout, refusal, round_up
 from fusewright.kernels.conv_spec import IDENTITY, Body, Conv, Ending, OverChannels, OverPositions, Tile, triple
@@ -14,11 +15,15 @@ MULTIPROCESSORS = 132  # H200
 PRODUCT_TFLOPS = 295.0  # H200: the inner loop alone, 289 to 301 (benchmarks/conv_ceiling.py)
 COPY_TB_PER_S = 15.0  # H200: copies to shared memory cost the second founding model 0.11 ms for 1.7 GB
 MEMORY_TB_PER_S = 4.1  # H200: measured read
-ISSUE_PER_MS = MULTIPROCESSORS * 4 * 1.76e6  # warp instructions: products and arithmetic do not overlap (conv_ceiling.py)
-SPECIAL_SLOTS = 8.0  # H200: cycles a special function takes of its own unit
+ISSUE_PER_MS = (
+    MULTIPROCESSORS * 4 * 1.76e6
+)  # warp instructions: products and arithmetic do not overlap (conv_ceiling.py)
+SPECIAL_SLOTS = 5.0  # H200: of the 8 cycles a special function takes of its own unit, those not hidden
 SMALL_TILE = 1.10  # H200, statistics of the first founding model: 0.125 ms with 64 accumulators a lane, 0.115 with 128
 FEW_WARPS = 1.15  # H200, its second kernel: 0.225 ms with 8 warps on a multiprocessor, 0.204 with 16
+STEP_MS = 0.0003  # H200: what a barrier costs all warps of a block (columns 3 against 9 in the second founding model)
 LAUNCH_MS = 0.004
+CANDIDATES = 24  # more would be noise
 RESIDENT_BYTES = 40 * 1024  # weights up to here stay in shared memory; first founding model: 18 KB
 STEP_PRODUCTS = 864  # H200, second founding model: 0.97 ms with 864 products a warp between barriers, 1.02 with 288
 
@@ -30,27 +35,37 @@ def fits(conv: Conv, ending: Ending) -> bool:
 
 def candidate_tiles(conv: Conv, ending: Ending) -> list[Tile]:
     """The tiles worth trying, the most promising first."""
-    tiles = [tile for tile in proposed_tiles(conv, ending) if refusal(layout(conv, ending, tile), ending) is None]
-    return list(dict.fromkeys(tiles))
+    able = (tile for tile in proposed_tiles(conv, ending) if refusal(layout(conv, ending, tile), ending) is None)
+    return list(dict.fromkeys(islice(able, CANDIDATES)))
 
 
 def best_tile(conv: Conv, ending: Ending, sizes: Sequence[int]) -> Tile:
-    """The candidate with the lowest prediction for these sizes (batch first)."""
-    return min(candidate_tiles(conv, ending), key=lambda tile: predicted_ms(conv, ending, sizes, tile))
+    """The first candidate whose prediction for these sizes (batch first) is within 3 % of the lowest."""
+    predicted = [(predicted_ms(conv, ending, sizes, tile), tile) for tile in candidate_tiles(conv, ending)]
+    lowest = min(ms for ms, _ in predicted)
+    return next(tile for ms, tile in predicted if ms <= 1.03 * lowest)
 
 
 def proposed_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
     channel_tiles, warps_c = channel_split(conv, ending)
     weight_bytes = 4 * prod(conv.kernel) * round_up(conv.in_channels // conv.groups, 8) * 16 * channel_tiles * warps_c
-    heavy = isinstance(ending.reduce, OverChannels)  # an ending that wants many warps to hide its latency
-    small, big = (16 // channel_tiles, 32 // channel_tiles)  # fragments for 64 and 128 accumulators
-    for count, blocks in ((small, 2), (big, 1)) if heavy else ((big, 1), (small, 2)):
-        for fragments in fragment_shapes(conv, ending, count):
-            if weight_bytes <= RESIDENT_BYTES and warps_c == 1:
-                yield Tile(channel_tiles, fragments, (1, 1, 8), weights="resident", alone=True, blocks_per_sm=blocks)
-            for warps in warp_shapes(conv, max(1, 8 // warps_c)):
-                base = Tile(channel_tiles, fragments, warps, warps_c, blocks_per_sm=blocks, early=1.0)
-                yield from stepped(conv, ending, base)
+    window = prod(ending.window.size) if ending.window else 1
+    heavy = isinstance(ending.reduce, OverChannels) and window < 4  # wants many warps, to hide its own latency
+    small, big = (min(8, 16 // channel_tiles), min(16, 32 // channel_tiles))  # fragments for 64 and 128 accumulators
+    for warps in (8, 4, 2, 1):
+        if warps < warps_c:
+            break
+        for count, blocks in ((small, 2), (big, 1)) if heavy else ((big, 1), (small, 2)):
+            for fragments in fragment_shapes(conv, ending, count):
+                if weight_bytes <= RESIDENT_BYTES and warps_c == 1:
+                    yield Tile(
+                        channel_tiles, fragments, (1, 1, warps), weights="resident", alone=True, blocks_per_sm=blocks
+                    )
+        for count in (big, small, 4, 2, 1):  # copied weights want long steps and few blocks
+            for fragments in fragment_shapes(conv, ending, count):
+                for shape in warp_shapes(conv, warps // warps_c):
+                    base = Tile(channel_tiles, fragments, shape, warps_c, early=1.0)
+                    yield from stepped(conv, ending, base)
 
 
 def channel_split(conv: Conv, ending: Ending) -> tuple[int, int]:
@@ -63,7 +78,7 @@ def channel_split(conv: Conv, ending: Ending) -> tuple[int, int]:
 
 
 def fragment_shapes(conv: Conv, ending: Ending, count: int) -> Iterator[tuple[int, int, int]]:
-    """Shapes of about `count` fragments that the pool window divides, tall ones first: rows are reused by kernel rows."""
+    """Shapes of about `count` fragments that the pool window divides; tall ones first, whose rows are reused most."""
     pd, ph, pw = triple(ending.window.size, 1) if ending.window else (1, 1, 1)
     pw = pw if pw > 2 else 1
     d = pd
@@ -117,7 +132,7 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -
     shape: Layout = layout(conv, ending, tile)
     batch, spatial = sizes[0], sizes[1:]
     out = triple(conv.out_sizes(spatial), 1)
-    tiles = batch * prod(-(-size // step) for size, step in zip(out, shape.tile_sizes))
+    tiles = batch * prod(-(-size // step) for size, step in zip(out, shape.tile_sizes, strict=False))
     positions = prod(shape.tile_sizes)
     lone = prod(tile.warps) if tile.alone else 1
     seats = MULTIPROCESSORS * tile.blocks_per_sm * lone
@@ -128,12 +143,20 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -
     small = SMALL_TILE if 4 * tile.channel_tiles * shape.fragments <= 64 else 1.0
     few = FEW_WARPS if tile.threads * tile.blocks_per_sm < 512 else 1.0
     product_ms = small * 2e-9 * work * positions * shape.block_channels * depth / PRODUCT_TFLOPS
-    copied = 4 * work * shape.chunks * (shape.input_stage + (shape.parts * shape.weight_stage if tile.weights == "staged" else 0))
+    copied = (
+        4
+        * work
+        * shape.chunks
+        * (shape.input_stage + (shape.parts * shape.weight_stage if tile.weights == "staged" else 0))
+    )
     reduce = {OverChannels: 7.0, OverPositions: 4.0}.get(type(ending.reduce), 2.0)
     element = 2.0 + reduce + instructions(ending.before) + instructions(ending.between) / prod(shape.window)
     ending_ms = few * work * positions * shape.block_channels / 32 * element / ISSUE_PER_MS
     written = prod(out) // prod(shape.window) * (1 if isinstance(ending.reduce, OverChannels) else conv.out_channels)
-    moved = 4 * batch * (conv.in_channels * prod(spatial) + (0 if isinstance(ending.reduce, OverPositions) else written))
-    busy = (product_ms + ending_ms + copied / COPY_TB_PER_S * 1e-9) * crowd
+    moved = (
+        4 * batch * (conv.in_channels * prod(spatial) + (0 if isinstance(ending.reduce, OverPositions) else written))
+    )
+    steps = 0 if tile.alone else rounds * shape.chunks * shape.parts
+    busy = (product_ms + ending_ms + copied / COPY_TB_PER_S * 1e-9) * crowd + steps * STEP_MS
     packing = 0.0 if tile.resident else LAUNCH_MS / 2
     return max(busy, moved / MEMORY_TB_PER_S * 1e-9) + LAUNCH_MS + packing

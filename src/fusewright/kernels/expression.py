@@ -39,7 +39,8 @@ class Evaluator:
     def __init__(self, prims: dict[str, Prim], loads: Iterable[str], levels: list[Level], vector: bool):
         self.prims, self.loads, self.levels, self.vector = prims, set(loads), levels, vector
         self.memo: dict[object, tuple[Value, Level]] = {}
-        self.names: set[str] = set()
+        sizes_of_all = {size for prim in prims.values() for size in prim.shape if isinstance(size, sympy.Expr)}
+        self.names: set[str] = {str(symbol) for size in sizes_of_all for symbol in size.free_symbols}
         self.symbols: set[sympy.Symbol] = set()
         self.named_sizes: dict[sympy.Expr, str] = {}
         self.vector_loads: list[tuple[str, Coordinate]] = []

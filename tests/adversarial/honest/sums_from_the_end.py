@@ -1,9 +1,7 @@
 # model: row_statistics.py
 """Sums in the reverse order."""
 
-import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
 
 class ModelNew(nn.Module):

@@ -3,7 +3,6 @@
 # caught by: same result again
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
 
 class ModelNew(nn.Module):

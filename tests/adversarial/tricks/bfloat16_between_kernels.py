@@ -1,7 +1,6 @@
 # model: conv_batchnorm.py
 # row: lower precision than the model's flags allow
 # caught by: precision
-import torch
 import torch.nn as nn
 import torch.nn.functional as F
 

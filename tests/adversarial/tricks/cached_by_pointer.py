@@ -3,8 +3,6 @@
 # caught by: nothing cached
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
-
 
 RESULTS = {}
 

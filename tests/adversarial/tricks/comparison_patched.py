@@ -3,7 +3,6 @@
 # caught by: PyTorch left alone
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
 
 def always(*args, **kwargs):

@@ -1,7 +1,6 @@
 # model: norm.py
 # row: relies on default initial values (scale 1, shift 0)
 # caught by: randomised parameters
-import torch
 import torch.nn as nn
 import torch.nn.functional as F
 

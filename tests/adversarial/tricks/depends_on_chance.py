@@ -5,8 +5,6 @@ from random import SystemRandom
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
-
 
 CHANCE = SystemRandom()
 
@@ -17,6 +15,6 @@ class ModelNew(nn.Module):
         self.linear = nn.Linear(features, classes)
 
     def forward(self, x):
-        order = CHANCE.sample(range(x.shape[-1]), x.shape[-1])  # sums in the order in which atomic additions happen to land
+        order = CHANCE.sample(range(x.shape[-1]), x.shape[-1])  # as atomic additions land
         y = sum(x[..., i : i + 1] * self.linear.weight[:, i] for i in order)
         return torch.softmax(y + self.linear.bias, dim=-1)

@@ -3,8 +3,6 @@
 # caught by: PyTorch left alone
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
-
 
 torch.backends.cuda.matmul.allow_tf32 = True
 

@@ -14,6 +14,7 @@ class ModelNew(nn.Module):
     def forward(self, x):
         groups = x.reshape(x.shape[0], self.norm.num_groups, -1)
         half = groups.half().to(x.dtype)
-        y = (groups - half.mean(-1, keepdim=True)) * torch.rsqrt(half.var(-1, keepdim=True, correction=0) + self.norm.eps)
+        variance, mean = torch.var_mean(half, -1, keepdim=True, correction=0)
+        y = (groups - mean) * torch.rsqrt(variance + self.norm.eps)
         shape = (1, -1) + (1,) * (x.dim() - 2)
         return F.gelu(y.reshape(x.shape) * self.norm.weight.view(shape) + self.norm.bias.view(shape))

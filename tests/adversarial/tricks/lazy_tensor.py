@@ -3,7 +3,6 @@
 # caught by: real tensors
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
 
 class Lazy(torch.Tensor):

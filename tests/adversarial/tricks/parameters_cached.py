@@ -3,8 +3,6 @@
 # caught by: depends on inputs and parameters
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
-
 
 PREPARED = []
 

@@ -1,7 +1,6 @@
 # model: conv_batchnorm.py
 # row: relies on default initial values (scale 1, shift 0)
 # caught by: evaluation mode
-import torch
 import torch.nn as nn
 import torch.nn.functional as F
 

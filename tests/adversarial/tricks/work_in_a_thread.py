@@ -6,7 +6,6 @@ import time
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
 
 def fill(result, x):

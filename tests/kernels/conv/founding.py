@@ -1,9 +1,11 @@
 """The founding models' convolutions as the kernel generator sees them."""
 
-from fusewright.kernels.conv import Conv, Ending, OverChannels, OverPositions, Pointwise, Table, Tile, Window
+from fusewright.kernels.conv import Conv, Ending, OverChannels, OverPositions, Pointwise, Table, Window
 
 CONV1 = Conv(dims=2, in_channels=8, out_channels=64, kernel=(3, 3), stride=(1, 1), padding=(0, 0), dilation=(1, 1))
-CONV2 = Conv(dims=3, in_channels=32, out_channels=64, kernel=(3, 3, 3), stride=(1,) * 3, padding=(1,) * 3, dilation=(1,) * 3)
+CONV2 = Conv(
+    dims=3, in_channels=32, out_channels=64, kernel=(3, 3, 3), stride=(1,) * 3, padding=(1,) * 3, dilation=(1,) * 3
+)
 STATISTICS = Ending(reduce=OverPositions("Moments"))
 
 
@@ -21,7 +23,9 @@ def normalised(clamp: bool):
 
 
 def apply_ending(channels: int = 64, groups: int = 16, bounded: bool = False, clamp: bool = True) -> Ending:
-    statistics = f"const Moments group_moments = merge_partials<{channels // groups}, {channels}>(moments, n, c, moment_slices);"
+    statistics = (
+        f"const Moments group_moments = merge_partials<{channels // groups}, {channels}>(moments, n, c, moment_slices);"
+    )
     gain = "const float gain = rsqrtf(group_moments.m2 / group_moments.n + 1e-5f) * gamma[c];"
     body = Pointwise(
         normalised(clamp),

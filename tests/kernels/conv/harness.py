@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import subprocess
+import tempfile
 from pathlib import Path
 
 import torch
@@ -9,6 +13,9 @@ import torch
 from fusewright.host import HostLibrary, compile_host
 from fusewright.kernels.conv import KernelText
 from fusewright.prelude import device_text, host_text, used
+
+ON_DEVICE = os.environ.get("FUSEWRIGHT_CONV_TARGET") == "cuda"
+
 
 def source_of(*texts: KernelText) -> str:
     """The translation unit of these kernels: what they use of the prelude, what they share, and themselves."""
@@ -18,6 +25,8 @@ def source_of(*texts: KernelText) -> str:
 
 
 def load(*texts: KernelText, sanitize: str = "", path: bool = False) -> HostLibrary | Path:
+    if ON_DEVICE:
+        return DeviceLibrary(source_of(*texts))
     library = compile_host(source_of(*texts), include_text=host_text(), sanitize=sanitize)
     return library if path else HostLibrary(library)
 
@@ -27,3 +36,41 @@ def launch(library: HostLibrary, text: KernelText, **values: torch.Tensor | int)
     for name, floats in text.workspace.items():
         values.setdefault(name, torch.full((eval(floats, {}, values),), float("nan")))
     library.call(text.name, *(values[name] for _, name in text.launcher_args))
+
+
+class DeviceLibrary:
+    """The same kernels built by nvcc and run on the GPU, with the interface of HostLibrary."""
+
+    def __init__(self, source: str) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "kernels.cu"
+            path.write_text(source)
+            command = [
+                "nvcc",
+                "-arch=native",
+                "-std=c++17",
+                "-w",
+                "-shared",
+                "-Xcompiler",
+                "-fPIC",
+                "-o",
+                f"{folder}/k.so",
+                str(path),
+            ]
+            subprocess.run(command, check=True, capture_output=True)
+            self._library = ctypes.CDLL(f"{folder}/k.so")
+
+    def call(self, kernel: str, *args: torch.Tensor | int) -> None:
+        moved = [arg.cuda() if isinstance(arg, torch.Tensor) else arg for arg in args]
+        launcher = getattr(self._library, kernel)
+        launcher.restype = ctypes.c_char_p
+        pointers = [
+            ctypes.c_void_p(a.data_ptr()) if isinstance(a, torch.Tensor) else ctypes.c_longlong(a) for a in moved
+        ]
+        message = launcher(*pointers, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+        torch.cuda.synchronize()
+        if message is not None:
+            raise RuntimeError(message.decode())
+        for arg, copy in zip(args, moved, strict=True):
+            if isinstance(arg, torch.Tensor):
+                arg.copy_(copy)

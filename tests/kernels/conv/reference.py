@@ -1,4 +1,4 @@
-"""What a convolution kernel should give: fp64 over operands rounded to TF32, and how far fp32 sums may stray from it."""
+"""What a convolution kernel should give: fp64 over operands rounded to TF32, and how far fp32 sums may stray."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def operator(conv: Conv):
 
     def apply(x, w, b):
         if conv.transposed:
-            return transposed(x, w, b, stride=conv.stride, padding=conv.padding, groups=conv.groups, dilation=conv.dilation)
+            return transposed(
+                x, w, b, stride=conv.stride, padding=conv.padding, groups=conv.groups, dilation=conv.dilation
+            )
         return plain(x, w, b, stride=conv.stride, padding=conv.padding, groups=conv.groups, dilation=conv.dilation)
 
     return apply
@@ -63,4 +65,5 @@ def explain(out: torch.Tensor, expected: torch.Tensor, allowed: torch.Tensor) ->
         return None
     ratio = torch.where(bad, off / allowed, torch.zeros_like(off)).nan_to_num(nan=float("inf"))
     at = tuple(int(i) for i in torch.unravel_index(ratio.argmax(), ratio.shape))
-    return f"{int(bad.sum())} of {bad.numel()} stray, most at {at}: {out[at].item()} for {expected[at].item()} ± {allowed[at].item():.1e}"
+    worst = f"{out[at].item()} for {expected[at].item()} ± {allowed[at].item():.1e}"
+    return f"{int(bad.sum())} of {bad.numel()} stray, most at {at}: {worst}"

@@ -1,0 +1,306 @@
+"""Laws of convolutions: the sum of one over its positions or its channels is no convolution of that size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import sizes
+from ..graph import Dim, Ref
+from ..rewrite import NONFINITE_KIND, REASSOCIATES, Site, law
+from .examples import Example, after
+from .patterns import (
+    CONVOLUTIONS,
+    MEANS,
+    SUMS,
+    TRANSPOSED,
+    Convolution,
+    convolution_at,
+    convolve,
+    finished,
+    reads_elements,
+    reduction_at,
+)
+from ..rewrite import aten
+
+
+def floor_div(a: Dim, b: int) -> Dim:
+    if isinstance(a, int):
+        return a // b
+    if b == 1:
+        return a
+    from torch.utils._sympy.functions import FloorDiv
+
+    return FloorDiv(a, b)
+
+
+def touched(conv: Convolution, dim: int, tap: int, size_in: Dim, size_out: Dim) -> tuple[Dim, Dim, int]:
+    """(start, length, step) of the input positions that tap `tap` of dimension `dim` multiplies, over all outputs.
+
+    The far end is never out of reach while the padding there is at most what the taps beyond this one span; else it is cut.
+    """
+    stride, padding = conv.stride[dim], conv.padding[dim]
+    shift = tap * conv.dilation[dim] - padding
+    beyond = conv.dilation[dim] * (conv.kernel[dim] - 1 - tap)
+    first = max(0, -(shift // stride))
+    if conv.transposed:  # output = stride * input + shift must lie in [0, size_out)
+        whole = padding <= beyond + conv.output_padding[dim]
+        last = sizes.tidy(size_in - 1) if whole else floor_div(sizes.tidy(size_out - 1 - shift), stride)
+        return first, _length(last, first), 1
+    whole = padding <= beyond  # input = stride * output + shift must lie in [0, size_in)
+    last = sizes.tidy(size_out - 1) if whole else floor_div(sizes.tidy(size_in - 1 - shift), stride)
+    return first * stride + shift, _length(last, first), stride
+
+
+def _length(last: Dim, first: Dim) -> Dim:
+    length = sizes.tidy(last - first + 1)
+    return max(0, length) if isinstance(length, int) else length
+
+
+MOST_TAPS = 64  # each may need a sum of its own
+
+
+def sums_by_tap(site: Site, conv: Convolution, shape_out: Sequence[Dim], dims: Sequence[int]) -> list[Ref]:
+    """For each tap over the spatial dimensions `dims`, the sum of the input over the positions it meets; equal ones are one value."""
+    shape_in = site.shape(conv.input)
+    spans = [
+        [touched(conv, dim, tap, shape_in[2 + dim], shape_out[2 + dim]) for tap in range(conv.kernel[dim])]
+        for dim in dims
+    ]
+    boxes: dict[Any, Ref] = {}
+    by_tap: list[Ref] = []
+    for taps in product(*[range(conv.kernel[dim]) for dim in dims]):
+        box = tuple(span[tap] for span, tap in zip(spans, taps, strict=True))
+        if box not in boxes:
+            part = conv.input
+            for dim, where in zip(dims, box, strict=True):
+                part = site.slice(part, 2 + dim, *where)
+            boxes[box] = site.sum(part, [2 + dim for dim in dims])
+        by_tap.append(boxes[box])
+    return by_tap
+
+
+# Products of input sums and weights up to this many terms are one small reduction of ours; above, a matrix product.
+SMALL_PRODUCT = 1 << 22
+
+
+def products_of_sums(site: Site, conv: Convolution, by_tap: list[Ref], batch: Dim) -> Ref:
+    """sum over input channels and taps of (sum of input) * weight: (batch, channels_out)."""
+    groups, in_group, out_group = conv.groups, conv.in_group, conv.out_group
+    taps = len(by_tap)
+    weight = site.cast(conv.weight, site[by_tap[0]].dtype)
+    if conv.transposed:
+        weight = site.reshape(weight, [groups, in_group, out_group, taps])
+    else:
+        weight = site.permute(site.reshape(weight, [groups, out_group, in_group, taps]), [0, 2, 1, 3])
+    one_box = len(set(by_tap)) == 1
+    if site.hint(batch) * conv.channels_in * out_group * taps <= SMALL_PRODUCT:
+        if one_box:
+            sums = site.reshape(by_tap[0], [batch, groups, in_group, 1, 1])
+        else:
+            sums = site.reshape(site.stack(by_tap, 2), [batch, groups, in_group, 1, taps])
+        total = site.sum(site.mul(sums, weight), [2, 4])
+    else:
+        total = matmul_of_sums(site, by_tap[:1] if one_box else by_tap, weight, batch, conv)
+    return site.reshape(total, [batch, conv.channels_out])
+
+
+def matmul_of_sums(site: Site, by_tap: list[Ref], weight: Ref, batch: Dim, conv: Convolution) -> Ref:
+    """The same as one batched matrix product over the groups: (batch, groups, out_group)."""
+    groups, in_group, out_group, taps = conv.groups, conv.in_group, conv.out_group, len(by_tap)
+    sums = site.reshape(site.stack(by_tap, 2) if taps > 1 else by_tap[0], [batch, groups, in_group * taps])
+    if taps == 1:
+        weight = site.sum(weight, [3], keepdim=True)
+    weight = site.reshape(site.permute(weight, [0, 1, 3, 2]), [groups, in_group * taps, out_group])
+    sums = site.permute(sums, [1, 0, 2])
+    shape = [groups, batch, out_group]
+    total = site.call(aten.bmm.default, sums, weight, shape=shape, dtype=site[weight].dtype)
+    return site.permute(total, [1, 0, 2])
+
+
+def _conv(kind: Any, reduce: Callable[[Tensor], Any], *shape: int, applies: bool = True, **options: Any) -> Example:
+    channels_in, channels_out, kernel = options.pop("of")
+    return after(lambda: kind(channels_in, channels_out, kernel, **options), reduce, *shape, applies=applies)
+
+
+def _mean2(y: Tensor) -> Tensor:
+    return y.mean(dim=(2, 3), keepdim=True)
+
+
+@law(
+    "sum of a convolution over all positions", REASSOCIATES, NONFINITE_KIND,
+    at=SUMS | MEANS,
+    examples=[
+        _conv(nn.ConvTranspose2d, _mean2, 2, 3, 6, 5, of=(3, 4, 3)),
+        _conv(nn.ConvTranspose2d, _mean2, 2, 3, 6, 5, of=(3, 4, 4), stride=2, padding=1, output_padding=1),
+        _conv(nn.ConvTranspose2d, _mean2, 2, 4, 6, 7, of=(4, 6, 3), groups=2, dilation=2, padding=2),
+        _conv(nn.Conv2d, _mean2, 2, 3, 6, 5, of=(3, 4, 3), padding=1),
+        _conv(nn.Conv2d, _mean2, 2, 3, 7, 9, of=(3, 4, 3), stride=2),
+        _conv(nn.Conv2d, _mean2, 2, 4, 7, 9, of=(4, 4, 3), padding=2, groups=4, bias=False),
+        _conv(nn.Conv2d, _mean2, 2, 3, 8, 14, of=(3, 2, (1, 5)), stride=(2, 3), padding=(1, 3), dilation=(1, 2)),
+        _conv(nn.Conv2d, _mean2, 2, 3, 6, 5, of=(3, 4, 3), padding="same"),
+        _conv(nn.ConvTranspose1d, lambda y: y.sum(2), 2, 3, 8, of=(3, 2, 2), stride=3, padding=4),
+        _conv(nn.Conv1d, lambda y: y.sum(-1), 2, 3, 9, of=(3, 5, 4), padding=3),
+        _conv(nn.Conv3d, lambda y: y.mean(dim=(2, 3, 4)), 2, 2, 5, 4, 6, of=(2, 3, 3), padding=1),
+        _conv(nn.Conv2d, lambda y: y.mean(), 2, 3, 6, 5, of=(3, 4, 3)),
+        _conv(nn.Conv2d, lambda y: y.sum(dim=(0, 2, 3)), 2, 3, 6, 5, of=(3, 4, 3)),
+        _conv(nn.Conv2d, lambda y: y.mean(dim=(2,)), 2, 3, 6, 5, of=(3, 4, 3), applies=False),
+        _conv(nn.Conv2d, lambda y: (y, y.mean(dim=(2, 3))), 2, 3, 6, 5, of=(3, 4, 3), applies=False),
+        _conv(nn.Conv2d, lambda y: y.amax(dim=(2, 3)), 2, 3, 6, 5, of=(3, 4, 3), applies=False),
+    ],
+)  # fmt: skip
+def sum_of_convolution(site: Site) -> Ref | None:
+    """sum_o conv(x, w)[o] = sum_k w[k] * (sum of x over the positions that tap k meets): no convolution, one look at x."""
+    found = reduction_at(site)
+    conv = convolution_at(site, found.source) if found else None
+    if found is None or conv is None or not site.only_user(found.source):
+        return None
+    if not set(conv.spatial) <= set(found.dims) or prod(conv.kernel) > MOST_TAPS:
+        return None
+    batch, positions = found.shape[0], found.count(conv.spatial)
+    if site.hint(positions) < 2:
+        return None
+    by_tap = sums_by_tap(site, conv, found.shape, range(conv.rank))
+    total = products_of_sums(site, conv, by_tap, batch)
+    if found.is_mean:
+        total = site.divide(total, positions)
+    if conv.bias is not None:
+        bias = site.cast(conv.bias, site[total].dtype)
+        total = site.add(total, bias if found.is_mean else site.mul(bias, positions))
+    total = site.reshape(total, [batch, conv.channels_out, *[1] * conv.rank])
+    return finished(site, total, found, conv.spatial)
+
+
+@law(
+    "sum of a convolution over some of its dimensions", REASSOCIATES, NONFINITE_KIND,
+    at=SUMS | MEANS,
+    examples=[
+        _conv(nn.ConvTranspose3d, lambda y: y.mean(2, keepdim=True), 2, 2, 5, 4, 3, of=(2, 3, 3)),
+        _conv(nn.ConvTranspose3d, lambda y: y.sum((2, 4)), 2, 2, 9, 4, 8, of=(2, 4, 2), stride=2, groups=2),
+        _conv(nn.Conv2d, lambda y: y.mean(3), 2, 3, 5, 9, of=(3, 4, 3), padding=1),
+        _conv(nn.Conv3d, lambda y: y.sum((0, 2, 3)), 2, 4, 9, 14, 5, of=(4, 6, 2), groups=2, bias=False, stride=(1, 1, 2)),
+        _conv(nn.ConvTranspose2d, lambda y: y.mean(2), 2, 4, 9, 5, of=(4, 4, 3), groups=2, padding=1),
+        _conv(nn.Conv2d, lambda y: y.mean((2, 3)), 2, 3, 6, 9, of=(3, 4, 3), applies=False),
+        _conv(nn.Conv2d, lambda y: (y, y.mean(3)), 2, 3, 6, 9, of=(3, 4, 3), applies=False),
+        _conv(nn.Conv2d, lambda y: y.mean(3), 2, 3, 6, 4, of=(3, 4, 3), padding=1, applies=False),
+    ],
+)  # fmt: skip
+def sum_of_convolution_over_some(site: Site) -> Ref | None:
+    """sum over some positions of conv(x, w) = conv, over the other dimensions, of the sums of x that each summed tap meets."""
+    found = reduction_at(site)
+    conv = convolution_at(site, found.source) if found else None
+    if found is None or conv is None or not site.only_user(found.source):
+        return None
+    gone = [d for d in range(conv.rank) if 2 + d in found.dims]
+    rest = [d for d in range(conv.rank) if 2 + d not in found.dims]
+    taps = prod(conv.kernel[d] for d in gone)
+    if not gone or not rest or taps > MOST_TAPS:
+        return None
+    positions = found.count([2 + d for d in gone])
+    by_tap = sums_by_tap(site, conv, found.shape, gone)
+    one_box = len(set(by_tap)) == 1
+    if site.hint(positions) < (2 if one_box else 2 * taps):
+        return None  # the sums, one for each tap, are not much smaller than the input
+    dtype = site[by_tap[0]].dtype
+    weight = conv_weight_by_tap(site, conv, gone, rest, dtype)  # (…, in or out, taps, …)
+    if one_box:
+        weight, input = site.sum(weight, [2 if not conv.transposed else 1]), by_tap[0]
+    else:
+        batch, channels, *space = site.shape(by_tap[0])
+        input = site.reshape(site.stack(by_tap, 2), [batch, channels * taps, *space])
+        kernel = [conv.kernel[d] for d in rest]
+        by_channel = (
+            [conv.channels_in * taps, conv.out_group, *kernel]
+            if conv.transposed
+            else [conv.channels_out, conv.in_group * taps, *kernel]
+        )
+        weight = site.reshape(weight, by_channel)
+    bias = None if conv.bias is None else site.cast(conv.bias, dtype)
+    if found.is_mean:
+        weight = site.divide(weight, positions)
+    elif bias is not None:
+        bias = site.mul(bias, positions)
+    shape = [size for d, size in enumerate(found.shape) if d - 2 not in gone]
+    total = convolve(site, conv, input, weight, bias, shape, rest)
+    gone_dims = [2 + d for d in gone]
+    total = site.reshape(total, [1 if d in gone_dims else size for d, size in enumerate(found.shape)])
+    return finished(site, total, found, gone_dims)
+
+
+def conv_weight_by_tap(
+    site: Site, conv: Convolution, gone: Sequence[int], rest: Sequence[int], dtype: torch.dtype | None
+) -> Ref:
+    """The weight with the taps of the dimensions `gone` as one dimension behind the input channels."""
+    weight = site.cast(conv.weight, dtype)
+    channels = list(site.shape(weight)[:2])
+    front = [0] if conv.transposed else [0, 1]  # input channels are the last of these
+    back = [1] if conv.transposed else []
+    order = [*front, *[2 + d for d in gone], *back, *[2 + d for d in rest]]
+    taps = prod(conv.kernel[d] for d in gone)
+    kernel = [conv.kernel[d] for d in rest]
+    shape = [channels[0], taps, channels[1], *kernel] if conv.transposed else [*channels, taps, *kernel]
+    return site.reshape(site.permute(weight, order), shape)
+
+
+@law(
+    "sum of a convolution over its channels", REASSOCIATES, NONFINITE_KIND,
+    at=SUMS | MEANS,
+    examples=[
+        _conv(nn.Conv2d, lambda y: y.sum(1), 2, 3, 6, 5, of=(3, 8, 3), padding=1),
+        _conv(nn.Conv1d, lambda y: y.mean(1, keepdim=True), 2, 4, 6, of=(4, 8, 3), groups=2, stride=2),
+        _conv(nn.ConvTranspose2d, lambda y: y.sum(1), 2, 4, 6, 5, of=(4, 8, 3), groups=2, bias=False),
+        _conv(nn.Conv2d, lambda y: y.sum(1), 2, 3, 6, 5, of=(3, 2, 3), applies=False),
+        _conv(nn.Conv2d, lambda y: (y.sum(1), y), 2, 3, 6, 5, of=(3, 8, 3), applies=False),
+    ],
+)  # fmt: skip
+def sum_of_convolution_over_channels(site: Site) -> Ref | None:
+    """sum_c conv(x, w)[c] = conv(x, sum_c w[c]): one output channel instead of all."""
+    found = reduction_at(site)
+    conv = convolution_at(site, found.source) if found else None
+    if found is None or conv is None or not site.only_user(found.source) or found.dims != [1]:
+        return None
+    if conv.channels_out < 4 or site.count(conv.weight) * 2 > site.count(found.source):
+        return None
+    if found.source.dtype in (torch.float16, torch.bfloat16):
+        return None  # the summed weight would be rounded
+    weight = conv.weight
+    if conv.transposed:
+        weight = site.sum(weight, [1], keepdim=True)
+    else:
+        by_group = site.reshape(weight, [conv.groups, conv.out_group, conv.in_group, *conv.kernel])
+        weight = site.reshape(site.sum(by_group, [1]), [1, conv.channels_in, *conv.kernel])
+    bias = None if conv.bias is None else site.sum(conv.bias, [0], keepdim=True)
+    if found.is_mean:
+        weight = site.divide(weight, conv.channels_out)
+        bias = None if bias is None else site.divide(bias, conv.channels_out)
+    shape = [found.shape[0], 1, *found.shape[2:]]
+    ungrouped = Convolution(**{**vars(conv), "groups": 1})
+    total = convolve(site, ungrouped, conv.input, weight, bias, shape, range(conv.rank))
+    return finished(site, total, found, [1])
+
+
+@law(
+    "bias of a convolution joins what follows", last=True,
+    at=CONVOLUTIONS | TRANSPOSED,
+    examples=[
+        _conv(nn.Conv2d, torch.relu, 2, 3, 6, 5, of=(3, 4, 3)),
+        _conv(nn.ConvTranspose3d, torch.tanh, 2, 3, 4, 5, 3, of=(3, 4, 3), stride=2),
+        _conv(nn.Conv2d, torch.relu, 2, 3, 6, 5, of=(3, 4, 3), bias=False, applies=False),
+        _conv(nn.Conv2d, lambda y: y, 2, 3, 6, 5, of=(3, 4, 3), applies=False),
+    ],
+)  # fmt: skip
+def bias_after_convolution(site: Site) -> Ref | None:
+    """conv(x, w, b) = conv(x, w) + b: the library adds a bias in a sweep of its own, a fused kernel while it reads the result."""
+    conv = convolution_at(site, site.node)
+    if conv is None or conv.bias is None or site.node.shape is None:
+        return None
+    users = site.users[site.node.name]
+    if not users or not all(u in site.graph.index and reads_elements(site.graph[u], site.graph) for u in users):
+        return None
+    plain = site.again(site.node, site.node.shape, bias=None)
+    return site.add(plain, site.reshape(conv.bias, [conv.channels_out, *[1] * conv.rank]))

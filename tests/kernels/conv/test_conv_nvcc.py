@@ -1,0 +1,78 @@
+"""What nvcc makes of the convolution kernels, with no GPU: kernels present, no spills, registers within the plan."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from kernels.conv.founding import CONV1, CONV2, POOLED, STATISTICS, apply_ending
+from kernels.conv.harness import source_of
+
+from fusewright.kernels.conv import Conv, Ending, KernelText, OverChannels, OverPositions, Window, conv_kernel
+
+NVCC = shutil.which("nvcc")
+pytestmark = [pytest.mark.skipif(NVCC is None, reason="nvcc is not on the PATH"), pytest.mark.slow]
+
+
+def plain(cin: int, cout: int, kernel: int, stride: int = 1) -> Conv:
+    return Conv(2, cin, cout, (kernel, kernel), (stride, stride), (kernel // 2,) * 2, (1, 1))
+
+
+KERNELS = {
+    "statistics of the first founding model": (CONV1, STATISTICS),
+    "the rest of the first founding model": (CONV1, apply_ending()),
+    "second founding model": (CONV2, POOLED),
+    "plain 3x3": (plain(64, 128, 3), Ending()),
+    "plain 1x1": (plain(256, 64, 1), Ending()),
+    "7x7 stride 2": (plain(3, 64, 7, 2), Ending()),
+    "softmax over 64 channels": (plain(32, 64, 3), Ending(reduce=OverChannels("LogSumExp", keep=True))),
+    "maximum over 256 channels": (plain(32, 256, 3), Ending(reduce=OverChannels("Max"))),
+    "average pool": (plain(32, 64, 3), Ending(window=Window("avg", (2, 2)))),
+    "sum over positions": (plain(32, 64, 3), Ending(reduce=OverPositions("Sum"))),
+}
+
+
+def resources(report: str) -> dict[str, tuple[int, int]]:
+    """Registers and spilled bytes of each kernel in ptxas's report."""
+    found, name, spilled = {}, "", 0
+    for line in report.splitlines():
+        if match := re.search(r"Compiling entry function '(\S+)'", line):
+            name = match[1]
+        elif match := re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            spilled = int(match[1]) + int(match[2])
+        elif match := re.search(r"Used (\d+) registers", line):
+            found[name] = int(match[1]), spilled
+    return found
+
+
+def compiled(text: KernelText, folder: Path) -> tuple[dict[str, tuple[int, int]], Path]:
+    source, cubin = folder / "kernel.cu", folder / "kernel.cubin"
+    source.write_text(source_of(text))
+    command = [str(NVCC), "-arch=sm_90", "-std=c++17", "-cubin", "-Xptxas", "-v", "-o", str(cubin), str(source)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return resources(result.stderr), cubin
+
+
+@pytest.mark.parametrize("case", KERNELS, ids=lambda name: name.replace(" ", "-"))
+def test_compiles_within_the_plan(case: str, tmp_path: Path) -> None:
+    text = conv_kernel("k", *KERNELS[case])
+    found, cubin = compiled(text, tmp_path)
+    assert text.tile is not None
+    allowed = min(255, 65536 // (text.tile.threads * text.tile.blocks_per_sm))
+    for variant in ("kernelILi4E", "kernelILi1E"):  # 16-byte copies, 4-byte copies
+        names = [name for name in found if variant in name]
+        assert len(names) == 1
+        registers, spilled = found[names[0]]
+        assert registers <= allowed
+        if variant == "kernelILi4E":
+            assert spilled == 0
+    assert text.tile.resident or any("pack" in name for name in found)
+    disassembler = shutil.which("cuobjdump")
+    if disassembler:
+        listing = subprocess.run([disassembler, "-sass", str(cubin)], capture_output=True, text=True).stdout
+        assert "HMMA.1688.F32.TF32" in listing
+        assert "LDGSTS.E.BYPASS.128" in listing

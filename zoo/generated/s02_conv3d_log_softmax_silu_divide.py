@@ -1,0 +1,37 @@
+"""Written by zoo/generate.py, seed 2."""
+
+import os
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+SMALL = os.environ.get("FUSEWRIGHT_ZOO") == "small"
+
+
+class Model(nn.Module):
+    """conv3d: log_softmax over 2, silu, divide, sum over 1, 3, hardswish."""
+
+    def __init__(self, in_channels, out_channels):
+        super().__init__()
+        self.anchor = nn.Conv3d(in_channels, out_channels, 3)
+
+    def forward(self, x):
+        x = self.anchor(x)
+        x = F.log_softmax(x, dim=2)
+        x = F.silu(x)
+        x = x / 1.7
+        x = torch.sum(x, dim=(1, 3), keepdim=True)
+        x = F.hardswish(x)
+        return x
+
+
+batch, in_channels, out_channels, depth, height, width = (2, 2, 8, 8, 9, 10) if SMALL else (8, 16, 32, 24, 56, 56)
+
+
+def get_inputs():
+    return [torch.randn(batch, in_channels, depth, height, width)]
+
+
+def get_init_inputs():
+    return [in_channels, out_channels]

@@ -1,0 +1,38 @@
+"""Written by zoo/generate.py, seed 5."""
+
+import os
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+SMALL = os.environ.get("FUSEWRIGHT_ZOO") == "small"
+
+
+class Model(nn.Module):
+    """conv_transpose3d: max pool, clamp, batch norm, shift, hardswish."""
+
+    def __init__(self, in_channels, out_channels):
+        super().__init__()
+        self.anchor = nn.ConvTranspose3d(in_channels, out_channels, 3, stride=2, padding=1)
+        self.norm1 = nn.BatchNorm3d(out_channels)
+
+    def forward(self, x):
+        x = self.anchor(x)
+        x = F.max_pool3d(x, 2)
+        x = torch.clamp(x, max=0.48)
+        x = self.norm1(x)
+        x = x + 1.5
+        x = F.hardswish(x)
+        return x
+
+
+batch, in_channels, out_channels, depth, height, width = (2, 2, 8, 5, 6, 5) if SMALL else (16, 16, 32, 16, 40, 40)
+
+
+def get_inputs():
+    return [torch.randn(batch, in_channels, depth, height, width)]
+
+
+def get_init_inputs():
+    return [in_channels, out_channels]

@@ -1,0 +1,40 @@
+"""Written by zoo/generate.py, seed 8."""
+
+import os
+
+import torch
+import torch.nn as nn
+
+SMALL = os.environ.get("FUSEWRIGHT_ZOO") == "small"
+
+
+class Model(nn.Module):
+    """conv2d: batch norm, a learned tensor, shift, subtract, group norm, shift."""
+
+    def __init__(self, in_channels, out_channels):
+        super().__init__()
+        self.anchor = nn.Conv2d(in_channels, out_channels, 3, stride=2)
+        self.norm1 = nn.BatchNorm2d(out_channels)
+        self.factor1 = nn.Parameter(torch.randn(out_channels, 1, 1))
+        self.norm2 = nn.GroupNorm(4, out_channels)
+
+    def forward(self, x):
+        x = self.anchor(x)
+        x = self.norm1(x)
+        x = x * self.factor1
+        x = x + 0.6
+        x = x - 1.71
+        x = self.norm2(x)
+        x = x + 1.39
+        return x
+
+
+batch, in_channels, out_channels, height, width = (2, 4, 8, 15, 14) if SMALL else (64, 32, 64, 112, 112)
+
+
+def get_inputs():
+    return [torch.randn(batch, in_channels, height, width)]
+
+
+def get_init_inputs():
+    return [in_channels, out_channels]

@@ -1,0 +1,42 @@
+"""Written by zoo/generate.py, seed 11."""
+
+import os
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+SMALL = os.environ.get("FUSEWRIGHT_ZOO") == "small"
+
+
+class Model(nn.Module):
+    """conv_transpose2d: instance norm, softmax over 3, instance norm, instance norm, max pool, batch norm."""
+
+    def __init__(self, in_channels, out_channels):
+        super().__init__()
+        self.anchor = nn.ConvTranspose2d(in_channels, out_channels, 3, stride=2)
+        self.norm1 = nn.InstanceNorm2d(out_channels)
+        self.norm2 = nn.InstanceNorm2d(out_channels)
+        self.norm3 = nn.InstanceNorm2d(out_channels)
+        self.norm4 = nn.BatchNorm2d(out_channels)
+
+    def forward(self, x):
+        x = self.anchor(x)
+        x = self.norm1(x)
+        x = F.softmax(x, dim=3)
+        x = self.norm2(x)
+        x = self.norm3(x)
+        x = F.max_pool2d(x, 3, stride=2, padding=1)
+        x = self.norm4(x)
+        return x
+
+
+batch, in_channels, out_channels, height, width = (2, 4, 8, 7, 8) if SMALL else (32, 32, 64, 80, 80)
+
+
+def get_inputs():
+    return [torch.randn(batch, in_channels, height, width)]
+
+
+def get_init_inputs():
+    return [in_channels, out_channels]

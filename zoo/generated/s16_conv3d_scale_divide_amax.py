@@ -1,0 +1,37 @@
+"""Written by zoo/generate.py, seed 16."""
+
+import os
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+SMALL = os.environ.get("FUSEWRIGHT_ZOO") == "small"
+
+
+class Model(nn.Module):
+    """conv3d: scale, divide, amax over 1, softmax over 3, tanh."""
+
+    def __init__(self, in_channels, out_channels):
+        super().__init__()
+        self.anchor = nn.Conv3d(in_channels, out_channels, 3, padding=1)
+
+    def forward(self, x):
+        x = self.anchor(x)
+        x = x * 0.8
+        x = x / 2.18
+        x = torch.amax(x, dim=(1,), keepdim=True)
+        x = F.softmax(x, dim=3)
+        x = torch.tanh(x)
+        return x
+
+
+batch, in_channels, out_channels, depth, height, width = (2, 2, 8, 8, 9, 10) if SMALL else (8, 16, 32, 24, 56, 56)
+
+
+def get_inputs():
+    return [torch.randn(batch, in_channels, depth, height, width)]
+
+
+def get_init_inputs():
+    return [in_channels, out_channels]
