@@ -41,3 +41,7 @@ def models() -> Path:
 def examples() -> Path:
     """The folder of the three founding models."""
     return EXAMPLES
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden files of emitted text anew")

@@ -118,7 +118,7 @@ class Evidence:
 
 
 LATE_MS = 0.02  # an idle device answers a synchronisation in about 0.01 ms
-ROOM = 1.15  # kernels in a profile run a little longer than without one
+ROOM = 1.1  # kernels in a profile run a little longer than without one
 
 
 def judged(evidence: Evidence) -> tuple[bool, str]:

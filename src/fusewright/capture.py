@@ -141,8 +141,17 @@ class _Reader:
         used = {ref.name for node in nodes for ref in map(Ref, node.inputs)}
         used |= {o.value.name for o in outputs if isinstance(o.value, Ref)}
         nodes = [n for n in nodes if not n.is_leaf or n.target == "input" or n.name in used]
-        names = [self.names[a.name] for a in user_inputs if getattr(a, "name", None) in self.names]
-        return Graph(tuple(nodes), tuple(names), tuple(outputs), self.symbols, self._guards(), self._result())
+        arguments = tuple(self._given(argument) for argument in user_inputs)
+        names = tuple(argument.name for argument in arguments if isinstance(argument, Ref))
+        structure = pytree.tree_unflatten(range(len(arguments)), pytree.tree_structure(tuple(self.inputs)))
+        return Graph(
+            tuple(nodes), names, tuple(outputs), self.symbols, self._guards(), arguments, structure, self._result()
+        )
+
+    def _given(self, argument: Any) -> Any:
+        """An argument of forward: a tensor, or the plain value that the graph was captured with."""
+        name = getattr(argument, "name", None)
+        return Ref(self.names[name]) if name in self.names else getattr(argument, "value", None)
 
     # ---- names and sizes
 

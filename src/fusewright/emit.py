@@ -433,10 +433,8 @@ class Writer:
     def forward_text(self) -> str:
         lines: list[str] = []
         symbols = self.graph.symbols
-        inputs = list(self.graph.inputs)
-        parameters, as_given = self.signature()
         for symbol, binding in symbols.items():
-            lines.append(f"{symbol} = {inputs[binding.input]}.shape[{binding.dim}]")
+            lines.append(f"{symbol} = {self.argument_name(binding.input)}.shape[{binding.dim}]")
         sizes_text = f"({', '.join(map(str, symbols))}{',' if len(symbols) == 1 else ''})"
         done: set[int] = set()
         for step in self.plan.steps:
@@ -453,40 +451,67 @@ class Writer:
             arguments = ", ".join(text for _, text in self.region_arguments(region))
             target = f"({', '.join(results)},)" if len(results) == 1 else ", ".join(results)
             changed = tuple(i for i, (name, _) in enumerate(self.region_arguments(region)) if self.is_overwritten(name))
-            lines.append(
-                f"{target} = _run({region.name}, {region.name}_meaning, {tuple(marks)}, {changed}, {sizes_text}, {arguments})"
-            )
+            run = f"_run({region.name}, {region.name}_meaning, {tuple(marks)}, {changed}, {sizes_text}, {arguments})"
+            lines.append(f"{target} = {run}")
         lines += self.updates()
         lines.append(f"return {self.result_text()}")
         body = "\n".join(f"        {line}" for line in lines)
-        fallback = f"super().forward({as_given})"
-        check = f"        if not _planned_for(self, {', '.join(inputs)}):\n            return {fallback}\n"
-        return f"    def forward(self, {parameters}):\n{self.unpack_inputs()}{check}{body}"
+        parameters, unpack = self.signature()
+        given = ", ".join(self.argument_name(i) for i in range(len(self.graph.arguments)))
+        check = f"        if not _planned_for(self, {given}):\n            return super().forward({parameters})\n"
+        return f"    def forward(self, {parameters}):\n{unpack}{check}{body}"
 
-    def signature(self) -> tuple[str, str]:
-        """`forward`'s parameters, and how they are handed on. The original's own names where they are plain."""
+    def argument_name(self, position: int) -> str:
+        """What argument `position` of forward is called: an input's own name, or the original's for a plain value."""
+        argument = self.graph.arguments[position]
+        if isinstance(argument, Ref):
+            return argument.name
+        accepted = self.plain_parameters()
+        return accepted[position] if accepted is not None else f"plain_{position}"
+
+    def plain_parameters(self) -> list[str] | None:
+        """The original's own parameter names, where each is one argument of the graph and none has a default."""
         accepted = list(inspect.signature(type(self.model).forward).parameters.values())[1:]
         plain = all(p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty for p in accepted)
-        if plain and [p.name for p in accepted] == list(self.graph.inputs):
-            names = ", ".join(p.name for p in accepted)
-            return names, names
-        return "*arguments, **named", "*arguments, **named"
+        flat = self.graph.structure == tuple(range(len(self.graph.arguments)))
+        names = [p.name for p in accepted]
+        same = len(names) == len(self.graph.arguments) and all(
+            not isinstance(a, Ref) or a.name == name for a, name in zip(self.graph.arguments, names, strict=True)
+        )
+        return names if plain and flat and same else None
 
-    def unpack_inputs(self) -> str:
-        if self.signature()[0] != "*arguments, **named":
-            return ""
-        count = len(self.graph.inputs)
-        names = ", ".join(self.graph.inputs) + ("," if count == 1 else "")
-        plain = f"len(arguments) == {count} and not named"
-        return f"        if not ({plain}):\n            return super().forward(*arguments, **named)\n        {names} = arguments\n"
+    def signature(self) -> tuple[str, str]:
+        """`forward`'s parameters, and the lines that take the graph's inputs out of them."""
+        names = self.plain_parameters()
+        if names is not None:
+            return ", ".join(names), ""
+        tests, takes = [f"len(arguments) == {len(self.graph.structure)}", "not named"], []
+
+        def unpack(tree: Any, text: str) -> None:
+            if isinstance(tree, int):
+                takes.append(f"{self.argument_name(tree)} = {text}")
+            elif isinstance(tree, (tuple, list)):
+                if text != "arguments":
+                    tests.append(f"len({text}) == {len(tree)}")
+                for i, item in enumerate(tree):
+                    unpack(item, f"{text}[{i}]")
+            elif isinstance(tree, dict):
+                tests.append(f"list({text}) == {list(tree)!r}")
+                for key, item in tree.items():
+                    unpack(item, f"{text}[{key!r}]")
+            else:
+                raise Unsupported(f"forward takes a {type(tree).__name__}, which is not taken apart")
+
+        unpack(self.graph.structure, "arguments")
+        lines = [f"if not ({' and '.join(tests)}):", "    return super().forward(*arguments, **named)", *takes]
+        return "*arguments, **named", "".join(f"        {line}\n" for line in lines)
 
     def is_overwritten(self, name: str) -> bool:
         """A buffer or an input that `forward` changes after its kernels have read it."""
-        node = self.graph[name] if name in self.graph.index else None
+        node = self.graph.index.get(name)
         paths = {(o.kind, o.path) for o in self.graph.outputs}
-        return node is not None and (
-            ("buffer", node.args[0]) in paths if node.target == "buffer" else ("input", name) in paths
-        )
+        of_buffer = node is not None and node.target == "buffer" and ("buffer", node.args[0]) in paths
+        return of_buffer or ("input", name) in paths
 
     def updates(self) -> list[str]:
         changed = [o for o in self.graph.outputs if o.kind != "return"]
@@ -535,10 +560,11 @@ class Writer:
             node = self.graph[name]
             assert node.shape is not None
             tests.append(f"{name}.dtype == {node.dtype} and {name}.dim() == {len(node.shape)}")
+            position = self.graph.arguments.index(Ref(name))
             for dim, size in enumerate(node.shape):
                 bound = (
                     isinstance(size, sympy.Symbol)
-                    and self.graph.symbols[size].input == list(self.graph.inputs).index(name)
+                    and self.graph.symbols[size].input == position
                     and self.graph.symbols[size].dim == dim
                 )
                 if not bound:
@@ -551,7 +577,12 @@ class Writer:
         if self.anchored:
             shared = max(text.shared_bytes for text in self.anchored.values())
             tests.append(f"_tf32_allowed() and _has_tensor_cores({self.device()}, {shared})")
-        arguments = ", ".join(["self", *self.graph.inputs])
+        for position, argument in enumerate(self.graph.arguments):
+            if not isinstance(argument, Ref):
+                name = self.argument_name(position)
+                tests.append(f"type({name}) is {type(argument).__name__} and {name} == {argument!r}" if argument is not None else f"{name} is None")
+        every = [self.argument_name(position) for position in range(len(self.graph.arguments))]
+        arguments = ", ".join(["self", *every])
         body = "\n".join(f"        and {test}" for test in tests[1:])
         return f"def _planned_for({arguments}):\n    return (\n        {tests[0]}\n{body}\n    )"
 
@@ -567,7 +598,7 @@ class Writer:
             return str(size)
         text = sizes.text(size)
         for symbol, binding in sorted(self.graph.symbols.items(), key=lambda item: -len(str(item[0]))):
-            text = re.sub(rf"\b{symbol}\b", f"{self.graph.inputs[binding.input]}.shape[{binding.dim}]", text)
+            text = re.sub(rf"\b{symbol}\b", f"{self.argument_name(binding.input)}.shape[{binding.dim}]", text)
         return text
 
     def has_text(self, guard: sympy.Basic) -> bool:

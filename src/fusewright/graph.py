@@ -76,7 +76,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Binding:
-    """A symbol's value is the size of dimension `dim` of input `input`; `hint` is its value in the example."""
+    """A symbol's value is the size of dimension `dim` of argument `input`; `hint` is its value in the example."""
 
     input: int
     dim: int
@@ -100,6 +100,8 @@ class Graph:
     outputs: tuple[Output, ...]
     symbols: Mapping[sympy.Symbol, Binding] = field(default_factory=dict)
     guards: tuple[sympy.Basic, ...] = ()
+    arguments: tuple[Any, ...] = ()  # forward's arguments, flattened: a Ref to an input, or a plain value that was baked in
+    structure: Any = None  # forward's arguments as given, with positions in `arguments` as leaves
     result: Any = None  # the structure returned to the user, with positions of `outputs` as leaves
 
     def __getitem__(self, name: str) -> Node:

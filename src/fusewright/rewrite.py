@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from . import ops, sizes
+from . import nonfinite, ops, sizes
 from .graph import Dim, Graph, Node, Output, Ref, map_refs
 from .options import Options
 from .ranges import Interval, range_of
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 # What a law may do to rounding and to non-finite values.
 REASSOCIATES = "reassociates"  # rounding may differ
-NONFINITE_KIND = "nonfinite_kind"  # non-finite stays non-finite, but NaN may become Inf or the reverse
+NONFINITE_KIND = "nonfinite_kind"  # non-finite stays non-finite, but NaN may become Inf or the reverse: where nothing tells them apart
 HIDES_NONFINITE = "hides_nonfinite"  # a non-finite input could give a finite result: only with --assume-finite
 
 
@@ -113,7 +113,7 @@ class Site:
         label = str(target).removeprefix("aten.").split(".")[0].strip("_")
         return self._add(label, Node("", target, args, kwargs, tuple(shape), dtype or self.node.dtype, self.node.where))
 
-    def again(self, node: Node, shape: Sequence[Dim], **changed: Any) -> Ref:
+    def again(self, node: Node, shape: Sequence[Dim], changed: Mapping[str, Any]) -> Ref:
         """The same call with some arguments changed."""
         assert isinstance(node.target, OpOverload)
         arguments = {**node.bound(), **changed}
@@ -214,17 +214,14 @@ def rewrite(
     """The graph after every law that applies, and what was applied, in order. Deterministic; ends because every law removes work."""
     from . import rules  # noqa: F401  its decorators fill LAWS
 
-    allowed = [
-        candidate
-        for candidate in (LAWS if laws is None else laws)
-        if HIDES_NONFINITE not in candidate.tags or (options is not None and options.assume_finite)
-    ]
+    finite = options is not None and options.assume_finite
+    allowed = [c for c in (LAWS if laws is None else laws) if finite or HIDES_NONFINITE not in c.tags]
     early, late = by_target([c for c in allowed if not c.last]), by_target(allowed)
     applied: list[Applied] = []
     limit = 20 * len(graph.nodes) + 20  # far above what laws that remove work can need
     graph = without_dead(graph)
     for _ in range(limit):
-        step = first_application(graph, early) or first_application(graph, late)
+        step = first_application(graph, early, finite) or first_application(graph, late, finite)
         if step is None:
             return graph, tuple(applied)
         graph, record = step
@@ -240,15 +237,20 @@ def by_target(laws: Sequence[Law]) -> dict[Any, list[Law]]:
     return found
 
 
-def first_application(graph: Graph, laws: Mapping[Any, Sequence[Law]]) -> tuple[Graph, Applied] | None:
+def first_application(
+    graph: Graph, laws: Mapping[Any, Sequence[Law]], finite: bool
+) -> tuple[Graph, Applied] | None:
     users = graph.users()
     for node in graph.nodes:
         for candidate in laws.get(node.target, ()):
             site = Site(graph, node, users)
             found = candidate.apply(site)
-            if found is not None and stays_fresh(site, found):
-                changed = replaced(graph, node, site.made, found)
-                return changed, Applied(candidate.name, node.name, str(node.where), candidate.identity, candidate.tags)
+            if found is None or not stays_fresh(site, found):
+                continue
+            if NONFINITE_KIND in candidate.tags and not finite and nonfinite.tells_apart(graph, users, node.name):
+                continue
+            changed = replaced(graph, node, site.made, found)
+            return changed, Applied(candidate.name, node.name, str(node.where), candidate.identity, candidate.tags)
     return None
 
 

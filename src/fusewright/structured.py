@@ -314,8 +314,8 @@ def split_part(build: Lowering, node: Node, a: dict[str, Any], i: int, parent: N
     given = a.get("split_size", a.get("split_sizes"))
     if isinstance(given, (list, tuple)):
         start: Dim = sizes.tidy(sum(given[:i], sympy.Integer(0)))
-    elif isinstance(given, int):
-        start = given * i
+    elif isinstance(given, (int, sympy.Expr)):
+        start = sizes.tidy(given * i)
     else:
         return None
     return build.view("", Slice(dim, start), source, node.shape)
@@ -624,7 +624,7 @@ def batch_statistics(build: Lowering, source: str) -> tuple[str, str, list[int],
     return mean_, var, dims, [shape[1], *[1] * (len(shape) - 2)]
 
 
-@element_of(aten._native_batch_norm_legit_functional.default)
+@element_of(aten._native_batch_norm_legit_functional.default, aten._native_batch_norm_legit.no_stats)
 def batch_norm_training_part(build: Lowering, node: Node, a: dict[str, Any], i: int, parent: Node) -> str | None:
     """0: the result; 3 and 4: the running mean and variance after this batch."""
     source = value_of(build, a["input"])

@@ -123,6 +123,7 @@ class Source:
 
     problem: Problem
     kept: dict[int, list[Any]] = field(default_factory=dict)
+    last: dict[tuple[Variant, torch.device], list[Any]] = field(default_factory=dict)  # one variant is asked for often
 
     @property
     def given(self) -> list[Any]:
@@ -130,6 +131,12 @@ class Source:
 
     def inputs(self, variant: Variant, device: torch.device) -> list[Any]:
         """Fresh tensors each time, the same for the same variant."""
+        if (variant, device) not in self.last:
+            self.last.clear()
+            self.last[variant, device] = self._made(variant, device)
+        return [_again(x) if isinstance(x, Tensor) else x for x in self.last[variant, device]]
+
+    def _made(self, variant: Variant, device: torch.device) -> list[Any]:
         base = self._base(variant.seed)
         more = self._base(variant.seed + 1) if _grows(base, variant.sizes) else base
         generator = torch.Generator().manual_seed(1000 + variant.seed)
@@ -158,13 +165,17 @@ class Source:
         return self.kept[seed]
 
 
+def _again(x: Tensor) -> Tensor:
+    """A copy in storage of its own, with the same strides and offset."""
+    return x.new_empty(0).set_(x.untyped_storage().clone(), x.storage_offset(), x.size(), x.stride())
+
+
 def _placed(x: Tensor, device: torch.device) -> Tensor:
     """On the device with the same strides and offset."""
     if x.device == device:
         return x
-    storage = torch.empty(x.untyped_storage().nbytes() // x.element_size(), dtype=x.dtype)
-    storage.untyped_storage().copy_(x.untyped_storage())
-    return storage.to(device).as_strided(x.size(), x.stride(), x.storage_offset())
+    whole = x.new_empty(0).set_(x.untyped_storage())
+    return whole.to(device).as_strided(x.size(), x.stride(), x.storage_offset())
 
 
 def _grows(base: list[Any], sizes: Sizes) -> bool:

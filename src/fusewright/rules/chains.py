@@ -139,13 +139,14 @@ def copy(site: Site) -> Ref | None:
 
 @law(
     "view of a view",
-    at=[*RESHAPES, aten.permute.default, aten.transpose.int, aten.t.default, aten.expand.default],
+    at=[*RESHAPES, aten.permute.default, aten.transpose.int, aten.t.default, aten.expand.default, aten.slice.Tensor],
     examples=[
         of(lambda x: torch.tanh(x.flatten(1).unsqueeze(1)), 4, 5, 6),
         of(lambda x: torch.tanh(x.permute(2, 0, 1).transpose(0, 1)), 4, 5, 6),
         of(lambda x: torch.tanh(x.t().t()), 4, 5),
         of(lambda x: torch.tanh(x.reshape(x.shape)), 4, 5),
         of(lambda x: torch.tanh(x.expand(-1, 5)), 4, 5),
+        of(lambda x: torch.tanh(x[:, 1:]), 4, 5),
         of(lambda x: torch.tanh(x.t().reshape(-1)), 4, 5, applies=False),
     ],
 )  # fmt: skip
@@ -156,7 +157,7 @@ def view_of_view(site: Site) -> Ref | None:
     if shape is None or source.shape is None or len(site.node.inputs) != 1:
         return None
     same = len(shape) == len(source.shape) and all(map(sizes.same, shape, source.shape))
-    if site.node.target in RESHAPES | {aten.expand.default} and same:
+    if site.node.target in RESHAPES | {aten.expand.default, aten.slice.Tensor} and same:
         return Ref(source.name)
     if site.node.target in RESHAPES and source.target in RESHAPES:
         return site.reshape(Ref(source.inputs[0]), shape)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .. import sizes
 from ..graph import Dim, Ref
-from ..rewrite import NONFINITE_KIND, REASSOCIATES, Site, law
+from ..rewrite import NONFINITE_KIND, REASSOCIATES, Site, aten, law
 from .examples import Example, after
 from .patterns import (
     CONVOLUTIONS,
@@ -26,7 +26,7 @@ from .patterns import (
     reads_elements,
     reduction_at,
 )
-from ..rewrite import aten
+from .sums import merges
 
 
 def floor_div(a: Dim, b: int) -> Dim:
@@ -90,37 +90,39 @@ SMALL_PRODUCT = 1 << 22
 
 
 def products_of_sums(site: Site, conv: Convolution, by_tap: list[Ref], batch: Dim) -> Ref:
-    """sum over input channels and taps of (sum of input) * weight: (batch, channels_out)."""
+    """sum over input channels and taps of (sum of input) * weight: (batch, channels_out).
+
+    The taps' weights are not summed first, even where all meet the same sum: Inf times each of them is NaN when their signs
+    differ, as in the convolution.
+    """
     groups, in_group, out_group = conv.groups, conv.in_group, conv.out_group
-    taps = len(by_tap)
-    weight = site.cast(conv.weight, site[by_tap[0]].dtype)
+    taps, dtype = len(by_tap), site[by_tap[0]].dtype
+    weight = site.cast(conv.weight, dtype)
     if conv.transposed:
         weight = site.reshape(weight, [groups, in_group, out_group, taps])
     else:
         weight = site.permute(site.reshape(weight, [groups, out_group, in_group, taps]), [0, 2, 1, 3])
     one_box = len(set(by_tap)) == 1
+    sums = by_tap[0] if one_box else site.stack(by_tap, 2)
     if site.hint(batch) * conv.channels_in * out_group * taps <= SMALL_PRODUCT:
-        if one_box:
-            sums = site.reshape(by_tap[0], [batch, groups, in_group, 1, 1])
-        else:
-            sums = site.reshape(site.stack(by_tap, 2), [batch, groups, in_group, 1, taps])
+        sums = site.reshape(sums, [batch, groups, in_group, 1, 1 if one_box else taps])
         total = site.sum(site.mul(sums, weight), [2, 4])
     else:
-        total = matmul_of_sums(site, by_tap[:1] if one_box else by_tap, weight, batch, conv)
+        sums = site.permute(spread_over_taps(site, sums, groups, in_group, taps, one_box), [1, 0, 2])
+        weight = site.reshape(site.permute(weight, [0, 1, 3, 2]), [groups, in_group * taps, out_group])
+        total = site.call(aten.bmm.default, sums, weight, shape=[groups, batch, out_group], dtype=dtype)
+        total = site.permute(total, [1, 0, 2])
     return site.reshape(total, [batch, conv.channels_out])
 
 
-def matmul_of_sums(site: Site, by_tap: list[Ref], weight: Ref, batch: Dim, conv: Convolution) -> Ref:
-    """The same as one batched matrix product over the groups: (batch, groups, out_group)."""
-    groups, in_group, out_group, taps = conv.groups, conv.in_group, conv.out_group, len(by_tap)
-    sums = site.reshape(site.stack(by_tap, 2) if taps > 1 else by_tap[0], [batch, groups, in_group * taps])
-    if taps == 1:
-        weight = site.sum(weight, [3], keepdim=True)
-    weight = site.reshape(site.permute(weight, [0, 1, 3, 2]), [groups, in_group * taps, out_group])
-    sums = site.permute(sums, [1, 0, 2])
-    shape = [groups, batch, out_group]
-    total = site.call(aten.bmm.default, sums, weight, shape=shape, dtype=site[weight].dtype)
-    return site.permute(total, [1, 0, 2])
+def spread_over_taps(site: Site, sums: Ref, groups: int, in_group: int, taps: int, one_box: bool) -> Ref:
+    """(batch, groups, in_group * taps); where all taps meet the same sum, it is repeated."""
+    batch = site.shape(sums)[0]
+    if one_box:
+        wide = [batch, groups, in_group, taps]
+        sums = site.reshape(sums, [batch, groups, in_group, 1])
+        sums = site.call(aten.expand.default, sums, wide, shape=wide, dtype=site[sums].dtype)
+    return site.reshape(sums, [batch, groups, in_group * taps])
 
 
 def _conv(kind: Any, reduce: Callable[[Tensor], Any], *shape: int, applies: bool = True, **options: Any) -> Example:
@@ -133,7 +135,7 @@ def _mean2(y: Tensor) -> Tensor:
 
 
 @law(
-    "sum of a convolution over all positions", REASSOCIATES, NONFINITE_KIND,
+    "sum of a convolution over all positions", REASSOCIATES,
     at=SUMS | MEANS,
     examples=[
         _conv(nn.ConvTranspose2d, _mean2, 2, 3, 6, 5, of=(3, 4, 3)),
@@ -176,22 +178,52 @@ def sum_of_convolution(site: Site) -> Ref | None:
     return finished(site, total, found, conv.spatial)
 
 
+def merges_on(site: Site) -> bool:
+    """The sum's only user is a sum that takes it in: both together collapse further."""
+    users = site.users[site.node.name]
+    return len(users) == 1 and users[0] in site.graph.index and site.graph[users[0]].target in SUMS | MEANS and (
+        merges(site, site.graph[users[0]])
+    )
+
+
+_SOME = [
+    _conv(nn.ConvTranspose3d, lambda y: y.mean(2, keepdim=True), 2, 2, 9, 4, 3, of=(2, 3, 3)),
+    _conv(nn.ConvTranspose3d, lambda y: y.sum((2, 4)), 2, 2, 9, 4, 8, of=(2, 4, 2), stride=2, groups=2),
+    _conv(nn.Conv2d, lambda y: (y, y.mean(3)), 2, 3, 6, 9, of=(3, 4, 3), applies=False),
+    _conv(nn.Conv2d, lambda y: y.mean((2, 3)), 2, 3, 6, 9, of=(3, 4, 3), applies=False),
+    _conv(nn.Conv2d, lambda y: y.mean(3), 2, 3, 6, 4, of=(3, 4, 3), padding=1, applies=False),
+]
+
+
 @law(
-    "sum of a convolution over some of its dimensions", REASSOCIATES, NONFINITE_KIND,
+    "sum of a convolution over dimensions it covers whole", REASSOCIATES, NONFINITE_KIND,
     at=SUMS | MEANS,
     examples=[
-        _conv(nn.ConvTranspose3d, lambda y: y.mean(2, keepdim=True), 2, 2, 5, 4, 3, of=(2, 3, 3)),
-        _conv(nn.ConvTranspose3d, lambda y: y.sum((2, 4)), 2, 2, 9, 4, 8, of=(2, 4, 2), stride=2, groups=2),
+        *_SOME,
+        _conv(nn.ConvTranspose2d, lambda y: y.mean(2), 2, 4, 9, 5, of=(4, 4, 3), groups=2, padding=1, applies=False),
+    ],
+)  # fmt: skip
+def sum_of_convolution_by_summed_taps(site: Site) -> Ref | None:
+    """sum over some positions of conv(x, w) = conv(sum x, sum w) over the other dimensions, where each summed tap meets all of x."""
+    return sum_over_some(site, sum_taps=True)
+
+
+@law(
+    "sum of a convolution over some of its dimensions", REASSOCIATES,
+    at=SUMS | MEANS,
+    examples=[
+        *_SOME,
         _conv(nn.Conv2d, lambda y: y.mean(3), 2, 3, 5, 9, of=(3, 4, 3), padding=1),
         _conv(nn.Conv3d, lambda y: y.sum((0, 2, 3)), 2, 4, 9, 14, 5, of=(4, 6, 2), groups=2, bias=False, stride=(1, 1, 2)),
         _conv(nn.ConvTranspose2d, lambda y: y.mean(2), 2, 4, 9, 5, of=(4, 4, 3), groups=2, padding=1),
-        _conv(nn.Conv2d, lambda y: y.mean((2, 3)), 2, 3, 6, 9, of=(3, 4, 3), applies=False),
-        _conv(nn.Conv2d, lambda y: (y, y.mean(3)), 2, 3, 6, 9, of=(3, 4, 3), applies=False),
-        _conv(nn.Conv2d, lambda y: y.mean(3), 2, 3, 6, 4, of=(3, 4, 3), padding=1, applies=False),
     ],
 )  # fmt: skip
 def sum_of_convolution_over_some(site: Site) -> Ref | None:
     """sum over some positions of conv(x, w) = conv, over the other dimensions, of the sums of x that each summed tap meets."""
+    return sum_over_some(site, sum_taps=False)
+
+
+def sum_over_some(site: Site, sum_taps: bool) -> Ref | None:
     found = reduction_at(site)
     conv = convolution_at(site, found.source) if found else None
     if found is None or conv is None or not site.only_user(found.source):
@@ -201,35 +233,37 @@ def sum_of_convolution_over_some(site: Site) -> Ref | None:
     taps = prod(conv.kernel[d] for d in gone)
     if not gone or not rest or taps > MOST_TAPS:
         return None
+    if merges_on(site):
+        return None
     positions = found.count([2 + d for d in gone])
     by_tap = sums_by_tap(site, conv, found.shape, gone)
     one_box = len(set(by_tap)) == 1
-    if site.hint(positions) < (2 if one_box else 2 * taps):
+    if (sum_taps and not one_box) or site.hint(positions) < (2 if sum_taps else 2 * taps):
         return None  # the sums, one for each tap, are not much smaller than the input
     dtype = site[by_tap[0]].dtype
-    weight = conv_weight_by_tap(site, conv, gone, rest, dtype)  # (…, in or out, taps, …)
-    if one_box:
-        weight, input = site.sum(weight, [2 if not conv.transposed else 1]), by_tap[0]
+    weight = conv_weight_by_tap(site, conv, gone, rest, dtype)  # taps are the dimension behind the input channels
+    if sum_taps:
+        weight, input = site.sum(weight, [1 if conv.transposed else 2]), by_tap[0]
     else:
-        batch, channels, *space = site.shape(by_tap[0])
-        input = site.reshape(site.stack(by_tap, 2), [batch, channels * taps, *space])
-        kernel = [conv.kernel[d] for d in rest]
-        by_channel = (
-            [conv.channels_in * taps, conv.out_group, *kernel]
+        space, kernel = site.shape(by_tap[0])[2:], [conv.kernel[d] for d in rest]
+        channels = [found.shape[0], conv.channels_in * taps]
+        input = site.reshape(site.stack(by_tap, 2), [*channels, *space])
+        front = (
+            [conv.channels_in * taps, conv.out_group]
             if conv.transposed
-            else [conv.channels_out, conv.in_group * taps, *kernel]
+            else [conv.channels_out, conv.in_group * taps]
         )
-        weight = site.reshape(weight, by_channel)
+        weight = site.reshape(weight, [*front, *kernel])
     bias = None if conv.bias is None else site.cast(conv.bias, dtype)
     if found.is_mean:
         weight = site.divide(weight, positions)
     elif bias is not None:
         bias = site.mul(bias, positions)
-    shape = [size for d, size in enumerate(found.shape) if d - 2 not in gone]
+    done = [2 + d for d in gone]
+    shape = [size for d, size in enumerate(found.shape) if d not in done]
     total = convolve(site, conv, input, weight, bias, shape, rest)
-    gone_dims = [2 + d for d in gone]
-    total = site.reshape(total, [1 if d in gone_dims else size for d, size in enumerate(found.shape)])
-    return finished(site, total, found, gone_dims)
+    total = site.reshape(total, [1 if d in done else size for d, size in enumerate(found.shape)])
+    return finished(site, total, found, done)
 
 
 def conv_weight_by_tap(
@@ -252,7 +286,7 @@ def conv_weight_by_tap(
     at=SUMS | MEANS,
     examples=[
         _conv(nn.Conv2d, lambda y: y.sum(1), 2, 3, 6, 5, of=(3, 8, 3), padding=1),
-        _conv(nn.Conv1d, lambda y: y.mean(1, keepdim=True), 2, 4, 6, of=(4, 8, 3), groups=2, stride=2),
+        _conv(nn.Conv1d, lambda y: y.mean(1, keepdim=True), 6, 4, 12, of=(4, 8, 3), groups=2, stride=2),
         _conv(nn.ConvTranspose2d, lambda y: y.sum(1), 2, 4, 6, 5, of=(4, 8, 3), groups=2, bias=False),
         _conv(nn.Conv2d, lambda y: y.sum(1), 2, 3, 6, 5, of=(3, 2, 3), applies=False),
         _conv(nn.Conv2d, lambda y: (y.sum(1), y), 2, 3, 6, 5, of=(3, 8, 3), applies=False),
@@ -264,7 +298,7 @@ def sum_of_convolution_over_channels(site: Site) -> Ref | None:
     conv = convolution_at(site, found.source) if found else None
     if found is None or conv is None or not site.only_user(found.source) or found.dims != [1]:
         return None
-    if conv.channels_out < 4 or site.count(conv.weight) * 2 > site.count(found.source):
+    if merges_on(site) or conv.channels_out < 4 or site.count(conv.weight) * 2 > site.count(found.source):
         return None
     if found.source.dtype in (torch.float16, torch.bfloat16):
         return None  # the summed weight would be rounded
@@ -302,5 +336,5 @@ def bias_after_convolution(site: Site) -> Ref | None:
     users = site.users[site.node.name]
     if not users or not all(u in site.graph.index and reads_elements(site.graph[u], site.graph) for u in users):
         return None
-    plain = site.again(site.node, site.node.shape, bias=None)
+    plain = site.again(site.node, site.node.shape, {"bias": None})
     return site.add(plain, site.reshape(conv.bias, [conv.channels_out, *[1] * conv.rank]))

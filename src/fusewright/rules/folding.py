@@ -15,7 +15,7 @@ from torch import nn
 
 from .. import sizes
 from ..graph import Dim, Node, Ref
-from ..rewrite import NONFINITE_KIND, REASSOCIATES, Site, aten, law
+from ..rewrite import REASSOCIATES, Site, aten, law
 from .examples import Example, after
 from .patterns import (
     AFFINE,
@@ -28,6 +28,7 @@ from .patterns import (
     aligned,
     convolution_at,
     in_memory,
+    is_weight,
     number,
     steps_at,
     stored_anyway,
@@ -61,10 +62,10 @@ def layer_at(site: Site, node: Node) -> Layer | None:
 
 
 def per_channel(site: Site, value: Any, rank: int, dim: int, channels: Dim) -> Any:
-    """A number as it is, a value that varies along the channel dimension alone as (channels,) or (1,); else None."""
+    """A number as it is, a weight that varies along the channel dimension alone as (channels,) or (1,); else None."""
     if not isinstance(value, Ref):
         return number(value)
-    if len(site.shape(value)) > rank:
+    if len(site.shape(value)) > rank or not is_weight(site, value):
         return None
     shape = aligned(site.shape(value), rank)
     if not all(sizes.is_one(size) for d, size in enumerate(shape) if d != dim):
@@ -117,7 +118,7 @@ def as_bias(site: Site, layer: Layer, shift: Any) -> Ref:
 
 def rebuilt(site: Site, layer: Layer, **changed: Any) -> Ref:
     assert layer.node.shape is not None
-    return site.again(layer.node, layer.node.shape, **changed)
+    return site.again(layer.node, layer.node.shape, changed)
 
 
 def folded_after(site: Site, layer: Layer, scale: Any, shift: Any) -> Ref:
@@ -154,7 +155,7 @@ def _next() -> nn.Module:
 
 
 @law(
-    "scale or shift of a layer's result", REASSOCIATES, NONFINITE_KIND,
+    "scale or shift of a layer's result", REASSOCIATES,
     at=AFFINE,
     examples=[
         _pair(_conv, lambda y, p: y * p[:, None, None], _next, 2, 3, 12, 12),
@@ -214,7 +215,7 @@ def _normed(layer: Any, norm: Any, after_it: Any, *shape: int, training: bool = 
 
 
 @law(
-    "batch norm, not training, of a layer's result", REASSOCIATES, NONFINITE_KIND,
+    "batch norm, not training, of a layer's result", REASSOCIATES,
     at=[aten.batch_norm.default, "getitem"],
     examples=[
         _normed(_conv, lambda: nn.BatchNorm2d(4), _next, 2, 3, 12, 12),
@@ -259,7 +260,7 @@ def _before(function: Any, layer: Any, *shape: int, applies: bool = True) -> Exa
 
 
 @law(
-    "scale or shift before a layer", REASSOCIATES, NONFINITE_KIND,
+    "scale or shift before a layer", REASSOCIATES,
     at=CONVOLUTIONS | TRANSPOSED | {LINEAR},
     examples=[
         _before(lambda x, p: x * 0.5, lambda: nn.Conv2d(3, 4, 3, padding=1), 2, 3, 12, 12),

@@ -6,14 +6,12 @@ cutting the triangle into rectangles needs its size before it runs, which a grap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 
 from .. import sizes
 from ..graph import Ref
-from ..rewrite import HIDES_NONFINITE, NONFINITE_KIND, REASSOCIATES, Site, aten, law, wide
+from ..rewrite import HIDES_NONFINITE, NONFINITE_KIND, REASSOCIATES, Site, aten, law
 from .examples import after, of, of_two
 from .patterns import (
     LINEAR,
@@ -21,7 +19,6 @@ from .patterns import (
     MEANS,
     SUMS,
     Product,
-    Reduction,
     finished,
     product_at,
     reduction_at,
@@ -29,56 +26,81 @@ from .patterns import (
 
 
 @law(
-    "sum of a matrix product", REASSOCIATES, NONFINITE_KIND,
+    "sum of a matrix product over its columns", REASSOCIATES, NONFINITE_KIND,
     at=SUMS | MEANS,
     examples=[
         after(lambda: nn.Linear(6, 5), lambda y: y.sum(dim=1), 4, 6),
         after(lambda: nn.Linear(6, 5, bias=False), lambda y: y.mean(dim=-1, keepdim=True), 4, 3, 6),
-        after(lambda: nn.Linear(6, 5), lambda y: y.sum(dim=0), 4, 6),
-        after(lambda: nn.Linear(6, 5), lambda y: y.mean(dim=(0, 1)), 4, 3, 6),
         after(lambda: nn.Linear(6, 5), lambda y: y.mean(), 4, 3, 6),
         of(lambda x, p: torch.matmul(x, p.t()).sum(1, keepdim=True), 4, 6, parameter=(5, 6)),
-        of(lambda x, p: (x @ p).mean(1), 2, 4, 6, parameter=(6, 5)),
+        of(lambda x, p: (x @ p).mean(2), 2, 4, 6, parameter=(6, 5)),
         of_two(lambda x, y: torch.bmm(x, y).sum(2), (2, 3, 4), (2, 4, 5)),
-        of_two(lambda x, y: torch.bmm(x, y).mean((0, 1)), (2, 3, 4), (2, 4, 5)),
         of_two(lambda x, y: torch.bmm(x, y).sum(), (2, 3, 4), (2, 4, 5)),
-        of_two(lambda x, y: torch.mm(x, y).mean(0, keepdim=True), (3, 4), (4, 5)),
         of_two(lambda x, y: torch.bmm(x, y).sum(0), (2, 3, 4), (2, 4, 5), applies=False),
         after(lambda: nn.Linear(6, 5), lambda y: (y, y.sum(dim=1)), 4, 6, applies=False),
         after(lambda: nn.Linear(6, 5), lambda y: y.amax(dim=1), 4, 6, applies=False),
     ],
 )  # fmt: skip
-def sum_of_product(site: Site) -> Ref | None:
-    """sum_j (x w^T + b)_ij = x_i * (sum_j w_j) + sum_j b_j, and sum_i (x w^T)_ij = (sum_i x_i) w_j: the product shrinks by a dimension."""
+def sum_over_columns(site: Site) -> Ref | None:
+    """sum_j (x w^T + b)_ij = x_i * (sum_j w_j) + sum_j b_j: a matrix product becomes a dot product."""
     found = reduction_at(site)
     product = product_at(site, found.source) if found else None
     if found is None or product is None or not site.only_user(found.source) or len(found.shape) < 2:
         return None
     column = len(found.shape) - 1
-    over_rows = [d for d in found.dims if d < column and (d == column - 1 or not product.batched)]
-    over_columns = column in found.dims
-    done = [*over_rows, *([column] if over_columns else [])]
     before = site.count(found.source) * site.hint(site.shape(product.left)[-1])
-    sums = (site.count(product.left) if over_rows else 0) + (site.count(product.right) if over_columns else 0)
-    if not done or sums + before // site.hint(found.count(done)) >= before:
+    if column not in found.dims or site.count(product.right) + site.count(product.left) >= before:
         return None
-    left = site.sum(product.left, over_rows, keepdim=True) if over_rows else product.left
-    total = dot(site, product, left) if over_columns else smaller_product(site, product, left)
-    if found.is_mean:
-        total = site.divide(total, found.count(done))
+    total = dot(site, product)
     if product.bias is not None:
-        total = site.add(total, bias_of_sum(site, product.bias, found, over_rows, over_columns))
-    return finished(site, total, found, done)
+        total = site.add(total, site.sum(product.bias, [0], keepdim=True))
+    if found.is_mean:
+        total = site.divide(total, found.shape[column])
+    return finished(site, total, found, [column])
 
 
-def dot(site: Site, product: Product, left: Ref) -> Ref:
+@law(
+    "sum of a matrix product over its rows", REASSOCIATES,
+    at=SUMS | MEANS,
+    examples=[
+        after(lambda: nn.Linear(6, 5), lambda y: y.sum(dim=0), 4, 6),
+        after(lambda: nn.Linear(6, 5), lambda y: y.mean(dim=(0, 1)), 4, 3, 6),
+        after(lambda: nn.Linear(6, 5), lambda y: y.mean(), 4, 3, 6),
+        of(lambda x, p: (x @ p).mean(1), 2, 4, 6, parameter=(6, 5)),
+        of_two(lambda x, y: torch.bmm(x, y).mean((0, 1)), (2, 3, 4), (2, 4, 5)),
+        of_two(lambda x, y: torch.mm(x, y).mean(0, keepdim=True), (3, 4), (4, 5)),
+        of_two(lambda x, y: torch.bmm(x, y).sum(0), (2, 3, 4), (2, 4, 5), applies=False),
+        after(lambda: nn.Linear(6, 5), lambda y: (y, y.sum(dim=0)), 4, 6, applies=False),
+    ],
+)  # fmt: skip
+def sum_over_rows(site: Site) -> Ref | None:
+    """sum_i (x w^T + b)_ij = (sum_i x_i) w_j + n b_j: one row instead of n."""
+    found = reduction_at(site)
+    product = product_at(site, found.source) if found else None
+    if found is None or product is None or not site.only_user(found.source) or len(found.shape) < 2:
+        return None
+    column = len(found.shape) - 1
+    rows = [d for d in found.dims if d < column and (d == column - 1 or not product.batched)]
+    before = site.count(found.source) * site.hint(site.shape(product.left)[-1])
+    if not rows or site.count(product.left) + before // site.hint(found.count(rows)) >= before:
+        return None
+    total = smaller_product(site, product, site.sum(product.left, rows, keepdim=True))
+    if found.is_mean:
+        total = site.divide(total, found.count(rows))
+    if product.bias is not None:
+        bias = site.cast(product.bias, site[total].dtype)
+        total = site.add(total, bias if found.is_mean else site.mul(bias, found.count(rows)))
+    return finished(site, total, found, rows)
+
+
+def dot(site: Site, product: Product) -> Ref:
     """left times the sum of right's columns: (…, rows, 1)."""
     rank = len(site.shape(product.right))
     vector = site.sum(product.right, [0 if product.by_rows else rank - 1])
     if product.batched:
         *batch, inner = site.shape(vector)
         vector = site.reshape(vector, [*batch, 1, inner])
-    left = site.cast(left, site[vector].dtype)
+    left = site.cast(product.left, site[vector].dtype)
     return site.sum(site.mul(left, vector), [len(site.shape(left)) - 1], keepdim=True)
 
 
@@ -91,15 +113,6 @@ def smaller_product(site: Site, product: Product, left: Ref) -> Ref:
     if product.by_rows:
         return site.call(LINEAR, left, right, shape=shape, dtype=dtype)
     return site.call(aten.matmul.default, left, right, shape=shape, dtype=dtype)
-
-
-def bias_of_sum(site: Site, bias: Ref, found: Reduction, over_rows: Sequence[int], over_columns: bool) -> Ref:
-    """What the bias adds to the sum or mean."""
-    rows = found.count(over_rows)
-    if over_columns:
-        total = site.sum(bias, [0], keepdim=True)
-        return site.divide(total, found.shape[-1]) if found.is_mean else site.mul(total, rows)
-    return site.cast(bias, wide(site[bias].dtype)) if found.is_mean else site.mul(site.cast(bias, wide(site[bias].dtype)), rows)
 
 
 # ---- one linear map after another

@@ -61,6 +61,19 @@ def in_memory(site: Site, ref: Ref) -> bool:
     return node.is_leaf or ops.find(node, site.graph) is None
 
 
+def is_weight(site: Site, value: Any) -> bool:
+    """A number, or a value computed from parameters, buffers and constants alone."""
+    pending, seen = ([value.name] if isinstance(value, Ref) else []), set()
+    while pending:
+        node = site[Ref(pending.pop())]
+        if node.target == "input":
+            return False
+        new = [name for name in node.inputs if name not in seen]
+        seen |= set(new)
+        pending += new
+    return True
+
+
 # ---- sums and means
 
 

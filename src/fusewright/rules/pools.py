@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import prod
-from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from .. import ops, sizes
-from ..graph import Dim, Node, Ref
+from ..graph import Node, Ref
 from ..rewrite import NONFINITE_KIND, REASSOCIATES, Site, aten, law
 from ..structured import dims_of, window_of
 from .examples import after, of, of_two
 from .patterns import (
     AVG_POOLS,
     HALVES,
+    LINEAR,
     Convolution,
     Step,
     affine_at,
@@ -28,6 +26,8 @@ from .patterns import (
     convolution_at,
     convolve,
     is_float,
+    is_weight,
+    product_at,
     spans,
     step_again,
     steps_at,
@@ -53,7 +53,7 @@ def plain_avg_pool(site: Site, conv: Convolution) -> tuple[tuple[int, ...], tupl
 
 
 @law(
-    "average pool of a pointwise convolution", REASSOCIATES, NONFINITE_KIND,
+    "average pool of a pointwise convolution", REASSOCIATES,
     at=AVG_POOLS,
     examples=[
         after(lambda: nn.Conv2d(3, 8, 1), lambda y: F.avg_pool2d(y, 2), 2, 3, 8, 9),
@@ -75,8 +75,8 @@ def pool_before_pointwise(site: Site) -> Ref | None:
     if 2 * site.count(site.node) > site.count(source):
         return None
     shape = [*site.shape(conv.input)[:2], *site.node.shape[2:]]
-    pooled = site.again(site.node, shape, self=conv.input)
-    return site.again(source, site.node.shape, input=pooled)
+    pooled = site.again(site.node, shape, {"self": conv.input})
+    return site.again(source, site.node.shape, {"input": pooled})
 
 
 @law(
@@ -85,11 +85,11 @@ def pool_before_pointwise(site: Site) -> Ref | None:
     examples=[
         after(lambda: nn.Conv2d(3, 8, 3, padding=1), lambda y: F.avg_pool2d(y, 2), 2, 3, 8, 9),
         after(lambda: nn.Conv2d(4, 8, 3, groups=2), lambda y: F.avg_pool2d(y, (2, 3), (2, 2)), 2, 4, 9, 12),
-        after(lambda: nn.Conv1d(3, 8, 5, stride=2), lambda y: F.avg_pool1d(y, 2), 2, 3, 23),
+        after(lambda: nn.Conv1d(3, 8, 5, stride=2), lambda y: F.avg_pool1d(y, 2), 4, 3, 23),
         after(lambda: nn.Conv3d(2, 3, 3, bias=False), lambda y: F.avg_pool3d(y, 2), 1, 2, 7, 6, 8),
         after(lambda: nn.Conv2d(3, 8, (3, 1), stride=(1, 2)), lambda y: F.avg_pool2d(y, 2), 2, 3, 8, 9),
         after(lambda: nn.Conv2d(3, 8, 3), lambda y: F.avg_pool2d(y, 3, 1), 2, 3, 8, 9, applies=False),
-        after(lambda: nn.Conv1d(3, 8, 2, stride=3), lambda y: F.avg_pool1d(y, 2), 2, 3, 23, applies=False),
+        after(lambda: nn.Conv1d(3, 8, 2, stride=3), lambda y: F.avg_pool1d(y, 2), 9, 3, 23, applies=False),
         after(lambda: nn.Conv2d(3, 8, 3), lambda y: F.avg_pool2d(y, 2, padding=1), 2, 3, 8, 8, applies=False),
         after(lambda: nn.ConvTranspose2d(3, 8, 3), lambda y: F.avg_pool2d(y, 2), 2, 3, 8, 8, applies=False),
     ],
@@ -145,6 +145,44 @@ def spread_taps(site: Site, weight: Ref, dim: int, taps: int, stride: int, windo
         total = moved if total is None else site.add(total, moved)
     assert total is not None
     return total
+
+
+@law(
+    "average pool over a linear map's outputs", REASSOCIATES, NONFINITE_KIND,
+    at=[aten.avg_pool1d.default],
+    examples=[
+        after(lambda: nn.Linear(6, 9), lambda y: F.avg_pool1d(y.unsqueeze(1), 4).squeeze(1), 16, 6),
+        after(lambda: nn.Linear(6, 8, bias=False), lambda y: F.avg_pool1d(y, 2), 16, 3, 6),
+        after(lambda: nn.Linear(6, 8), lambda y: F.avg_pool1d(y, 2, 1), 16, 3, 6, applies=False),
+        after(lambda: nn.Linear(6, 8), lambda y: F.avg_pool1d(y, 2), 1, 3, 6, applies=False),
+        after(lambda: nn.Linear(6, 8), lambda y: (y, F.avg_pool1d(y, 2)), 16, 3, 6, applies=False),
+    ],
+)  # fmt: skip
+def pool_into_linear(site: Site) -> Ref | None:
+    """avg_pool(x w^T + b) over the outputs = x avg_pool(w)^T + avg_pool(b): the weights are averaged, not every row."""
+    view = site[site.bound["self"]]
+    source = site.graph[view.inputs[0]] if view.target is aten.unsqueeze.default else view
+    if source.target is not LINEAR or not site.only_user(view) or not site.only_user(source):
+        return None
+    product, window = product_at(site, source), window_of(site.bound, 1)
+    if product is None or window is None or source.shape is None or site.node.shape is None:
+        return None
+    (size,), stride, padding, _ = window
+    outputs, pooled = source.shape[-1], site.node.shape[-1]
+    along_outputs = view.shape is not None and sizes.same(view.shape[-1], outputs)
+    if not along_outputs or stride != (size,) or any(padding) or site.bound["ceil_mode"] or source.dtype in HALVES:
+        return None
+    rows = site.count(source) // site.hint(outputs)
+    if rows < 4 or not isinstance(pooled, int) or not isinstance(outputs, int):
+        return None  # averaging the weights would cost as much as the product
+    inner = site.shape(product.right)[1]
+    weight = site.reshape(site.slice(product.right, 0, 0, pooled * size), [pooled, size, inner])
+    weight = site.divide(site.sum(weight, [1]), size)
+    bias = product.bias
+    if bias is not None:
+        bias = site.divide(site.sum(site.reshape(site.slice(bias, 0, 0, pooled * size), [pooled, size]), [1]), size)
+    shape = [*source.shape[:-1], pooled]
+    return site.reshape(site.call(LINEAR, product.left, weight, bias, shape=shape), site.node.shape)
 
 
 # ---- monotone functions and extremes
@@ -246,7 +284,7 @@ def direction_of(site: Site, node: Node, largest: bool) -> int:
 
 
 @law(
-    "monotone function after a maximum", REASSOCIATES, NONFINITE_KIND,
+    "monotone function after a maximum", REASSOCIATES,
     at=[*WHOLE, *MAX_POOLS, "getitem"],
     examples=[
         of(lambda x: F.max_pool2d(torch.tanh(x), 2), 2, 3, 6, 8),
@@ -281,11 +319,11 @@ def monotone_after_extreme(site: Site) -> Ref | None:
     a = found.source.bound()
     name, operand = next((k, v) for k, v in a.items() if isinstance(v, Ref))
     extreme = extreme_again(site, found, operand, flip=direction < 0)
-    return site.again(found.source, site.node.shape, **{name: extreme})
+    return site.again(found.source, site.node.shape, {name: extreme})
 
 
 @law(
-    "scale or shift after a maximum", REASSOCIATES, NONFINITE_KIND,
+    "scale or shift after a maximum", REASSOCIATES,
     at=[*WHOLE, *MAX_POOLS, "getitem"],
     examples=[
         of(lambda x, p: F.max_pool2d(x + p, 2), 2, 3, 6, 8, parameter=(3, 1, 1)),
@@ -311,7 +349,7 @@ def shift_after_extreme(site: Site) -> Ref | None:
         whole = len(site.shape(step.main)) == len(shape) and spans(site, step.main, shape, range(len(shape)))
         if direction == 0 or (direction < 0 and found.pool) or not whole:
             continue
-        if not constant_along(site, step.other, len(shape), found.dims):
+        if not constant_along(site, step.other, len(shape), found.dims) or not is_weight(site, step.other):
             continue
         other = step.other
         if isinstance(other, Ref) and not found.keepdim:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from .. import index, sizes
-from ..graph import Dim, Node, Ref
-from ..rewrite import NONFINITE_KIND, REASSOCIATES, Site, aten, is_view, law
+from ..graph import Node, Ref
+from ..rewrite import REASSOCIATES, Site, aten, is_view, law
+from ..structured import dims_of
 from .examples import after, of, of_two
 from .patterns import (
     ADAPTIVE_AVG_POOLS,
@@ -23,6 +25,7 @@ from .patterns import (
     constant_along,
     convolution_at,
     is_float,
+    is_weight,
     product_at,
     reduction_at,
     spans,
@@ -90,11 +93,63 @@ def pool_to_one(site: Site) -> Ref | None:
     return site.call(aten.mean.dim, Ref(source.name), dims, True, shape=node.shape)
 
 
+# ---- a reduction of a reduction
+
+
+KINDS = [
+    SUMS, MEANS, {aten.amax.default}, {aten.amin.default}, {aten.logsumexp.default},
+]  # fmt: skip
+
+
+def merges(site: Site, outer: Node) -> bool:
+    """The node's operand is a reduction of the same kind that nothing else uses."""
+    inner = site[outer.bound()["self"]]
+    same_kind = any(outer.target in kind and inner.target in kind for kind in KINDS)
+    plain = outer.bound().get("dtype") is None and (inner.target == "getitem" or same_kind and inner.bound().get("dtype") is None)
+    return same_kind and plain and site.only_user(inner) and is_float(inner)
+
+
+@law(
+    "reduction of a reduction", REASSOCIATES,
+    at=set().union(*KINDS),
+    examples=[
+        of(lambda x: x.mean(3).mean(2), 2, 3, 4, 5),
+        of(lambda x: x.sum(1, keepdim=True).sum((2, 3)), 2, 3, 4, 5),
+        of(lambda x: x.sum(2).sum(), 2, 3, 4),
+        of(lambda x: x.amax(1).amax(1, keepdim=True), 2, 3, 4),
+        of(lambda x: x.logsumexp(2).logsumexp(1), 2, 3, 4),
+        of(lambda x: x.sum(2).mean(1), 2, 3, 4, applies=False),
+        of(lambda x: x.amax(2).amin(1), 2, 3, 4, applies=False),
+        of(lambda x: (lambda m: (m, m.sum(1)))(x.sum(2)), 2, 3, 4, applies=False),
+    ],
+)  # fmt: skip
+def reduction_of_reduction(site: Site) -> Ref | None:
+    """The sum of sums is one sum over all their dimensions; so for means, maxima, minima and logsumexps."""
+    if not merges(site, site.node) or site.node.shape is None:
+        return None
+    inner = site[site.bound["self"]]
+    a = inner.bound()
+    source = a["self"]
+    rank = len(site.shape(source))
+    dims = dims_of(a.get("dim"), rank)
+    left = list(range(rank)) if a.get("keepdim") else [d for d in range(rank) if d not in dims]
+    both = sorted({*dims, *(left[d] for d in dims_of(site.bound.get("dim"), len(left)))})
+    target = next(t for kind in KINDS for t in (KIND_OF_DIMS & kind) if site.node.target in kind)
+    shape = site.reduced_shape(source, both, False)
+    total = site.call(target, source, both, False, shape=shape, dtype=site[source].dtype)
+    return site.reshape(total, site.node.shape)
+
+
+KIND_OF_DIMS = {
+    aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default, aten.logsumexp.default,
+}  # fmt: skip
+
+
 # ---- factors
 
 
 @law(
-    "factor leaves a sum", REASSOCIATES, NONFINITE_KIND,
+    "factor leaves a sum", REASSOCIATES,
     at=SUMS | MEANS | AVG_POOLS,
     examples=[
         of(lambda x: (x * 3).sum(1), 4, 5),
@@ -104,7 +159,8 @@ def pool_to_one(site: Site) -> Ref | None:
         of(lambda x, p: F.avg_pool2d(x * p, 2), 2, 3, 6, 8, parameter=(3, 1, 1)),
         of(lambda x, p: (p * x).sum(1), 2, 3, 4, parameter=(4,)),
         of(lambda x, p: (x * p).mean((2, 3)), 2, 3, 4, 5, parameter=(4, 1), applies=False),
-        of(lambda x: (3 / x).sum(1), 4, 5, applies=False),
+        of(lambda x, p: (p / x).sum(1), 4, 5, parameter=(4, 1), applies=False),
+        of(lambda x: (x * x.amax(1, keepdim=True)).sum(1), 4, 5, applies=False),
         of_two(lambda x, y: (x * y).sum(1), (4, 5), (4, 5), applies=False),
         of(lambda x: (lambda y: (y, y.sum(1)))(x * 3), 4, 5, applies=False),
     ],
@@ -123,7 +179,7 @@ def factor_of_sum(site: Site) -> Ref | None:
     if not dims:
         return None
     for step in steps_at(site, source):
-        if not step.scales or not constant_along(site, step.other, rank, dims):
+        if not step.scales or not constant_along(site, step.other, rank, dims) or not is_weight(site, step.other):
             continue
         if len(site.shape(step.main)) != rank or not spans(site, step.main, source.shape, dims):
             continue
@@ -131,7 +187,7 @@ def factor_of_sum(site: Site) -> Ref | None:
             assert site.node.shape is not None
             if not spans(site, step.main, source.shape, range(rank)) or site.count(site.node) >= site.count(source):
                 continue
-            return step_again(site, step, site.again(site.node, site.node.shape, self=step.main), step.other)
+            return step_again(site, step, site.again(site.node, site.node.shape, {"self": step.main}), step.other)
         total = reduced(site, found, step.main, dims, found.keepdim)
         return step_again(site, step, total, beside(site, step, rank, dims, found.keepdim))
     return None
@@ -148,12 +204,12 @@ def beside(site: Site, step: Step, rank: int, dims: Sequence[int], keepdim: bool
 
 
 @law(
-    "sum of a sum, where a part collapses", REASSOCIATES, NONFINITE_KIND,
+    "sum of a sum, where a part collapses", REASSOCIATES,
     at=SUMS | MEANS,
     examples=[
         after(lambda: nn.Conv2d(3, 4, 3), lambda y: (y + 2).mean((2, 3)), 2, 3, 6, 5),
         after(lambda: nn.Conv1d(3, 4, 3), lambda y: (5 - y).sum(2, keepdim=True), 2, 3, 6),
-        after(lambda: nn.Linear(6, 5), lambda y: (y - torch.arange(5.0).to(y)).sum(1), 4, 6),
+        after(lambda: nn.Linear(6, 5), lambda y: (y - torch.arange(5).to(y)).sum(1), 4, 6),
         of_two(lambda x, y: (torch.bmm(x, y) + x[:, :, :1]).sum((1, 2)), (2, 3, 4), (2, 4, 5)),
         of(lambda x: (x - 1000).mean(1), 4, 5, applies=False),
         after(lambda: nn.Conv2d(3, 4, 3), lambda y: (y, (y + 2).mean((2, 3))), 2, 3, 6, 5, applies=False),
@@ -171,18 +227,24 @@ def sum_of_sum(site: Site) -> Ref | None:
         full = len(site.shape(step.main)) == rank and spans(site, step.main, found.shape, range(rank))
         if step.scales or not full or not collapses(site, site[step.main], found.dims):
             continue
-        if isinstance(step.other, Ref) and not constant_along(site, step.other, rank, found.dims):
-            if len(site.shape(step.other)) != rank or not spans(site, step.other, found.shape, range(rank)):
-                continue  # each partly broadcast: not worth the bother
-            other: Ref | float | Dim = reduced(site, found, step.other, found.dims, found.keepdim)
-        else:
-            other = beside(site, step, rank, found.dims, found.keepdim) or 0.0
-            if not found.is_mean:
-                count = found.count()
-                other = site.mul(other, count) if isinstance(other, Ref) else sizes.tidy(other * count)
         total = reduced(site, found, step.main, found.dims, found.keepdim)
-        return step_again(site, step, total, other)
+        return step_again(site, step, total, reduced_other(site, found, step.other))
     return None
+
+
+def reduced_other(site: Site, found: Reduction, other: Any) -> Any:
+    """The sum or mean of a term that may be a number, or broadcast along some of the dimensions."""
+    if not isinstance(other, Ref):
+        return other if found.is_mean else sizes.tidy(other * found.count())
+    shape = aligned(site.shape(other), len(found.shape))
+    spread = [d for d in found.dims if sizes.is_one(shape[d])]
+    varied = [d for d in found.dims if d not in spread]
+    total = site.reshape(other, shape)
+    if varied:
+        total = reduced(site, found, total, varied, True)
+    if spread and not found.is_mean:
+        total = site.mul(total, found.count(spread))
+    return total if found.keepdim else site.reshape(total, without_dims(site.shape(total), found.dims))
 
 
 # ---- views

@@ -1,0 +1,131 @@
+"""On a GPU: the clock itself, and the tricks that only a GPU can play."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fusewright.bench import Row, Timing, bench
+from fusewright.bench_device import Gpu, build_seconds
+from fusewright.candidate import load_candidate
+from fusewright.options import Options
+from fusewright.problem import Problem, load_problem
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+
+MODEL = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(4096) + 1)
+
+    def forward(self, x):
+        return torch.softmax(torch.tanh(x) * self.scale, 1)
+
+
+def get_inputs():
+    return [torch.rand(8192, 4096)]
+
+
+def get_init_inputs():
+    return []
+"""
+FORWARD = "torch.softmax(torch.tanh(x) * self.scale, 1)"
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> Problem:
+    (tmp_path / "model.py").write_text(MODEL)
+    return load_problem(tmp_path / "model.py")
+
+
+def timed(problem: Problem, forward: str, before: str = "") -> Row:
+    text = MODEL.replace("class Model(", f"{before}\n\nclass ModelNew(").replace(f"return {FORWARD}", forward)
+    timing = bench(problem, [load_candidate(text, "cuda", name="new.py")], seconds=1.0, backward=False)
+    (row,) = timing.candidates
+    return row
+
+
+def test_ceilings_are_plausible_and_quick() -> None:
+    gpu = Gpu(torch.device("cuda", 0))
+    start = time.perf_counter()
+    found = gpu.ceilings()
+    assert time.perf_counter() - start < 5
+    assert found.copy and found.read and 5e10 < found.copy < 2e13 and 5e10 < found.read < 2e13
+    assert found.fp32 and 5e11 < found.fp32 < 5e14
+
+
+def test_an_honest_copy_is_no_faster(problem: Problem) -> None:
+    row = timed(problem, f"return {FORWARD}")
+    assert row.stands, row.verdict
+    assert row.forward and row.forward.speedup and 0.9 < row.forward.speedup.value < 1.1
+    assert row.own_share == 0.0 and row.busy_ms and row.forward.extra_bytes
+
+
+def test_twice_the_work_is_slower(problem: Problem) -> None:
+    row = timed(problem, f"{FORWARD}\n        return {FORWARD}")
+    assert row.verdict.startswith("slower: ") and row.forward and row.forward.speedup
+    assert 0.4 < row.forward.speedup.value < 0.6
+
+
+ASIDE = f"with torch.cuda.stream(side):\n            y = {FORWARD}\n        "
+KEPT = f"if x.data_ptr() not in kept:\n            kept[x.data_ptr()] = {FORWARD}.detach()\n        "
+CAUGHT = {
+    "work on another stream": (f"{ASIDE}return y", "side = torch.cuda.Stream()", "work outside"),
+    "memory never written": ("return torch.empty_like(x)", "", "wrong result"),
+    "cached by pointer": (f"{KEPT}return kept[x.data_ptr()].clone()", "kept = {}", "wrong result"),
+    "an event that lies": (f"return {FORWARD}", "torch.cuda.Event.elapsed_time = lambda a, b: 1e-3", "not comparable"),
+    "another precision": (f"return {FORWARD}", "torch.backends.cuda.matmul.allow_tf32 = True", "not comparable"),
+}
+
+
+@pytest.mark.parametrize("trick", CAUGHT)
+def test_caught(trick: str, problem: Problem) -> None:
+    forward, before, words = CAUGHT[trick]
+    row = timed(problem, forward, before)
+    assert not row.stands and row.verdict.startswith(words), row.verdict
+
+
+def test_a_stream_that_starts_early(problem: Problem) -> None:
+    """It runs while the cache is flushed and is joined at the end: caught, unless nearly nothing was gained."""
+    join = "torch.cuda.current_stream().wait_stream(side)\n        return y"
+    row = timed(problem, f"{ASIDE}{join}", "side = torch.cuda.Stream()")
+    assert row.forward and row.forward.speedup
+    assert not row.stands or row.forward.speedup.value < 1.2, row
+
+
+@pytest.fixture(scope="module")
+def emitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Problem, str, Timing]:
+    from fusewright.pipeline import compile_problem
+
+    folder = tmp_path_factory.mktemp("emitted")
+    (folder / "model.py").write_text(MODEL)
+    problem = load_problem(folder / "model.py")
+    written = compile_problem(problem, Options())[2]
+    candidate = load_candidate(written.text, "cuda", name="new.py")
+    return problem, written.text, bench(problem, [candidate], modes=["compile"], facts=written.kernels, seconds=2.0)
+
+
+def test_what_fusewright_writes(emitted: tuple[Problem, str, Timing]) -> None:
+    timing = emitted[2]
+    (row,) = timing.candidates
+    assert row.stands, row.verdict
+    assert row.backward and row.own_share and row.own_share > 0.9, row
+    own = [kernel for kernel in row.kernels if kernel.own]
+    assert own and all(kernel.placed and kernel.ms > 0 for kernel in own)
+    compiled = timing.row("compile")
+    assert compiled and (compiled.forward or compiled.verdict)
+    assert timing.floor_ms and row.forward and timing.floor_ms < 1.05 * row.forward.ms
+
+
+def test_build_times(emitted: tuple[Problem, str, Timing]) -> None:
+    problem, text, _ = emitted
+    found = build_seconds(problem.path, text)
+    assert 0 < found["warm_s"] < found["cold_s"]

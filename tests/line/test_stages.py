@@ -1,0 +1,124 @@
+"""Each stage hands the next what it promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fusewright.capture import capture
+from fusewright.errors import Unsupported
+from fusewright.graph import Graph
+from fusewright.interpret import interpret
+from fusewright.lower import lower
+from fusewright.options import Options
+from fusewright.pipeline import compile_problem
+from fusewright.plan import Call, Kernel, plan
+from fusewright.prims import Reduce
+from fusewright.problem import load_problem
+from fusewright.rewrite import rewrite
+from fusewright.takeover import take_over
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FOUNDING = sorted(EXAMPLES.glob("*.py"))
+
+
+class Small(nn.Module):
+    """Training-mode batch norm, a residual, a view, an in-place operator and a buffer that changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(4)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        y = self.norm(x).relu_() + x
+        return y.flatten(1).softmax(dim=-1)
+
+
+def small_graph() -> tuple[Small, Graph, list[torch.Tensor]]:
+    torch.manual_seed(0)
+    model, inputs = Small(), [torch.randn(3, 4, 5, 6)]
+    return model, capture(model, inputs), inputs
+
+
+def test_capture_is_functional_and_symbolic() -> None:
+    _, graph, _ = small_graph()
+    graph.check()
+    assert not any(
+        str(node.target).split(".")[-2].endswith("_")
+        for node in graph.nodes
+        if not node.is_leaf and node.target != "getitem"
+    )
+    assert {str(symbol) for symbol in graph.symbols} == {"x_0", "x_2", "x_3"}
+    updated = {output.path for output in graph.outputs if output.kind == "buffer"}
+    assert updated == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked", "calls"}
+    assert any("norm" in node.where.module for node in graph.nodes)
+
+
+def test_the_graph_means_what_the_model_computes_at_other_sizes() -> None:
+    model, graph, _ = small_graph()
+    other = torch.randn(2, 4, 7, 3)
+    import copy
+
+    expected = copy.deepcopy(model)(other)
+    returned = [
+        value
+        for value, output in zip(interpret(graph, model, [other]), graph.outputs, strict=True)
+        if output.kind == "return"
+    ]
+    torch.testing.assert_close(returned[0], expected)
+
+
+def test_control_flow_on_values_is_refused_with_a_place(tmp_path: Path) -> None:
+    file = tmp_path / "branch.py"
+    file.write_text(
+        "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n"
+        "        if x.sum() > 0:\n            return x\n        return -x\n\n\n"
+        "def get_inputs():\n    return [torch.randn(3)]\n\n\ndef get_init_inputs():\n    return []\n"
+    )
+    problem = load_problem(file)
+    with pytest.raises(Unsupported, match=r"branch\.py:7: .*depends on the values"):
+        capture(problem.model(), problem.inputs(), str(problem.path))
+
+
+def test_equal_primitives_are_one_and_norms_share_their_statistics() -> None:
+    _, graph, _ = small_graph()
+    lowered = lower(graph)
+    accumulators = [prim.op.accumulator for prim in lowered.prims.values() if isinstance(prim.op, Reduce)]
+    assert accumulators.count("Moments") == 2  # mean and m2, once for the result and both running statistics
+
+
+@pytest.mark.parametrize(
+    ("stem", "kernels"),
+    [("conv2d_groupnorm_logsumexp", 2), ("conv3d_maxpool_logsumexp", 1), ("convtranspose2d_mean_logsumexp", 3)],
+)
+def test_founding_models_need_few_kernels(stem: str, kernels: int) -> None:
+    problem = load_problem(EXAMPLES / f"{stem}.py")
+    graph, applied = rewrite(capture(problem.model(), problem.inputs(), str(problem.path)))
+    made = plan(lower(graph), applied)
+    assert len(made.kernels) == kernels
+    calls = [step for step in made.steps if isinstance(step, Call)]
+    assert all("conv" in str(call.node.target) for call in calls)
+    assert [step for step in take_over(made).steps if isinstance(step, Call)] == []  # all of them are ours
+
+
+def test_every_kernel_runs_after_what_it_reads() -> None:
+    _, graph, _ = small_graph()
+    made = plan(lower(graph))
+    ready = {prim.name for prim in made.lowered.prims.values() if prim.is_load and graph[prim.origin].is_leaf}
+    for step in made.steps:
+        if isinstance(step, Kernel):
+            assert set(step.loads) <= ready, f"{step.name} reads {set(step.loads) - ready} too early"
+            ready |= set(step.stores)
+        elif step.node.shape is not None:
+            ready.add(made.lowered.value[step.node.name])
+
+
+@pytest.mark.parametrize("path", FOUNDING, ids=lambda path: path.stem)
+def test_the_same_model_gives_the_same_text(path: Path) -> None:
+    first, second = (compile_problem(load_problem(path), Options())[2].text for _ in range(2))
+    assert first == second

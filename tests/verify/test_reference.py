@@ -1,0 +1,162 @@
+"""The fp64 reference: nothing narrow is left in it, random draws are its own, rounding goes where it belongs."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fusewright.reference import (
+    TF32,
+    Rounding,
+    in_float64,
+    rounding_of,
+    roundings,
+    terms,
+    type_of,
+    widen_module,
+    widened,
+)
+
+FP32 = Rounding(2.0**-24, 2.0**-24, 2.0**-24)
+TF32_CONVOLUTIONS = Rounding(2.0**-24, TF32, 2.0**-24)
+
+
+def spread(model: nn.Module, x: Tensor, rounding: Rounding) -> float:
+    """The rms distance of a rounded reference from the exact one, relative to the result's rms."""
+    wide = widen_module(copy.deepcopy(model))
+    with torch.no_grad(), in_float64(torch.float32):
+        exact = wide(x.double())
+    with torch.no_grad(), in_float64(torch.float32, rounding, 1):
+        rounded = wide(x.double())
+    assert rounded.dtype == torch.float64
+    return float((rounded - exact).square().mean().sqrt() / exact.square().mean().sqrt())
+
+
+class NarrowInside(nn.Module):
+    """Names fp32 in every way a model can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = torch.tensor([1.0 / 3, 2.0 / 3])
+        self.several = [torch.tensor([0.1, 0.2])]
+        self.register_buffer("buffer", torch.tensor([0.7, 0.9]), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.float() * self.plain + torch.zeros(2) + torch.full((2,), 0.1, dtype=torch.float32)
+        x = x + torch.arange(2, dtype=torch.float32) / 3 + self.several[0] * self.buffer.to(torch.float32)
+        return x.to(torch.float32) + torch.tensor(0.1)
+
+
+def test_nothing_narrow_is_left() -> None:
+    model, x = NarrowInside(), torch.rand(5, 2)
+    wide = widen_module(copy.deepcopy(model))
+    with in_float64(torch.float32):
+        exact = wide(x.double())
+    third, narrow = torch.tensor([1 / 3, 2 / 3]).double(), lambda *values: torch.tensor(values).double()
+    expected = x.double() * third + 0.1 + torch.arange(2).double() / 3 + narrow(0.1, 0.2) * narrow(0.7, 0.9) + 0.1
+    assert exact.dtype == torch.float64
+    assert torch.allclose(exact, expected, rtol=1e-14, atol=0)
+    assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.parametrize("draw", ["dropout", "rand", "randn_like", "bernoulli"])
+def test_random_numbers_are_the_models_own(draw: str) -> None:
+    def model(x: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        if draw == "dropout":
+            return F.dropout(x, 0.4, training=True)
+        if draw == "rand":
+            return x + torch.rand(7)
+        return x + torch.randn_like(x) if draw == "randn_like" else x * torch.bernoulli(torch.full_like(x, 0.3))
+
+    x = torch.randn(5, 7)
+    with in_float64(torch.float32):
+        exact = model(x.double())
+    assert exact.dtype == torch.float64
+    assert torch.allclose(exact.float(), model(x), rtol=1e-5, atol=1e-6)
+
+
+def test_running_statistics_are_updated_in_a_rounded_reference() -> None:
+    model = widen_module(nn.BatchNorm2d(4))
+    x = torch.randn(3, 4, 5, 5).double() + 2
+    with in_float64(torch.float32, TF32_CONVOLUTIONS, 1):
+        model(x)
+    assert torch.allclose(model.running_mean, 0.1 * x.mean((0, 2, 3)), rtol=1e-5)
+    assert int(model.num_batches_tracked) == 1
+
+
+def test_rounding_goes_where_the_flags_allow_it() -> None:
+    x = torch.randn(2, 8, 12, 12)
+    convolution = nn.Conv2d(8, 16, 3, bias=False)
+    assert 0.5 * TF32 < spread(convolution, x, TF32_CONVOLUTIONS) < 1.2 * TF32
+    assert spread(convolution, x, FP32) < 20 * 2.0**-24
+    assert spread(nn.Linear(12, 12), x, TF32_CONVOLUTIONS) < 20 * 2.0**-24
+    assert spread(nn.ReLU(), x, FP32) == 0
+    assert 0.2 * 2.0**-24 < spread(nn.Tanh(), x, FP32) < 2.0**-24
+
+
+def test_gradients_are_rounded_too() -> None:
+    x = torch.randn(2, 3, 8, 8, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(4, 3, 3, 3, dtype=torch.float64, requires_grad=True)
+
+    def gradient(rounding: Rounding | None) -> Tensor:
+        with in_float64(torch.float32, rounding, 1):
+            return torch.autograd.grad(F.conv2d(x, weight).square().sum(), weight)[0]
+
+    exact = gradient(None)
+    relative = float((gradient(TF32_CONVOLUTIONS) - exact).square().mean().sqrt() / exact.square().mean().sqrt())
+    assert 0.1 * TF32 < relative < 3 * TF32
+
+
+def test_flags_by_their_old_and_new_names() -> None:
+    assert rounding_of(torch.bfloat16) == Rounding(2.0**-8, 2.0**-8, 2.0**-8)
+    assert rounding_of(torch.float32).convolution == TF32  # PyTorch's default
+    assert rounding_of(torch.float32).matmul == 2.0**-24
+    before = torch.backends.cuda.matmul.allow_tf32
+    try:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        assert rounding_of(torch.float32).matmul == TF32
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    if hasattr(torch.backends.cudnn, "conv"):
+        conv = torch.backends.cudnn.conv
+        precision = conv.fp32_precision
+        try:
+            conv.fp32_precision = "ieee"  # after this, reading the old name raises
+            assert rounding_of(torch.float32).convolution == 2.0**-24
+        finally:
+            conv.fp32_precision = precision
+    assert rounding_of(torch.float32).convolution == TF32
+
+
+def test_a_model_without_convolutions_gains_nothing_by_their_flag() -> None:
+    rounding = rounding_of(torch.float32)
+    assert rounding.coarse
+    assert not rounding.for_operators({"mm", "relu"}).coarse
+    assert rounding.for_operators({"convolution"}).coarse
+    assert str(rounding.for_operators({"convolution"})) == "fp32 with TF32 convolutions"
+    assert str(rounding.for_operators({"relu"})) == "fp32"
+
+
+def test_how_many_terms_a_sum_has() -> None:
+    x = torch.randn(4, 6, 8)
+    assert terms("sum", (x, [1, 2])) == 48
+    assert terms("sum", (x,)) == x.numel()
+    assert terms("_softmax", (x, -1, False)) == 8
+    assert terms("native_layer_norm", (x, [8], None, None, 1e-5)) == 8
+    assert terms("native_group_norm", (x, None, None, 4, 6, 8, 3, 1e-5)) == 16
+    assert terms("addmm", (torch.randn(5), torch.randn(3, 7), torch.randn(7, 5))) == 7
+    assert terms("convolution", (torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3))) == 27
+    assert roundings("relu", (x,)) == 0
+    assert roundings("sum", (torch.randn(1, 10**6), [1])) == 9  # a thousand terms at most go one after another
+    assert roundings("mm", (torch.randn(2, 4096), torch.randn(4096, 2))) == 17
+
+
+def test_the_narrowest_type_is_the_models() -> None:
+    assert type_of(nn.Linear(2, 2).bfloat16(), [torch.randn(2)]) == torch.bfloat16
+    assert type_of(nn.ReLU(), [torch.arange(3), 2.0]) == torch.float32
+    assert widened([torch.ones(2), 3, torch.arange(2)])[0].dtype == torch.float64

@@ -1,0 +1,173 @@
+"""The verdict: what it holds, and models of every kind whose exact copy must pass."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from fusewright.candidate import load_candidate
+from fusewright.capture import capture
+from fusewright.errors import Refused
+from fusewright.options import Options
+from fusewright.problem import Problem, load_problem
+from fusewright.verify import STAGES, Verdict, verify
+
+ADVERSARIAL = Path(__file__).parent.parent / "adversarial"
+COPY = "\n\nclass ModelNew(Model):\n    ...\n"
+
+
+def problem_of(folder: Path, init: str, forward: str, inputs: str) -> Problem:
+    lines = ["import torch", "import torch.nn as nn", "", "", "class Model(nn.Module):", "    def __init__(self):"]
+    lines += ["        super().__init__()", textwrap.indent(textwrap.dedent(init).strip(), " " * 8), ""]
+    lines += [textwrap.indent(textwrap.dedent(forward).strip(), " " * 4), "", ""]
+    lines += ["def get_inputs():", f"    return [{inputs}]", "", "", "def get_init_inputs():", "    return []", ""]
+    path = folder / "model.py"
+    path.write_text("\n".join(lines))
+    return load_problem(path)
+
+
+def copy_of(problem: Problem) -> Verdict:
+    return verify(problem, load_candidate(problem.source + COPY, "host"))
+
+
+MODELS = {
+    "dropout": ("self.d = nn.Dropout(0.3)", "def forward(self, x):\n    return self.d(x) * 2", "torch.randn(8, 16)"),
+    "tokens": (
+        "self.e, self.l = nn.Embedding(50, 16), nn.Linear(16, 50)",
+        "def forward(self, tokens):\n    return self.l(torch.tanh(self.e(tokens)))",
+        "torch.randint(0, 50, (4, 12))",
+    ),
+    "a loss": (
+        "",
+        "def forward(self, x, t):\n    return nn.functional.cross_entropy(x, t)",
+        "torch.randn(64, 10), torch.randint(0, 10, (64,))",
+    ),
+    "indices in a dict": (
+        "self.l = nn.Linear(16, 32)",
+        """
+        def forward(self, x):
+            values, indices = self.l(x).topk(3, -1)
+            return {"values": values, "indices": indices, "positive": values > 0, "nothing": None, "three": 3}
+        """,
+        "torch.randn(8, 16)",
+    ),
+    "a number among the inputs": ("", "def forward(self, x, k):\n    return x.relu() * k", "torch.rand(4, 4), 2.0"),
+    "its input in place": ("", "def forward(self, x):\n    return x.relu_()", "torch.randn(8, 4)"),
+    "its input returned": ("", "def forward(self, x):\n    return x, x.t()", "torch.randn(8, 4)"),
+    "random numbers": ("", "def forward(self, x):\n    return x + torch.randn_like(x)", "torch.randn(8, 4)"),
+    "always zero": (
+        "",
+        "def forward(self, x):\n    x = x.amax(1, keepdim=True)\n    return torch.tanh(x - x.mean(1, keepdim=True))",
+        "torch.randn(8, 16)",
+    ),
+    "frozen": (
+        "self.l = nn.Linear(8, 8)\nself.l.weight.requires_grad_(False)",
+        "def forward(self, x):\n    return self.l(x)",
+        "torch.randn(4, 8)",
+    ),
+    "not differentiable": ("", "def forward(self, x):\n    return x.argmax(-1)", "torch.randn(8, 16)"),
+    "one size only": (
+        "self.w = nn.Parameter(torch.randn(6, 5))",
+        "def forward(self, x):\n    return x.view(4, 6, 5) * self.w",
+        "torch.randn(4, 30)",
+    ),
+    "a recurrent net": (
+        "self.r = nn.GRU(6, 8, batch_first=True)",
+        "def forward(self, x):\n    return self.r(x)[0][:, -1]",
+        "torch.randn(4, 5, 6)",
+    ),
+    "constants of its own": (
+        "self.t = torch.tensor([1.5, 2.5])\nself.register_buffer('m', torch.ones(2), persistent=False)",
+        "def forward(self, x):\n    return x.float() * self.t + self.m + torch.arange(2, dtype=torch.float32)",
+        "torch.randn(8, 2)",
+    ),
+    "logarithm of what may be negative": ("", "def forward(self, x):\n    return x.log()", "torch.rand(8, 4)"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_exact_copy_passes(name: str, tmp_path: Path) -> None:
+    verdict = copy_of(problem_of(tmp_path, *MODELS[name]))
+    assert verdict.passed, [f"{check.name}: {check.detail}" for check in verdict.checks if not check.passed]
+
+
+def test_what_a_verdict_holds() -> None:
+    problem = load_problem(ADVERSARIAL / "models" / "scale_shift.py")
+    candidate = load_candidate(ADVERSARIAL / "honest" / "cuda_kernel.py", "host")
+    said: list[str] = []
+    graph = capture(problem.model(), problem.inputs())
+    verdict = verify(problem, candidate, graph=graph, options=Options(seeds=3), progress=lambda _, s: said.append(s))
+    assert verdict.passed
+    assert verdict.kernels == ("scale_shift",)
+    assert verdict.library_calls == ()
+    assert 0 <= verdict.max_error <= verdict.tolerance < 1e-5
+    assert verdict.shapes_note == ""
+    assert "got" in verdict.worst and "seed" in verdict.worst
+    names = [check.name for check in verdict.checks]
+    assert [name for stage in STAGES for name, _ in stage] == names[2:-1]
+    assert set(names[2:-1]) <= set(said)
+    seeds = next(check for check in verdict.checks if check.name == "seeds")
+    assert seeds.detail.startswith("3 variants")
+    assert all(check.seconds >= 0 for check in verdict.checks)
+
+
+def test_the_worst_element_is_shown() -> None:
+    problem = load_problem(ADVERSARIAL / "models" / "linear_softmax.py")
+    verdict = verify(problem, load_candidate(ADVERSARIAL / "tricks" / "bfloat16_product.py", "host"))
+    assert not verdict.passed
+    assert verdict.max_error > verdict.tolerance
+    for words in ("precision", "output 0", "at [", "got", "expected", "allowed", "seed"):
+        assert words in verdict.worst
+
+
+def test_a_large_model_is_verified_at_a_smaller_size(tmp_path: Path) -> None:
+    problem = problem_of(
+        tmp_path,
+        "self.c = nn.Conv2d(8, 32, 3)",
+        "def forward(self, x):\n    return torch.logsumexp(self.c(x), 1)",
+        "torch.rand(64, 8, 128, 128)",
+    )
+    verdict = copy_of(problem)
+    assert verdict.passed
+    assert verdict.shapes_note.startswith("verified at batch ")
+    assert verdict.shapes_note.endswith("instead of batch 64, 128x128")
+
+
+def test_a_model_that_fails_is_refused(tmp_path: Path) -> None:
+    problem = problem_of(tmp_path, "", "def forward(self, x):\n    raise ValueError('not today')", "torch.rand(2, 2)")
+    with pytest.raises(Refused, match=r"Model.forward\(\) raised ValueError: not today"):
+        copy_of(problem)
+
+
+@pytest.mark.parametrize(
+    ("new", "check"),
+    [
+        ("    def __init__(self):\n        raise ValueError('not built')", "constructs"),
+        ("    def forward(self, x):\n        raise ValueError('not run')", "real tensors"),
+    ],
+)
+def test_a_candidate_that_raises_fails_the_check_it_raised_in(new: str, check: str, tmp_path: Path) -> None:
+    problem = problem_of(tmp_path, "", "def forward(self, x):\n    return x.relu()", "torch.rand(4, 4)")
+    candidate = load_candidate(problem.source + f"\n\nclass ModelNew(Model):\n{new}\n", "host")
+    verdict = verify(problem, candidate)
+    failed = [line for line in verdict.checks if not line.passed]
+    assert failed[0].name == check
+    assert "ValueError: not " in failed[0].detail
+    assert failed[0].detail in verdict.worst
+
+
+def test_flags_changed_by_a_candidate_are_put_back(tmp_path: Path) -> None:
+    import torch
+
+    problem = problem_of(tmp_path, "", "def forward(self, x):\n    return x.relu()", "torch.rand(4, 4)")
+    text = "import time\n" + problem.source + "torch.set_default_dtype(torch.float64)\ntime.time = lambda: 0.0\n" + COPY
+    verdict = verify(problem, load_candidate(text, "host"))
+    failed = [line for line in verdict.checks if not line.passed]
+    assert [line.name for line in failed] == ["PyTorch left alone"]
+    assert "time.time" in failed[0].detail and "default type" in failed[0].detail
+    import time
+
+    assert time.time() > 1e9
+    assert torch.get_default_dtype() == torch.float32
