@@ -17,7 +17,7 @@ import torch
 from . import bench_device
 from .bench_device import Gpu
 from .bench_statistics import CONFIDENCE, Evidence, Ratio, judged
-from .bench_trial import CONTROL, MODES, Device, Runs, Subject, Trial
+from .bench_trial import CONTROL, MODES, Device, Runs, Subject, Trial, put_back
 from .candidate import Candidate, load_candidate
 from .errors import Refused
 from .options import Options
@@ -133,6 +133,7 @@ def bench(
     modes: Sequence[str] = ("eager",),
     *,
     facts: Sequence[Any] = (),  # bytes, flops and replaced operators of kernels, by name (`emit.KernelFacts`)
+    tampered: Mapping[str, list[str]] | None = None,  # what candidates changed while they were loaded, already put back
     seconds: float = SECONDS,
     backward: bool = True,
     builds: bool = False,  # measure cold and warm builds: a fresh process for each
@@ -151,7 +152,8 @@ def bench(
             raise Refused(f"{candidate.name}: given twice")
     seed = secrets.randbits(32)
     with _seeded(seed % 2**32):
-        return _bench(problem, candidates, modes, facts, seconds, backward, builds, device, progress, seed)
+        trial = Trial(problem, device, random.Random(seed), progress)
+        return _bench(trial, candidates, modes, facts, tampered or {}, seconds, backward, builds, seed)
 
 
 def needs_a_gpu(options: Options | None = None) -> None:
@@ -163,22 +165,21 @@ def needs_a_gpu(options: Options | None = None) -> None:
 
 
 def _bench(
-    problem: Problem,
+    trial: Trial,
     candidates: Sequence[Candidate],
     modes: Sequence[str],
     facts: Sequence[Any],
+    tampered: Mapping[str, list[str]],
     seconds: float,
     backward: bool,
     builds: bool,
-    device: Device,
-    progress: Callable[[str], None],
     seed: int,
 ) -> Timing:
+    problem, device, progress = trial.problem, trial.device, trial.progress
     flags, clocks_before = bench_device.flags(), device.clocks()
     progress("ceilings")
     ceilings = device.ceilings()
-    trial = Trial(problem, device, random.Random(seed), progress)
-    trial.admit(candidates, modes)
+    trial.admit(candidates, modes, tampered)
     work = trial.work()
     timed = {"forward": trial.run("forward", seconds * (0.6 if backward else 1.0))}
     if backward:
@@ -236,12 +237,14 @@ def bench_files(
             known = compile_problem(problem, Options())
         except Refused:  # a candidate of another hand may handle what Fusewright cannot
             known = None
-    loaded = []
+    loaded: list[Candidate] = []
+    tampered: dict[str, list[str]] = {}
     names = [path.name for path in candidates]
     for path in candidates:
         progress("build", shown(path))
         name = path.name if names.count(path.name) == 1 else shown(path)
         loaded.append(load_candidate(path, "cuda", name=name))
+        tampered[name] = put_back(loaded[-1])  # before the next one is loaded: it would be blamed
     _, plan, emitted = known if known and any(c.source == known[2].text for c in loaded) else (None, None, None)
     timing = bench(
         problem,
@@ -249,6 +252,7 @@ def bench_files(
         Options(target="cuda"),
         modes,
         facts=emitted.kernels if emitted else (),
+        tampered=tampered,
         seconds=seconds,
         backward=backward,
         builds=builds,

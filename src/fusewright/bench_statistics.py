@@ -93,7 +93,7 @@ def interleaved(names: Sequence[str], rounds: int, chance: random.Random) -> lis
     return plan
 
 
-def rounds_for(seconds_a_round: float, budget: float, chance: random.Random, least: int = 15, most: int = 60) -> int:
+def rounds_for(seconds_a_round: float, budget: float, chance: random.Random, least: int = 7, most: int = 60) -> int:
     """As many rounds as the time allows, between `least` and `most`, and a few more that nobody can foresee."""
     fitting = most if seconds_a_round * most <= budget else int(budget / seconds_a_round)
     return max(least, min(most, fitting)) + chance.randint(0, 7)

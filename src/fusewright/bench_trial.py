@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -69,6 +69,7 @@ class Subject:
     candidate: Candidate | None = None
     failed: str = ""
     tampered: list[str] = field(default_factory=list)  # what it changed in PyTorch or Python; put back before timing
+    changed_before: frozenset[str] = frozenset()  # by others, since its file was loaded: torch.compile patches too
     gradients: bool = True
     build: dict[str, float] = field(default_factory=dict)
     extra_bytes: dict[str, int] = field(default_factory=dict)
@@ -134,8 +135,9 @@ class Trial:
 
     # ---- who takes part
 
-    def admit(self, candidates: Sequence[Candidate], modes: Sequence[str]) -> None:
+    def admit(self, candidates: Sequence[Candidate], modes: Sequence[str], tampered: Mapping[str, list[str]]) -> None:
         """Build every subject with the original's parameters and call it a few times; one that raises stays outside."""
+        while_loading = {c.name: [*tampered.get(c.name, []), *put_back(c)] for c in candidates}
         baselines = list(dict.fromkeys(["eager", *modes]))
         makers: list[tuple[str, str, Callable[[], nn.Module], Candidate | None]] = [
             (mode, "baseline", self.problem.model, None) for mode in baselines
@@ -144,27 +146,25 @@ class Trial:
         makers += [(c.name, "candidate", functools.partial(c.build_model, self.problem), c) for c in candidates]
         for name, kind, make, candidate in makers:
             self.progress(name)
+            known = frozenset(candidate.before.patched()) if candidate else frozenset()
             try:
                 module = make().to(self.device.device)
             except Refused as refusal:  # it cannot even be built
-                subject = Subject(name, kind, nn.Module(), nn.Module(), candidate, str(refusal))
-                self.subjects.append(subject)
+                self.subjects.append(Subject(name, kind, nn.Module(), nn.Module(), candidate, str(refusal)))
                 continue
             write_state(module, self.state)
             told = MODES.get(name) if kind == "baseline" else None
             run = module if told is None else torch.compile(module, **told)
-            subject = Subject(name, kind, module, run, candidate)
+            subject = Subject(name, kind, module, run, candidate, changed_before=known)
+            subject.tampered += while_loading.get(name, []) if candidate else []
             self.subjects.append(subject)
             self.look_for_tampering(subject)
             self.warm_up(subject, "forward")
             self.look_for_tampering(subject)
 
     def look_for_tampering(self, subject: Subject) -> None:
-        """What a candidate changed is noted and put back: the flags are the same for everyone."""
         if subject.candidate:
-            before = subject.candidate.before
-            subject.tampered += [*before.patched(), *before.changed_flags()]
-            before.restore()
+            subject.tampered += put_back(subject.candidate, subject.changed_before)
 
     def warm_up(self, subject: Subject, direction: str) -> None:
         call = self.call(subject, direction)
@@ -263,6 +263,8 @@ class Trial:
 
     def profile(self) -> None:
         for subject in self.taking_part("forward"):
+            if subject.kind == "control":
+                continue
             self.progress(f"{subject.name}: profile")
             self.prepare(subject)
             try:
@@ -324,6 +326,15 @@ class Trial:
                 found, note = rechecked(self.problem, subject.candidate, subject.module, self.chance.getrandbits(16))
                 subject.failed = f"wrong result after timing: {found}" if found else ""
                 subject.notes += [note] if note else []
+
+
+def put_back(candidate: Candidate, known: Set[str] = frozenset()) -> list[str]:
+    """What a candidate changed in PyTorch or Python, undone: functions and flags are the same for everyone."""
+    before = candidate.before
+    changed = [name for name in [*before.patched(), *before.changed_flags()] if name not in known]
+    if changed:
+        before.restore()
+    return changed
 
 
 class NoGradients(Exception):

@@ -120,6 +120,7 @@ class _Reader:
         self.rename: dict[sympy.Symbol, sympy.Symbol] = {}
         self.symbols: dict[sympy.Symbol, Binding] = {}
         self.constants: dict[str, Any] = {}
+        self.known: dict[sympy.Expr, sympy.Expr] = {}  # parts of sizes that a guard says are one number
 
     def graph(self) -> Graph:
         signature = self.exported.graph_signature
@@ -131,6 +132,7 @@ class _Reader:
         for fx in placeholders:  # the user's names first: they keep theirs
             if fx.name in position and isinstance(fx.meta.get("val"), torch.Tensor):
                 self._bind(fx, position[fx.name])
+        self.known = self._known_sizes()
         for fx in self.exported.graph.nodes:
             if fx.op == "placeholder":
                 if isinstance(fx.meta.get("val"), torch.Tensor):
@@ -179,7 +181,7 @@ class _Reader:
 
     def _size(self, size: Any) -> Any:
         if isinstance(size, torch.SymInt):
-            expression = size.node.expr.xreplace(self.rename)
+            expression = size.node.expr.xreplace(self.rename).xreplace(self.known)
             return int(expression) if expression.is_Integer else expression
         if isinstance(size, (torch.SymFloat, torch.SymBool)):
             expression = size.node.expr.xreplace(self.rename)
@@ -275,8 +277,9 @@ class _Reader:
         environment = self._shape_environment()
         for guard in environment.guards if environment is not None else ():
             location = getattr(getattr(guard, "sloc", None), "framework_loc", None)
-            about_layout = any(part in str(location) for part in LAYOUT_GUARDS)
             expression = environment.simplify(guard.expr).xreplace(self.rename)
+            meet = isinstance(expression, sympy.Eq) and "_prims_common" not in str(location)  # sizes in one operator
+            about_layout = any(part in str(location) for part in LAYOUT_GUARDS) and not meet
             if (
                 not about_layout
                 and expression not in (sympy.true, True)
@@ -284,6 +287,18 @@ class _Reader:
             ):
                 found[expression] = None
         return tuple(found)
+
+    def _known_sizes(self) -> dict[sympy.Expr, sympy.Expr]:
+        """From guards such as (s - 3) // 2 + 1 == 1, which let the model broadcast: (s - 3) // 2 is 0."""
+        known = {}
+        for guard in self._guards():
+            if isinstance(guard, sympy.Eq) and guard.rhs.is_Integer:
+                constant, rest = guard.lhs.as_coeff_Add()
+                factor, core = rest.as_coeff_Mul()
+                value = (guard.rhs - constant) / factor
+                if value.is_Integer and not core.is_Symbol:
+                    known[core] = value
+        return known
 
     def _shape_environment(self) -> Any:
         for fx in self.exported.graph.nodes:

@@ -631,7 +631,7 @@ def training_flags(model: nn.Module) -> list[tuple[str, bool]]:
 def meaning_call(node: Node, graph: Graph, device: str) -> str:
     """The node's aten call, in a form that autograd knows."""
     name = str(node.target)
-    if name == "aten._native_batch_norm_legit_functional.default":
+    if name in ("aten._native_batch_norm_legit_functional.default", "aten._native_batch_norm_legit.no_stats"):
         a = node.bound()
         given = [a["input"], a["weight"], a["bias"], None, None, a["training"], a["momentum"], a["eps"]]
         return f"aten.native_batch_norm({', '.join(argument_text(x, lambda n: n, device) for x in given)})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import sizes
+from .dependence import unused_inputs
 from .emit import Emitted
 from .plan import Call, Kernel, Plan
 
@@ -74,14 +75,4 @@ def compulsory_bytes(plan: Plan) -> int:
 
 def warnings(plan: Plan) -> list[str]:
     """Inputs that no output depends on: the user wants to know."""
-    graph = plan.graph
-    reached: set[str] = set()
-    stack = [o.value.name for o in graph.outputs if hasattr(o.value, "name")]
-    while stack:
-        name = stack.pop()
-        if name not in reached:
-            reached.add(name)
-            stack += graph[name].inputs
-    return [
-        f"output does not depend on input {i} ({name})" for i, name in enumerate(graph.inputs) if name not in reached
-    ]
+    return unused_inputs(plan.graph)

@@ -20,7 +20,7 @@ NONE, MEAN, SUM = 0, 1, 2  # aten's numbers for `reduction`
 
 
 def floats(build: Lowering, *values: Any) -> list[str] | None:
-    """The arguments' primitives where all of them are fp32: a loss of halves is rounded in between, which PyTorch knows best."""
+    """The arguments' primitives where all of them are fp32; a loss of halves is rounded in PyTorch's own way."""
     names = [value_of(build, value) for value in values]
     return names if all(build[name].dtype is torch.float32 for name in names) else None
 
@@ -120,7 +120,8 @@ def binary_cross_entropy_with_logits(build: Lowering, node: Node, a: dict[str, A
 
 def distance(build: Lowering, x: str, y: str, p: float, eps: float, label: str) -> str | None:
     """The p-norm of x − y + ε along the last dimension, which stays with size 1."""
-    difference = build.pointwise(f"{label}_difference", f"{{0}} - {{1}} + {literal(eps, torch.float32)}", [x, y], torch.float32)
+    shifted = f"{{0}} - {{1}} + {literal(eps, torch.float32)}"
+    difference = build.pointwise(f"{label}_difference", shifted, [x, y], torch.float32)
     last = [len(build[difference].shape) - 1]
     if p == 1:
         size = build.pointwise(f"{label}_abs", "fabsf({0})", [difference], torch.float32)
@@ -135,7 +136,7 @@ def distance(build: Lowering, x: str, y: str, p: float, eps: float, label: str) 
 @lowers("pairwise_distance", aten.pairwise_distance.default)
 def pairwise_distance(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     pair = floats(build, a["x1"], a["x2"])
-    found = distance(build, *pair, a["p"], a["eps"], "distance") if pair is not None else None
+    found = distance(build, pair[0], pair[1], a["p"], a["eps"], "distance") if pair is not None else None
     return found and build.drop(found, [len(build[found].shape) - 1], a["keepdim"])
 
 
@@ -150,21 +151,25 @@ def triplet_margin_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str |
     far = distance(build, anchor, negative, a["p"], a["eps"], "far")
     if near is None or far is None:
         return None
-    excess = build.pointwise("excess", f"{literal(a['margin'], torch.float32)} + {{0}} - {{1}}", [near, far], torch.float32)
+    text = f"{literal(a['margin'], torch.float32)} + {{0}} - {{1}}"
+    excess = build.pointwise("excess", text, [near, far], torch.float32)
     loss = build.pointwise("loss", "({0} < 0.0f ? 0.0f : {0})", [excess], torch.float32)
     return reduced(build, build.drop(loss, [len(build[loss].shape) - 1], False), a["reduction"])
 
 
 @lowers("cosine_similarity", aten.cosine_similarity.default)
 def cosine_similarity(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    """Σ (x / |x|) · (y / |y|), where a norm is at least ε; each is divided before the product, so that nothing overflows."""
+    """Σ (x / |x|) · (y / |y|), where a norm is at least ε; divided before the product, so that nothing overflows.
+
+    Both squares name both tensors, so that one look at the two serves both.
+    """
     pair = floats(build, a["x1"], a["x2"])
     if pair is None or len(build[pair[0]].shape) != len(build[pair[1]].shape) or not build[pair[0]].shape:
         return None
     dims = [a["dim"] % len(build[pair[0]].shape)]
     lengths = []
     for i, label in enumerate(("x", "y")):
-        square = build.pointwise(f"{label}_square", f"{{{i}}} * {{{i}}}", pair, torch.float32)  # names both: one look at both
+        square = build.pointwise(f"{label}_square", f"{{{i}}} * {{{i}}}", pair, torch.float32)
         total = build.reduce(f"{label}_sum", "Sum", square, dims)
         text = f"larger(sqrtf({{0}}), {literal(a['eps'], torch.float32)})"
         lengths.append(build.pointwise(f"{label}_norm", text, [total], torch.float32, cost=4))
@@ -212,7 +217,7 @@ def rows_reduced(build: Lowering, loss: str, counts: str, dim: int, reduction: i
 
 @lowers("cross_entropy", aten.cross_entropy_loss.default)
 def cross_entropy(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    """log Σ exp(x) − x[class], the maximum taken out first; without class weights or smoothing, which stay with PyTorch."""
+    """log Σ exp(x) − x[class], the maximum taken out first. Class weights and smoothing stay with PyTorch."""
     scores, target = value_of(build, a["self"]), value_of(build, a["target"])
     if a["weight"] is not None or a["label_smoothing"] != 0 or not class_target(build, scores, target):
         return None

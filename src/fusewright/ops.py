@@ -1,7 +1,7 @@
-"""Operators: one record each. The aten operator is the meaning; beside it stand its CUDA expression and what is known of its values.
+"""Operators: one record each. The aten operator is the meaning; beside it stand its CUDA and the range of its values.
 
-To add a pointwise operator, add one `pointwise(...)` line here. Operators with structure (reductions, norms, pools, views) are
-functions in `structured.py` under `@lowers(...)`, built from the primitives of `prims.py`.
+To add a pointwise operator, add one `pointwise(...)` line here. Operators with structure (reductions, norms, pools,
+views) are functions in `structured.py` under `@lowers(...)`, built from the primitives of `prims.py`.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ def pointwise(
         texts: dict[str, Any] = {}
         for argument, value in node.bound().items():
             if isinstance(value, Ref):
-                texts[argument] = "{%d}" % len(placeholders)
+                texts[argument] = f"{{{len(placeholders)}}}"
                 placeholders.append(build.value[value.name])
             elif isinstance(value, sympy.Expr):  # a number computed from sizes
-                texts[argument] = "{%d}" % len(placeholders)
+                texts[argument] = f"{{{len(placeholders)}}}"
                 placeholders.append(
                     build.add("size", Size(value), [], (), torch.float32 if compute.is_floating_point else torch.int64)
                 )
@@ -161,7 +161,14 @@ pointwise(
     cuda=lambda a: f"{a.self} / {a.other}",
     cost=4,
 )
-pointwise("neg", aten.neg.default, aten.negative.default, cuda=lambda a: f"-{a.self}", monotone=-1, bounds=lambda x: (-x[1], -x[0]))
+pointwise(
+    "neg",
+    aten.neg.default,
+    aten.negative.default,
+    cuda=lambda a: f"-{a.self}",
+    monotone=-1,
+    bounds=lambda x: (-x[1], -x[0]),
+)
 pointwise(
     "abs",
     *(aten.abs.default, aten.absolute.default),
@@ -237,7 +244,15 @@ pointwise(
     bounds=lambda x: (-1.5707964, 1.5707964),
     cost=12,
 )
-pointwise("erf", aten.erf.default, aten.special_erf.default, cuda=lambda a: f"erff({a.self})", monotone=1, bounds=lambda x: (-1, 1), cost=12)
+pointwise(
+    "erf",
+    aten.erf.default,
+    aten.special_erf.default,
+    cuda=lambda a: f"erff({a.self})",
+    monotone=1,
+    bounds=lambda x: (-1, 1),
+    cost=12,
+)
 pointwise("erfc", aten.erfc.default, cuda=lambda a: f"erfcf({a.self})", monotone=-1, bounds=lambda x: (0, 2), cost=16)
 pointwise("asin", aten.asin.default, cuda=lambda a: f"asinf({a.self})", monotone=1, cost=16)
 pointwise("acos", aten.acos.default, cuda=lambda a: f"acosf({a.self})", monotone=-1, cost=16)
@@ -358,7 +373,8 @@ pointwise(
 )
 pointwise(
     "sigmoid",
-    aten.sigmoid.default, aten.special_expit.default,
+    aten.sigmoid.default,
+    aten.special_expit.default,
     cuda=lambda a: f"1.0f / (1.0f + expf(-{a.self}))",
     monotone=1,
     bounds=lambda x: (0, 1),
@@ -400,14 +416,26 @@ pointwise(
     "softshrink",
     aten.softshrink.default,
     cuda=lambda a: (
-        f"({a.self} > {a.lambd} ? {a.self} - {a.lambd} : ({a.self} < -{a.lambd} ? {a.self} + {a.lambd} : {a.self} * 0.0f))"
+        f"({a.self} > {a.lambd} ? {a.self} - {a.lambd} : "
+        f"({a.self} < -{a.lambd} ? {a.self} + {a.lambd} : {a.self} * 0.0f))"
     ),
     monotone=1,
 )
 pointwise("threshold", aten.threshold.default, cuda=lambda a: f"({a.self} <= {a.threshold} ? {a.value} : {a.self})")
-pointwise("clamp", aten.clamp.default, aten.clamp.Tensor, aten.clip.default, aten.clip.Tensor, cuda=lambda a: _clamp_between(a.self, a.min, a.max))
-pointwise("clamp_min", aten.clamp_min.default, aten.clamp_min.Tensor, cuda=lambda a: _clamp_between(a.self, a.min, None))
-pointwise("clamp_max", aten.clamp_max.default, aten.clamp_max.Tensor, cuda=lambda a: _clamp_between(a.self, None, a.max))
+pointwise(
+    "clamp",
+    aten.clamp.default,
+    aten.clamp.Tensor,
+    aten.clip.default,
+    aten.clip.Tensor,
+    cuda=lambda a: _clamp_between(a.self, a.min, a.max),
+)
+pointwise(
+    "clamp_min", aten.clamp_min.default, aten.clamp_min.Tensor, cuda=lambda a: _clamp_between(a.self, a.min, None)
+)
+pointwise(
+    "clamp_max", aten.clamp_max.default, aten.clamp_max.Tensor, cuda=lambda a: _clamp_between(a.self, None, a.max)
+)
 pointwise("minimum", aten.minimum.default, cuda=lambda a: f"smaller({a.self}, {a.other})")
 pointwise("maximum", aten.maximum.default, cuda=lambda a: f"larger({a.self}, {a.other})")
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from .capture import capture
+from .dependence import unused_inputs
 from .emit import Emitted, emit
 from .errors import Refused
 from .graph import Graph, Ref
@@ -20,7 +21,7 @@ from .lower import lower
 from .options import Options
 from .plan import Plan, plan
 from .problem import Problem, check_output
-from .rewrite import rewrite
+from .rewrite import NONFINITE_KIND, rewrite
 from .takeover import take_over
 
 Progress = Callable[[str, str], None]
@@ -62,7 +63,10 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
     progress("build", target)
     candidate = load_candidate(emitted.text, target, options.sanitize, name=problem.path.stem + "_new.py")
     progress("verify", "")
-    verdict = verify_candidate(problem, candidate, graph=graph, options=options, progress=progress)
+    kind_may_change = any(NONFINITE_KIND in rule.tags for rule in made.rules)
+    verdict = verify_candidate(
+        problem, candidate, graph=graph, options=options, kind_may_change=kind_may_change, progress=progress
+    )
     return Run(emitted.text, verdict, report(problem, target, emitted, made, verdict))
 
 
@@ -90,7 +94,7 @@ def report(problem: Problem, target: str, emitted: Emitted, made: Plan, verdict:
         "max_error": verdict.max_error,
         "tolerance": verdict.tolerance,
         "timing": None,
-        "notes": [verdict.shapes_note] if verdict.shapes_note else [],
+        "notes": [*([verdict.shapes_note] if verdict.shapes_note else []), *unused_inputs(made.graph)],
     }
 
 

@@ -1,7 +1,7 @@
-"""Operators that put values elsewhere: pads, writes to a part of a tensor, repetition, upsampling, positions as numbers.
+"""Operators that put values elsewhere: pads, writes to a part of a tensor, repetition, upsampling, positions.
 
-A value is put at an offset of a larger tensor by a window of one tap: what lies outside the source does not take part, so
-it is 0 there and is never read.
+A value is put at an offset of a larger tensor by a window of one tap: what lies outside the source does not take part,
+so it is 0 there and is never read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def placed(build: Lowering, source: str, shape: Sequence[Dim], starts: Sequence[
 
 def inside(build: Lowering, source: str, shape: Sequence[Dim], starts: Sequence[int]) -> str:
     """Whether a position of `shape` lies in the source, put there from `starts` on."""
-    tests, names = [], []
+    tests: list[str] = []
+    names: list[str] = []
     first = len(shape) - len(starts)
     for dim, start in enumerate(starts, first):
         stop = sizes.tidy(start + build[source].shape[dim])
@@ -115,7 +116,9 @@ def fill(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 # ---- repetition
 
 
-def spread(build: Lowering, source: str, dims: Sequence[int], times: Sequence[Dim], inner: bool, shape: Sequence[Dim]) -> str:
+def spread(
+    build: Lowering, source: str, dims: Sequence[int], times: Sequence[Dim], inner: bool, shape: Sequence[Dim]
+) -> str:
     """Each of `dims` repeated: element by element (`inner`: aabb) or as a whole (abab)."""
     split: list[Dim] = []
     wide: list[Dim] = []
@@ -134,7 +137,7 @@ def spread(build: Lowering, source: str, dims: Sequence[int], times: Sequence[Di
 def repeat(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.shape is not None
     source, rank = value_of(build, a["self"]), len(node.shape)
-    times = list(a.get("repeats", a.get("dims")))
+    times = list(a["repeats"] if "repeats" in a else a["dims"])
     times = [1] * (rank - len(times)) + times
     source = build.reshape(source, [1] * (rank - len(build[source].shape)) + list(build[source].shape))
     dims = [d for d in range(rank) if not sizes.is_one(times[d])]
@@ -186,7 +189,8 @@ def arange(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     if node.dtype not in (torch.int64, torch.int32) or not isinstance(start, int) or not isinstance(step, int):
         return None
     position = build.add("position", Iota(0), [], node.shape, torch.int64)
-    return build.pointwise("", f"{start} + {{0}} * {step}" if (start, step) != (0, 1) else "{0}", [position], node.dtype, torch.int64)
+    text = f"{start} + {{0}} * {step}" if (start, step) != (0, 1) else "{0}"
+    return build.pointwise("", text, [position], node.dtype, torch.int64)
 
 
 @element_of(aten.broadcast_tensors.default)

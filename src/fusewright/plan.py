@@ -133,7 +133,7 @@ def window_taps(op: Window, at: Coordinates) -> Coordinates:
     rank = len(op.kernel)
     taps = []
     for i, c in enumerate(at[-rank:]):
-        tap = Coordinate.of(Axis(f"k{i}", op.kernel[i]))
+        tap = Coordinate({Axis(f"k{i}", op.kernel[i]): 1})  # of a single tap too: what it reads is read inside the window
         taps.append(c * op.stride[i] + tap * op.dilation[i] + -op.padding[i])
     return at[:-rank] + tuple(taps)
 
@@ -538,6 +538,7 @@ def operator_name(node: Node, graph: Graph) -> str:
     name = str(node.target).removeprefix("aten.").rsplit(".", 1)[0].strip("_")
     return {
         "native_batch_norm_legit_functional": "batch_norm",
+        "native_batch_norm_legit": "batch_norm",
         "native_batch_norm_legit_no_training": "batch_norm",
     }.get(name, name)
 

@@ -301,10 +301,9 @@ def terms(name: str, args: Any) -> int:
     if "batch_norm" in name:
         return first.numel() // first.shape[1]
     argument = args[1] if len(args) > 1 and "pool" not in name else None
-    dims = list(argument) if isinstance(argument, (list, tuple)) else [argument]
-    if not dims or not all(isinstance(d, int) for d in dims):
-        return first.numel()
-    return math.prod(first.shape[d] for d in dims if -first.dim() <= d < first.dim())
+    named = argument if isinstance(argument, (list, tuple)) else [argument]
+    dims = [int(d) for d in named if isinstance(d, int) and -first.dim() <= d < first.dim()]
+    return int(math.prod(first.shape[d] for d in dims)) if dims else first.numel()
 
 
 def base_name(func: OpOverload) -> str:

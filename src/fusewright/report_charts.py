@@ -126,12 +126,15 @@ def _roofs(
     ridge = highest / bandwidth
     start, end = (f.x(least), f.y(least * bandwidth)), (f.x(ridge), f.y(highest))
     parts.append(f'<polyline class="roof" points="{start[0]:.1f},{start[1]:.1f} {end[0]:.1f},{end[1]:.1f}"/>')
-    for kind, rate in rates.items():
+    labels: list[float] = []
+    for kind, rate in sorted(rates.items(), key=lambda item: -item[1]):
         level, corner, right = f"{f.y(rate):.1f}", f"{f.x(rate / bandwidth):.1f}", f.width - f.right
         parts.append(f'<line class="roof" x1="{corner}" y1="{level}" x2="{right}" y2="{level}"/>')
         name = {"fp32": "fp32", "tf32": "TF32", "bf16": "bf16"}[kind]
         words = f"{name} {shown_amount(rate, 'FLOP/s' if f.width > 500 else '')}"
-        parts.append(f'<text class="ceiling" x="{right}" y="{f.y(rate) - 5:.1f}">{words}</text>')
+        beside = [f.y(rate) + shift for shift in (-5, 13, 26)]  # above its line, or below where that is taken
+        labels.append(next((y for y in beside if all(abs(y - other) > 13 for other in labels)), beside[0]))
+        parts.append(f'<text class="ceiling" x="{right}" y="{labels[-1]:.1f}">{words}</text>')
     along = [(start[0] + t * (end[0] - start[0]), start[1] + t * (end[1] - start[1])) for t in (0.5, 0.35, 0.65, 0.2)]
     x, y = max(along, key=lambda p: min(60.0, *(math.hypot(p[0] - a, p[1] - b) for a, b in points), 60.0))
     angle = math.degrees(math.atan2(end[1] - start[1], end[0] - start[0]))

@@ -198,6 +198,20 @@ pre .f { color: var(--f); }
 pre .d { color: var(--d); }
 pre .l { color: var(--accent); font-weight: 700; }
 
+@media (max-width: 960px) {
+  table.stack thead { display: none; }
+  table.stack tr {
+    display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: .5rem .8rem;
+    border-top: 1px solid var(--line); padding: .8rem 0;
+  }
+  table.stack td, table.rows.stack td.number {
+    display: block; border: 0; padding: 0; text-align: left; white-space: normal; overflow-wrap: anywhere;
+  }
+  table.stack td:first-child, table.stack td.whole { grid-column: 1 / -1; }
+  table.stack td::before { content: attr(data-label); display: block; color: var(--dim); font: .76rem/1.3 var(--sans); }
+  table.stack td:first-child::before { display: none; }
+  table.stack td:empty, table.rows.stack td.number:empty { display: none; }
+}
 @media (max-width: 760px) {
   body { font-size: 15px; }
   header.page, main, footer { padding-left: 16px; padding-right: 16px; }
@@ -211,18 +225,6 @@ pre .l { color: var(--accent); font-weight: 700; }
   .bar .who { text-align: left; grid-row: 1; }
   .bar .ms { grid-row: 1; grid-column: 2; }
   .bar .track { grid-row: 2; grid-column: 1 / -1; height: 18px; }
-  table.stack thead { display: none; }
-  table.stack tr {
-    display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: .5rem .8rem;
-    border-top: 1px solid var(--line); padding: .8rem 0;
-  }
-  table.stack td, table.rows.stack td.number {
-    display: block; border: 0; padding: 0; text-align: left; white-space: normal; overflow-wrap: anywhere;
-  }
-  table.stack td:first-child, table.stack td.whole { grid-column: 1 / -1; }
-  table.stack td::before { content: attr(data-label); display: block; color: var(--dim); font: .76rem/1.3 var(--sans); }
-  table.stack td:first-child::before { display: none; }
-  table.stack td:empty { display: none; }
   pre.code { font-size: .74rem; max-height: 520px; }
 }
 @media print {

@@ -108,16 +108,21 @@ def _probed(model: nn.Module, inputs: Sequence[Any]) -> Space:
     return Space(pinned, tuple(kept))
 
 
-def choose(space: Space, seconds: Callable[[Sizes], float | None], full_size: bool = False) -> Shapes:
-    """Sizes at which verifying takes seconds. `seconds` estimates one run; None where the model refuses the sizes."""
+def choose(
+    space: Space, seconds: Callable[[Sizes], float | None], full_size: bool = False, slower: float = 1.0
+) -> Shapes:
+    """Sizes at which verifying takes seconds. `seconds` estimates one run; None where the model refuses the sizes.
+
+    `slower`: how many times slower the candidate turned out to be than the estimate expects.
+    """
     given = space.given
 
     def cost(point: Point) -> float | None:
         return seconds(space.at(point)) if space.holds(point) else None
 
     least = _least(space, cost)
-    small = _fitting(space, cost, least, SMALL_SECONDS)
-    main = given if full_size else _shrunk(space, cost, given, MAIN_SECONDS)
+    small = _fitting(space, cost, least, SMALL_SECONDS / slower)
+    main = given if full_size else _shrunk(space, cost, given, MAIN_SECONDS / min(slower, 4.0))
     others: dict[str, Sizes] = {}
     batches = [axis.symbol for axis in space.axes if axis.batch]
     rest = [axis.symbol for axis in space.axes if not axis.batch]

@@ -1,4 +1,4 @@
-"""Operators with structure: choices, casts, views, reductions, norms and pools, each lowered to primitives by one function."""
+"""Operators with structure: choices, casts, views, reductions, norms and pools, each lowered by one function."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Lower = Callable[["Lowering", Node, dict[str, Any]], str | None]
 
 
 def lowers(name: str, *targets: OpOverload | str, view: bool = False, monotone: int = 0) -> Callable[[Lower], Lower]:
-    """Registers the function as the record of `targets`. It gets the arguments by name and returns the primitive, or None to decline."""
+    """Registers the function as the record of `targets`: from arguments by name to a primitive, or None to decline."""
 
     def wrap(function: Lower) -> Lower:
         def lower(build: Lowering, node: Node) -> str | None:
@@ -93,7 +93,7 @@ def where(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     names, texts = [condition], []
     for value in (a["self"], a["other"]):
         if isinstance(value, Ref):
-            texts.append("{%d}" % len(names))
+            texts.append(f"{{{len(names)}}}")
             names.append(build.value[value.name])
         else:
             texts.append(literal(value, node.dtype))
@@ -154,7 +154,7 @@ def triangle(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 
 @lowers("stack", aten.stack.default)
 def stack(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    """The part whose number is the coordinate along the new dimension; for a few parts, so that choosing costs little."""
+    """The part whose number is the coordinate along the new dimension; of few parts, so that choosing costs little."""
     assert node.shape is not None and node.dtype is not None
     dim, parts = a["dim"] % len(node.shape), [value_of(build, part) for part in a["tensors"]]
     if len(parts) > 32 or any(build[part].dtype != node.dtype for part in parts):
@@ -285,7 +285,7 @@ def glu(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 
 @lowers("element", "getitem")
 def getitem(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    """Element i of a split, of max/min over a dimension, of a norm that also returns its statistics, of a pool with indices."""
+    """Element i of a split, of max/min over a dimension, of a norm with its statistics, of a pool with indices."""
     parent = build.graph[node.args[0].name]
     part = ELEMENTS.get(parent.target)
     if part is None or not isinstance(parent.target, OpOverload):
@@ -602,7 +602,7 @@ def rms_norm(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     )
     weight = optional(build, a["weight"], inner)
     names = [source, scale] + ([weight] if weight else [])
-    return build.pointwise("", " * ".join("{%d}" % i for i in range(len(names))), names, node.dtype, torch.float32)
+    return build.pointwise("", " * ".join(f"{{{i}}}" for i in range(len(names))), names, node.dtype, torch.float32)
 
 
 @lowers("instance_norm", aten.instance_norm.default)
@@ -709,7 +709,9 @@ def max_pool(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     if window is None or not build[source].dtype.is_floating_point or build[source].dtype is torch.float64:
         return None
     clipped = _reaches_outside(build[source].shape[-rank:], node.shape[-rank:], window, a["ceil_mode"])
-    return build.add("", Window("max", window[0], window[1], window[2], window[3], clipped), [source], node.shape, node.dtype)
+    return build.add(
+        "", Window("max", window[0], window[1], window[2], window[3], clipped), [source], node.shape, node.dtype
+    )
 
 
 @lowers("max_pool", aten.max_pool1d.default, aten.max_pool2d.default, aten.max_pool3d.default)
@@ -776,7 +778,7 @@ def adaptive_avg_pool(build: Lowering, node: Node, a: dict[str, Any]) -> str | N
     extents = list(zip(shape[-rank:], outputs, strict=True))
     if not all(isinstance(s, int) and isinstance(o, int) and s % o == 0 for s, o in extents):
         return None
-    kernel = tuple(s // o for s, o in extents)  # type: ignore[operator]
+    kernel = tuple(s // o for s, o in extents)
     zero, one = (0,) * rank, (1,) * rank
     total = build.add(
         "sum", Window("sum", kernel, kernel, zero, one, clipped=False), [source], node.shape, torch.float32

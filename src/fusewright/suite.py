@@ -222,7 +222,13 @@ def _terminable() -> Iterator[None]:
 
 def _environment(jobs: int) -> dict[str, str]:
     threads = str(max(1, (os.cpu_count() or 1) // max(1, jobs)))
-    return {"OMP_NUM_THREADS": threads, **os.environ, "PYTHONUNBUFFERED": "1"}
+    return {"OMP_NUM_THREADS": threads, **os.environ}
+
+
+def _with_this_package(environment: Mapping[str, str]) -> dict[str, str]:
+    """Other processes import this very fusewright, installed or not."""
+    own = str(Path(__file__).parents[1])
+    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, [own, environment.get("PYTHONPATH")]))}
 
 
 def run_model(
@@ -244,15 +250,21 @@ def run_model(
         command = [sys.executable, "-m", "fusewright", "optimize", str(path), "-o", str(written), "--json", str(report)]
         with (Path(scratch) / "output").open("w+", errors="replace") as output:
             process = subprocess.Popen(
-                [*command, *settings.arguments()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output,
-                env=environment, start_new_session=True,
+                [*command, *settings.arguments()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=output,
+                env=_with_this_package(environment or os.environ),
+                start_new_session=True,
             )
             ended = _watch(process, start, settings, stop)
             if ended == "stopped":
                 return None
             output.seek(0)
-            outcome = ended or OUTCOMES.get(process.returncode, "crashed")
-            why = _reason(ended, process.returncode, output.read(), settings)
+            errors = output.read()
+            spoke = process.returncode == 0 or "fusewright: " in errors  # else Python itself ended with that status
+            outcome = ended or (OUTCOMES.get(process.returncode, "crashed") if spoke else "crashed")
+            why = _reason(ended, process.returncode, errors, settings)
         seconds = round(time.monotonic() - start, 2)
         return Result(name or path.name, key, outcome, why, seconds, _report(report))
 

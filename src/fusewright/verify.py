@@ -19,9 +19,9 @@ from .checks import Check as Question
 from .checks import Finding, Outcome, Trial, behaviour, differentiation, kernels, sentence, values
 from .errors import Refused
 from .graph import Graph
-from .observe import Subjects, filled_memory, subjects
+from .observe import Subjects, filled_memory, seeded, subjects
 from .options import Options
-from .problem import Problem, _seeded, shown
+from .problem import Problem, shown
 from .shrink import Shapes, Sizes, choose, seconds_for, space_of, work
 from .variants import Variant, fewer, planned
 
@@ -50,6 +50,7 @@ class Verdict:
     k: float = K
 
 
+CANDIDATE_SECONDS = 0.15  # a candidate that takes longer at the small sizes (tensor cores on the host) gets smaller ones
 MOST_SECONDS = 20.0  # for all comparisons of values, on the host; with a large model fewer variants run
 
 STAGES: tuple[tuple[tuple[str, Question], ...], ...] = (
@@ -155,7 +156,11 @@ def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_ch
         found = work(subject.original, inputs, sizes)
         return None if found is None else seconds_for(*found)
 
-    shapes = choose(space, seconds, full_size=subject.device.type == "cuda")
+    full_size = subject.device.type == "cuda"
+    shapes = choose(space, seconds, full_size)
+    slower = _candidate_seconds(subject, shapes.small) / CANDIDATE_SECONDS
+    if slower > 1:
+        shapes = choose(space, seconds, full_size, slower)
     if not all(_accepts(subject, sizes) is None for sizes in (shapes.small, shapes.main)):
         shapes = Shapes(shapes.given, shapes.given, shapes.given, {})  # values that fit one size only, such as indices
         error = _accepts(subject, shapes.given)
@@ -174,6 +179,16 @@ def _seconds_for_one(subject: Subjects, shapes: Shapes) -> float:
     start = time.perf_counter()
     subject.set_state(variant)
     subject.references(variant)
+    return time.perf_counter() - start + _candidate_seconds(subject, shapes.small)
+
+
+def _candidate_seconds(subject: Subjects, sizes: Sizes) -> float:
+    """What one run of the candidate takes; what it raises is a check's matter, not this one's."""
+    variant = Variant("first call", sizes)
+    subject.set_state(variant)
+    start = time.perf_counter()
+    with contextlib.suppress(Exception):
+        subject.run_candidate(variant)
     return time.perf_counter() - start
 
 
@@ -205,7 +220,7 @@ def _forward(trial: Trial) -> Trace:
     variant = next(v for v in trial.variants if v.group == "seeds")
     trial.subjects.set_state(variant)
     inputs = trial.subjects.inputs(variant)
-    with filled_memory(trial.subjects.device), torch.no_grad(), _seeded(0), trial.subjects.candidate.trace() as trace:
+    with filled_memory(trial.subjects.device), torch.no_grad(), seeded(0), trial.subjects.candidate.trace() as trace:
         trial.subjects.new(*inputs)
     return trace
 

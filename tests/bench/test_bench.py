@@ -171,6 +171,15 @@ def test_caught(trick: str, problem: Problem) -> None:
         torch.backends.cuda.matmul.allow_tf32 = False  # by its old name, which sets the new one too
 
 
+def test_only_the_one_that_tampered_is_blamed(problem: Problem) -> None:
+    patched = candidate(CAUGHT["a patched event"][0], "patched.py")
+    try:
+        timing = timed(problem, patched, candidate(EXACT))
+        assert [(row.name, row.stands) for row in timing.candidates] == [("patched.py", False), ("new.py", True)]
+    finally:
+        patched.before.restore()
+
+
 def test_one_that_fails_leaves_the_others_alone(problem: Problem) -> None:
     bad = candidate(CAUGHT["an error"][0], "bad.py")
     wrong = candidate(CAUGHT["a result cached by object"][0], "wrong.py")
@@ -217,9 +226,9 @@ def test_work_on_another_stream(problem: Problem) -> None:
 
 
 def test_kernels_of_a_profile(problem: Problem) -> None:
-    """Eager and its control come first in the profile, the candidate third."""
+    """Eager comes first in the profile, the candidate second; the control is left out."""
     source = EXACT + '\nCUDA = """\n__global__ void mine(float* x) {}\n"""\n'
-    desk = Desk(bandwidth=1e12, kernels={"2": [("void at::softmax(float)", 0.2), ("void mine(float*)", 0.6)]})
+    desk = Desk(bandwidth=1e12, kernels={"1": [("void at::softmax(float)", 0.2), ("void mine(float*)", 0.6)]})
     facts = [SimpleNamespace(name="mine", replaces=("tanh", "mul"), bytes=300, flops=6000)]
     row = only(timed(problem, candidate(source), device=desk, facts=facts))
     assert row.own_share == pytest.approx(0.75) and row.busy_ms == pytest.approx(0.0008)
@@ -229,7 +238,7 @@ def test_kernels_of_a_profile(problem: Problem) -> None:
 
 
 def test_more_kernel_time_than_time(problem: Problem) -> None:
-    desk = Desk(kernels={"2": [("void mine(float*)", 5e6)]})
+    desk = Desk(kernels={"1": [("void mine(float*)", 5e6)]})
     row = only(timed(problem, candidate(EXACT), device=desk))
     assert not row.stands and row.verdict.startswith("work outside the timed span")
 

@@ -1,7 +1,7 @@
 """Random chains of 2 to 8 operators that Fusewright fuses, as Python text. The same seed gives the same chain.
 
-A chain is a class with a forward of its own. Several chains make one model, so that one compilation serves them all; one chain
-alone is a model file that anybody can run.
+A chain is a class with a forward of its own. Several chains make one model, so that one compilation serves them all;
+one chain alone is a model file that anybody can run.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ LONG = [300, 1024, 1500, 4100]  # rows that more than one warp works on
 VERY_LONG = [17000, 40000, 70000]  # rows that are cut into pieces, or do not stay in cache
 
 UNARY = """
-F.relu({x}) | F.gelu({x}) | F.gelu({x}, approximate="tanh") | F.silu({x}) | torch.sigmoid({x}) | torch.tanh({x}) | F.softplus({x}) |
-F.elu({x}, 0.7) | F.leaky_relu({x}, 0.2) | F.hardswish({x}) | F.hardsigmoid({x}) | F.mish({x}) | F.selu({x}) | F.celu({x}, 1.3) |
-torch.abs({x}) | -{x} | {x} * {x} | torch.sqrt({x}.abs() + 0.1) | torch.rsqrt({x} * {x} + 1.0) | torch.log1p({x}.abs()) |
-torch.exp(-{x}.abs()) | torch.sin({x}) | torch.cos({x}) | torch.erf({x}) | torch.clamp({x}, -0.8, 1.1) | torch.clamp({x}, min=-0.3) |
-torch.where({x} > 0, {x}, 0.5 * {x}) | {x}.masked_fill({x} < 0, 0.0) | 2.5 * {x} - 1 | {x} / 1.7 | F.logsigmoid({x}) | F.softsign({x}) |
+F.relu({x}) | F.gelu({x}) | F.gelu({x}, approximate="tanh") | F.silu({x}) | torch.sigmoid({x}) | torch.tanh({x}) |
+F.softplus({x}) | F.elu({x}, 0.7) | F.leaky_relu({x}, 0.2) | F.hardswish({x}) | F.hardsigmoid({x}) | F.mish({x}) |
+F.selu({x}) | F.celu({x}, 1.3) | torch.abs({x}) | -{x} | {x} * {x} | torch.sqrt({x}.abs() + 0.1) |
+torch.rsqrt({x} * {x} + 1.0) | torch.log1p({x}.abs()) | torch.exp(-{x}.abs()) | torch.sin({x}) | torch.cos({x}) |
+torch.erf({x}) | torch.clamp({x}, -0.8, 1.1) | torch.clamp({x}, min=-0.3) | torch.where({x} > 0, {x}, 0.5 * {x}) |
+{x}.masked_fill({x} < 0, 0.0) | 2.5 * {x} - 1 | {x} / 1.7 | F.logsigmoid({x}) | F.softsign({x}) |
 F.softshrink({x}, 0.4) | 1 / (1 + {x}.abs()) | {x}.pow(3) * 0.1 | torch.atan({x}) | F.hardtanh({x}) | F.relu6({x} + 3)
 """
 BINARY = """
@@ -204,7 +205,7 @@ def view(c: Chain) -> bool:
         return False
     dim = c.rng.randrange(rank)
     size = x.shape[dim]
-    kind = c.rng.choice(["transpose", "permute", "flatten", "slice", "step", "flip", "unsqueeze", "split", "select", "expand", "pad"])
+    kind = c.rng.choice("transpose permute flatten slice step flip unsqueeze split select expand pad".split())
     before, after = list(x.shape[:dim]), list(x.shape[dim + 1 :])
     index = ":, " * dim
     if kind == "transpose" and rank >= 2:
@@ -293,7 +294,8 @@ def first_shape(rng: random.Random) -> tuple[int, ...]:
     rank = rng.choice([1, 2, 2, 3, 3, 4, 4, 5])
     chance = rng.random()
     if chance < 0.15:
-        return (*(rng.choice(SIZES[1:5]) for _ in range(rng.randint(0, 2))), rng.choice(LONG), *([rng.choice(SIZES[:4])] * (rank % 2)))
+        before = [rng.choice(SIZES[1:5]) for _ in range(rng.randint(0, 2))]
+        return (*before, rng.choice(LONG), *[rng.choice(SIZES[:4])] * (rank % 2))
     if chance < 0.19:
         shape = [rng.choice([1, 2, 3]), rng.choice(VERY_LONG)]
         rng.shuffle(shape)
@@ -306,12 +308,13 @@ def first_shape(rng: random.Random) -> tuple[int, ...]:
 
 
 def class_text(chain: Chain, name: str) -> str:
-    made = [f"        self.{p} = nn.Parameter(torch.randn({shape}, dtype={chain.dtype}))" for p, shape in chain.parameters]
-    init = "\n".join(["    def __init__(self):", "        super().__init__()", *made])
+    made = [f"self.{p} = nn.Parameter(torch.randn({shape}, dtype={chain.dtype}))" for p, shape in chain.parameters]
+    init = "\n        ".join(["    def __init__(self):", "super().__init__()", *made])
     names = [n for n, _ in chain.inputs]
     body = "\n".join(f"        {line}" for line in chain.lines)
     returned = ", ".join(chain.outputs) + ("," if len(chain.outputs) == 1 else "")
-    return f"class {name}(nn.Module):\n{init}\n\n    def forward(self, {', '.join(names)}):\n{body}\n        return ({returned})\n"
+    forward = f"    def forward(self, {', '.join(names)}):\n{body}\n        return ({returned})\n"
+    return f"class {name}(nn.Module):\n{init}\n\n{forward}"
 
 
 def model_text(chains: Sequence[Chain]) -> str:
@@ -329,4 +332,5 @@ def model_text(chains: Sequence[Chain]) -> str:
         model += f"    def forward(self, {names}):\n        return (\n{calls}        )\n"
         classes = f"{parts}\n\n{model}"
     drawn = "".join(f"        torch.randn({shape}, dtype={dtype}),\n" for _, shape, dtype in inputs)
-    return f"{head}{classes}\n\ndef get_inputs():\n    return [\n{drawn}    ]\n\n\ndef get_init_inputs():\n    return []\n"
+    tail = f"def get_inputs():\n    return [\n{drawn}    ]\n\n\ndef get_init_inputs():\n    return []\n"
+    return f"{head}{classes}\n\n{tail}"

@@ -1,10 +1,10 @@
-"""Random chains of fused operators, run by their host kernels and compared with PyTorch in fp64 within the verifier's budget.
+"""Random chains of fused operators, run by their host kernels and compared with PyTorch within the verifier's budget.
 
     python tests/fuzz/fuzz.py                       500 seeds
     python tests/fuzz/fuzz.py --start 90 --seeds 10
     python tests/fuzz/fuzz.py --sanitize address --seeds 20
 
-Several chains are compiled as one model. A failure is looked for in each chain alone, and printed as a model file of its own.
+Several chains are compiled as one model. A failure is looked for in each chain alone, and printed as a model file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from chains import Chain, draw, model_text  # noqa: E402
+from chains import Chain, draw, model_text
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,10 @@ class Failure:
         return f"seed {seeds}: {self.why}\n\n# ---- fusewright optimize THIS_FILE --target host\n{self.text}"
 
 
-def fuzz(seeds: Sequence[int], together: int, folder: Path, sanitize: str = "") -> Iterator[tuple[list[Chain], list[Failure]]]:
+Examined = tuple[list[Chain], list[Failure]]
+
+
+def fuzz(seeds: Sequence[int], together: int, folder: Path, sanitize: str = "") -> Iterator[Examined]:
     """The chains of the seeds, some at a time, and what was wrong with them."""
     for i in range(0, len(seeds), together):
         chains = [draw(seed) for seed in seeds[i : i + together]]
@@ -92,7 +95,7 @@ def compare(chains: list[Chain], folder: Path, sanitize: str = "") -> str:
     wrong = [finding for finding in trial.findings if not finding.miss.passed]
     if wrong:
         worst = max(wrong, key=lambda finding: finding.miss.ratio)
-        return f"{worst.miss.ratio:.3g} times its budget: {worst.tensor} {worst.miss} ({worst.variant.distribution} values)"
+        return f"{worst.miss.ratio:.3g} times its budget: {worst}"
     unused = [kernel.name for kernel in made.kernels if kernel.name not in trial.launched]
     return f"never launched: {', '.join(unused)}" if unused else ""
 

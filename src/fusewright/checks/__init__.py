@@ -44,6 +44,7 @@ class Trial:
     findings: list[Finding] = field(default_factory=list)
     errors: dict[Variant, str] = field(default_factory=dict)  # the candidate raised where the original did not
     skipped: list[Variant] = field(default_factory=list)  # the original itself raises
+    as_given: list[tuple[Observed, References]] = field(default_factory=list)  # the first comparison of all
     launched: dict[str, Variant] = field(default_factory=dict)  # each kernel, and the first variant that launched it
 
     @property
@@ -77,6 +78,8 @@ class Trial:
         if got is None:
             self.errors[variant] = error
             return None
+        if not self.as_given:
+            self.as_given.append((got, references))
         for tensor, miss in self.subjects.judge(got, references, variant, self.kind_may_change).items():
             self.findings.append(Finding(variant, tensor, miss))
         return got, references

@@ -8,8 +8,7 @@ from dataclasses import replace
 import torch
 from torch.utils import _pytree as pytree
 
-from ..observe import filled_memory
-from ..problem import _seeded
+from ..observe import filled_memory, seeded
 from ..variants import Variant
 from . import Outcome, Trial, sentence
 from .bits import same
@@ -85,9 +84,9 @@ def autograd_modes(trial: Trial) -> Outcome:
         subjects.set_state(variant)
         inputs = subjects.inputs(variant)
         try:
-            with _seeded(variant.seed):
+            with seeded(variant.seed):
                 subjects.original(*subjects.inputs(variant))
-            with filled_memory(subjects.device), context, _seeded(variant.seed):
+            with filled_memory(subjects.device), context, seeded(variant.seed):
                 results[name] = pytree.tree_leaves(subjects.new(*inputs))
         except Exception as error:
             return Outcome(False, f"under {name}: {sentence(error)}")

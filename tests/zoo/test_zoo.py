@@ -1,0 +1,55 @@
+"""The zoo: its files keep to the format, and a part of them, another one each day, goes through the whole line.
+
+FUSEWRIGHT_ZOO_DAY=n chooses the part of day n of the year. `make zoo` runs all of them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fusewright.suite import SWITCH, Settings, find_models, run_model
+
+ZOO = Path(__file__).parents[2] / "zoo"
+PARTS = 20  # so that a part takes about a minute on two cores
+MODELS = find_models(ZOO)
+DAY = int(os.environ.get("FUSEWRIGHT_ZOO_DAY") or datetime.date.today().timetuple().tm_yday)
+TODAY = list(MODELS)[DAY % PARTS :: PARTS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TODAY)
+def test_a_part_of_the_zoo_verifies(name: str) -> None:
+    environment = {**os.environ, SWITCH: "small", "OMP_NUM_THREADS": "1"}
+    result = run_model(MODELS[name], Settings("host", time_limit=300, bench=False), name=name, environment=environment)
+    assert result is not None and result.verified, f"{name}: {result and result.outcome}: {result and result.why}"
+
+
+def test_the_zoo_is_large_and_in_families() -> None:
+    families = {name.split("/")[0] for name in MODELS}
+    assert len(MODELS) >= 60
+    assert families == {"single", "conv", "transposed", "linear", "network", "generated"}
+
+
+def test_the_generated_part_is_what_the_generator_writes() -> None:
+    done = subprocess.run([sys.executable, str(ZOO / "generate.py"), "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("size", ["small", ""], ids=["small", "full"])
+def test_every_model_has_two_sizes(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs are made on the meta device, which has shapes and no memory."""
+    monkeypatch.setenv(SWITCH, size)
+    for name, path in MODELS.items():
+        namespace: dict[str, object] = {"__name__": name}
+        with torch.device("meta"):
+            exec(compile(path.read_text(), str(path), "exec"), namespace)
+            inputs = namespace["get_inputs"]()  # type: ignore[operator]
+        bytes_ = sum(x.numel() * x.element_size() for x in inputs)
+        assert bytes_ < (1 << 18 if size else 1 << 32), f"{name}: {bytes_} bytes of inputs"
