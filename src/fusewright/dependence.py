@@ -10,7 +10,7 @@ NORMS = {aten.layer_norm.default, aten.group_norm.default, aten.instance_norm.de
 
 
 def unused_inputs(graph: Graph) -> list[str]:
-    """A sentence for each input that no returned value depends on, as long as all values are finite, and why that is so."""
+    """A sentence, with the reason, for each input that no result depends on as long as all values are finite."""
     reached: set[str] = set()
     stops: list[tuple[Node, str]] = []
     pending = [o.value.name for o in graph.outputs if isinstance(o.value, Ref) and o.kind == "return"]

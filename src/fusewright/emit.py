@@ -456,6 +456,8 @@ class Writer:
         lines += self.updates()
         lines.append(f"return {self.result_text()}")
         body = "\n".join(f"        {line}" for line in lines)
+        if not self.plan.kernels:
+            return ""  # nothing of ours to run: the original's forward is inherited
         parameters, unpack = self.signature()
         given = ", ".join(self.argument_name(i) for i in range(len(self.graph.arguments)))
         check = f"        if not _planned_for(self, {given}):\n            return super().forward({parameters})\n"

@@ -119,13 +119,15 @@ def broadcast(shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
 
 def lower(graph: Graph) -> Lowered:
     build = Lowering(graph)
+    users = graph.users()
     for node in graph.nodes:
         build.node = node
         if node.is_leaf:
             load(build, node)
             continue
         record = ops.find(node, graph)
-        value = record.lower(build, node) if record is not None and supported(node, graph, build) else None
+        known = record is not None and supported(node, graph, build) and not made_for_library(node, graph, users)
+        value = record.lower(build, node) if record is not None and known else None
         if value is None:
             build.library.add(node.name)
             if node.shape is not None:
@@ -133,6 +135,13 @@ def lower(graph: Graph) -> Lowered:
         else:
             build.value[node.name] = value
     return Lowered(graph, share_slices(build.prims), build.value, frozenset(build.library))
+
+
+def made_for_library(node: Node, graph: Graph, users: dict[str, list[str]]) -> bool:
+    """A tensor made from nothing for a call of the library: it expects one laid out as the original made it."""
+    if node.inputs:
+        return False
+    return any(user not in graph.index or ops.find(graph[user], graph) is None for user in users[node.name])
 
 
 def share_slices(prims: dict[str, Prim]) -> dict[str, Prim]:

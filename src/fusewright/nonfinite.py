@@ -1,7 +1,8 @@
 """Where a NaN or an Inf goes: which operators hand either on, and which tell them apart.
 
-tanh(NaN) is NaN and tanh(Inf) is 1; the larger of NaN and 3 is NaN, of -Inf and 3 is 3. So a law that turns a NaN into an Inf may
-be used only where nothing that follows makes a finite number of an Inf: else it would hide that something went wrong.
+tanh(NaN) is NaN and tanh(Inf) is 1; the larger of NaN and 3 is NaN, of -Inf and 3 is 3. So a law that turns a NaN into
+an Inf may be used only where nothing that follows makes a finite number of an Inf: else it would hide that something
+went wrong.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from .ops import aten
 
 # Records (by name) whose result is non-finite wherever an operand is, whatever its kind.
 CARRY = set(
-    "add sub rsub mul neg abs square sqrt log log2 log10 log1p leaky_relu gelu silu mish hardswish view permute slice select "
-    "flip identity cast sum mean avg_pool adaptive_avg_pool var norm group_norm layer_norm instance_norm batch_norm stack "
-    "sinh".split()
+    "add sub rsub mul neg abs square sqrt log log2 log10 log1p sinh leaky_relu gelu silu mish hardswish "
+    "view permute slice select flip stack identity cast sum mean avg_pool adaptive_avg_pool "
+    "var norm group_norm layer_norm instance_norm batch_norm".split()
 )
 # Library calls that do.
 CARRYING_CALLS = {

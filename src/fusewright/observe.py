@@ -48,7 +48,7 @@ def observe(model: nn.Module, inputs: list[Any], *, derivatives: int = 0, seed: 
             result = model(*inputs)
         leaves, structure = pytree.tree_flatten(result)
         outputs = {f"output {i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
-        tensors = {name: leaf.detach().clone() for name, leaf in outputs.items()}
+        tensors = {name: _real(leaf.detach()).clone() for name, leaf in outputs.items()}
         for name, b in model.named_buffers():  # unchanged ones too: rounding may hide a change, or make one
             tensors[f"buffer {name}"] = b.detach().clone()
         found = _gradients(model, inputs, list(outputs.values()), derivatives) if derivatives else {}
@@ -93,6 +93,11 @@ def _gradients(model: nn.Module, inputs: list[Any], outputs: list[Tensor], order
             found[f"{derivative} of {name}"] = _sample(value.detach()).clone()
         outputs = [g for g in grads if g is not None]
     return found
+
+
+def _real(tensor: Tensor) -> Tensor:
+    """A complex tensor as pairs of real numbers."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _sample(gradient: Tensor) -> Tensor:
@@ -310,7 +315,7 @@ class Subjects:
         misses = {}
         for name, expected in references.eager.tensors.items():
             if name in got.tensors:
-                may = kind_may_change or name.startswith("buffer")  # an Inf in a running mean may be a NaN: it is by Welford
+                may = kind_may_change or name.startswith("buffer")  # by Welford an Inf in a running mean becomes a NaN
                 misses[name] = compare(got.tensors[name], references.budget(name), kind_may_change=may)
             elif not ("gradient" in name and not got.differentiable):
                 value = float(expected.flatten()[0]) if expected.numel() else 0.0

@@ -315,6 +315,12 @@ def _elu(a: Any) -> str:
     return f"{_scaled(f'({a.self} > 0.0f ? {a.self} : {a.alpha} * expm1f({inner}))', a.scale)}"
 
 
+def _mish(a: Any) -> str:
+    """x tanh(log(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2): one exponential and one division."""
+    n = f"(expf({a.self}) * (expf({a.self}) + 2.0f))"
+    return f"({a.self} > 20.0f ? {a.self} : {a.self} * ({n} / ({n} + 2.0f)))"
+
+
 def _softplus(a: Any) -> str:
     if a.beta in ("1.0f", "1"):
         return f"({a.self} > {a.threshold} ? {a.self} : log1pf(expf({a.self})))"
@@ -367,7 +373,7 @@ pointwise(
 pointwise(
     "mish",
     aten.mish.default,
-    cuda=lambda a: f"{a.self} * tanhf(({a.self} > 20.0f ? {a.self} : log1pf(expf({a.self}))))",
+    cuda=_mish,
     bounds=lambda x: (-0.309, max(x[1], 0)),
     cost=24,
 )

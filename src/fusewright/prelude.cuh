@@ -129,29 +129,41 @@ struct Min {
 };
 
 //: section ArgMax
-// The first position of the largest value; a NaN counts as larger than all.
+// The first position of the largest value; a NaN counts as largest of all. A thread meets positions in rising order.
 struct ArgMax {
   float m = -INFINITY;
   int unused = 0;
-  long long index = 0x7fffffffffffffffLL;
+  long long index = 0x7fffffffffffffffLL;  // none yet: every value so far was -INFINITY
   __device__ __forceinline__ void add(float x, long long i) {
-    const bool tie = x == m || (x != x && m != m);
-    if (tie ? i < index : (x > m || (x != x && m == m))) { m = x; index = i; }
+    if (!(x <= m) && m == m) {
+      m = x;
+      index = i;
+    }
   }
-  __device__ __forceinline__ void merge(const ArgMax& other) { add(other.m, other.index); }
+  __device__ __forceinline__ void merge(const ArgMax& other) {
+    const bool tie = other.m == m || (other.m != other.m && m != m);
+    if (tie ? other.index < index : !(other.m <= m) && m == m) *this = other;
+  }
+  __device__ __forceinline__ long long position() const { return index == 0x7fffffffffffffffLL ? 0 : index; }
 };
 
 //: section ArgMin
-// The first position of the smallest value; a NaN counts as smaller than all.
+// The first position of the smallest value; a NaN counts as smallest of all. A thread meets positions in rising order.
 struct ArgMin {
   float m = INFINITY;
   int unused = 0;
-  long long index = 0x7fffffffffffffffLL;
+  long long index = 0x7fffffffffffffffLL;  // none yet: every value so far was INFINITY
   __device__ __forceinline__ void add(float x, long long i) {
-    const bool tie = x == m || (x != x && m != m);
-    if (tie ? i < index : (x < m || (x != x && m == m))) { m = x; index = i; }
+    if (!(x >= m) && m == m) {
+      m = x;
+      index = i;
+    }
   }
-  __device__ __forceinline__ void merge(const ArgMin& other) { add(other.m, other.index); }
+  __device__ __forceinline__ void merge(const ArgMin& other) {
+    const bool tie = other.m == m || (other.m != other.m && m != m);
+    if (tie ? other.index < index : !(other.m >= m) && m == m) *this = other;
+  }
+  __device__ __forceinline__ long long position() const { return index == 0x7fffffffffffffffLL ? 0 : index; }
 };
 
 //: section LogSumExp

@@ -1,7 +1,7 @@
 """What values can be: for each node an interval that holds every element, or the element is NaN.
 
-True for all inputs and parameters, infinite ones too, in exact arithmetic; rounding may step over a bound by a few units in
-the last place. An operator that is not known here can be anything.
+True for all inputs and parameters, infinite ones too, in exact arithmetic; rounding may step over a bound by a few
+units in the last place. The result of an operator that is not known here can be anything.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def _by_ends(node: Node, interval: Interval, direction: int) -> Interval:
     assert isinstance(node.target, OpOverload)
     ends = []
     for end in interval if direction > 0 else reversed(interval):
-        bound = {k: torch.tensor(end, dtype=torch.float64) if isinstance(v, Ref) else v for k, v in node.bound().items()}
-        ends.append(float(node.target(**bound)))
+        value = torch.tensor(end, dtype=torch.float64)
+        ends.append(float(node.target(**{k: value if isinstance(v, Ref) else v for k, v in node.bound().items()})))
     low, high = ends
     return (low if low == low else -INF), (high if high == high else INF)
 
@@ -118,7 +118,7 @@ def join(*intervals: Interval) -> Interval:
 
 
 def times(a: Interval, b: Interval) -> Interval:
-    """An end that is 0 times one that is infinite: 0, for a value is as large as it likes, never infinite times 0 (that is NaN)."""
+    """0 times an end that is infinite is 0: values near it are as large as they like, and Inf itself times 0 is NaN."""
     corners = [0.0 if x == 0 or y == 0 else x * y for x in a for y in b]
     return min(corners), max(corners)
 
@@ -369,8 +369,11 @@ def _ones(ranges: Ranges, node: Node, a: dict[str, Any]) -> Interval:
 
 
 def same_value(graph: Graph, a: Any, b: Any) -> bool:
-    """Two arguments hold equal values, element by element where one is broadcast to the other: one node, or a view that only
-    adds or drops dimensions of size 1, or the mean (sum, maximum, …) of it over dimensions of size 1."""
+    """Two arguments hold equal values, element by element as broadcasting pairs them.
+
+    They are one node, or one is a view of the other that only adds or drops dimensions of size 1, or its mean (sum,
+    maximum, …) over such dimensions.
+    """
     if not (isinstance(a, Ref) and isinstance(b, Ref)):
         return False
     if a == b:
@@ -401,9 +404,8 @@ def _plain(graph: Graph, name: str) -> str:
         if source.shape is None or node.shape is None or source.dtype != node.dtype:
             break
         same_elements = _without_ones(node.shape) == _without_ones(source.shape)
-        if node.target in REARRANGE and same_elements:
-            node = source
-        elif node.target in OF_ONE and reduced_count(graph, node, node.bound()) == 1:
+        of_one = node.target in OF_ONE and reduced_count(graph, node, node.bound()) == 1
+        if of_one or (node.target in REARRANGE and same_elements):
             node = source
         else:
             break

@@ -12,14 +12,15 @@ from torch._ops import OpOverload
 
 from . import nonfinite, ops, sizes
 from .graph import Dim, Graph, Node, Output, Ref, map_refs
+from .ops import Interval
 from .options import Options
-from .ranges import Interval, range_of
+from .ranges import range_of
 
 aten = torch.ops.aten
 
 # What a law may do to rounding and to non-finite values.
 REASSOCIATES = "reassociates"  # rounding may differ
-NONFINITE_KIND = "nonfinite_kind"  # non-finite stays non-finite, but NaN may become Inf or the reverse: where nothing tells them apart
+NONFINITE_KIND = "nonfinite_kind"  # NaN may become Inf or the reverse: used where nothing that follows tells them apart
 HIDES_NONFINITE = "hides_nonfinite"  # a non-finite input could give a finite result: only with --assume-finite
 
 
@@ -55,7 +56,7 @@ LAWS: list[Law] = []
 def law(
     name: str, *tags: str, at: Iterable[Any], examples: Sequence[Any] = (), last: bool = False
 ) -> Callable[[Callable[[Site], Ref | None]], Callable[[Site], Ref | None]]:
-    """Registers a function from a site to the value that replaces the node there, or None. Its docstring states the identity."""
+    """Registers a function from a site to what replaces the node there, or None; its docstring is the identity."""
 
     def wrap(function: Callable[[Site], Ref | None]) -> Callable[[Site], Ref | None]:
         assert function.__doc__, f"law {name} must state its identity"
@@ -211,7 +212,7 @@ def wide(dtype: torch.dtype | None) -> torch.dtype | None:
 def rewrite(
     graph: Graph, options: Options | None = None, laws: Sequence[Law] | None = None
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """The graph after every law that applies, and what was applied, in order. Deterministic; ends because every law removes work."""
+    """The graph after every law that applies, and what was applied, in order. Ends because every law removes work."""
     from . import rules  # noqa: F401  its decorators fill LAWS
 
     finite = options is not None and options.assume_finite
@@ -237,9 +238,7 @@ def by_target(laws: Sequence[Law]) -> dict[Any, list[Law]]:
     return found
 
 
-def first_application(
-    graph: Graph, laws: Mapping[Any, Sequence[Law]], finite: bool
-) -> tuple[Graph, Applied] | None:
+def first_application(graph: Graph, laws: Mapping[Any, Sequence[Law]], finite: bool) -> tuple[Graph, Applied] | None:
     users = graph.users()
     for node in graph.nodes:
         for candidate in laws.get(node.target, ()):
@@ -255,7 +254,7 @@ def first_application(
 
 
 def stays_fresh(site: Site, value: Ref) -> bool:
-    """A result that had memory of its own keeps it: it does not become the caller's tensor, or share that of another result."""
+    """A result that had memory of its own keeps it: it becomes neither the caller's tensor nor another result's."""
     if is_view(site.node, site.graph) or not reaches_result(site, site.node.name):
         return True
     base = site[value]

@@ -357,7 +357,7 @@ def index_or_value(
     if wants_index:
         if rank == 0:
             return None
-        found = build.reduce("index", f"Arg{kind}", source, dims, "index", torch.int64)
+        found = build.reduce("index", f"Arg{kind}", source, dims, "position()", torch.int64)
     else:
         found = build.reduce("", kind, source, dims)
     return build.drop(found, dims, keepdim)
@@ -407,7 +407,7 @@ def arg_extreme(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     kind = "Max" if "max" in str(node.target) else "Min"
     if a["dim"] is None:  # of the whole tensor, counted in memory order
         flat = build.reshape(source, [sizes.product(build[source].shape)], "flat")
-        found = build.reduce("index", f"Arg{kind}", flat, [0], "index", torch.int64)
+        found = build.reduce("index", f"Arg{kind}", flat, [0], "position()", torch.int64)
         return build.reshape(found, node.shape or (), "")
     return index_or_value(build, node, source, a["dim"], a["keepdim"], kind, True)
 

@@ -50,7 +50,7 @@ class Verdict:
     k: float = K
 
 
-CANDIDATE_SECONDS = 0.15  # a candidate that takes longer at the small sizes (tensor cores on the host) gets smaller ones
+CANDIDATE_SECONDS = 0.15  # a candidate slower than that at the small sizes (tensor cores on the host) gets smaller ones
 MOST_SECONDS = 20.0  # for all comparisons of values, on the host; with a large model fewer variants run
 
 STAGES: tuple[tuple[tuple[str, Question], ...], ...] = (

@@ -64,9 +64,11 @@ class Chain:
     def outputs(self) -> list[str]:
         return list(dict.fromkeys([self.last.name, *self.extra]))
 
-    def put(self, text: str, shape: Sequence[int]) -> bool:
-        name = f"v{len(self.lines)}"
+    def put(self, text: str, shape: Sequence[int], after: str = "") -> bool:
+        """A new value; `after` is a statement that changes it in place, with {v} for its name."""
+        name = f"v{len(self.values) - 1}"
         self.lines.append(f"{name} = {text}")
+        self.lines += [after.format(v=name)] if after else []
         self.values.append(Value(name, tuple(shape)))
         return True
 
@@ -261,6 +263,52 @@ def stacked(c: Chain) -> bool:
     return c.put(f"torch.stack(({x.name}, {other.name}), {dim})", [*x.shape[:dim], 2, *x.shape[dim:]])
 
 
+def masked(c: Chain) -> bool:
+    """A comparison of the first input, which is exact: it chooses between the value and another one."""
+    x, (first, shape) = c.last, c.inputs[0]
+    if broadcast(shape, x.shape) != x.shape:
+        return False
+    text = c.rng.choice(
+        [
+            "torch.where({m} > 0.3, {x}, 0.1 - {x})",
+            "{x}.masked_fill(({m} < -0.5) | ({m} > 1), 0.25)",
+            "{x} * ({m} >= 0).to({x}.dtype)",
+            "torch.where(~({m} <= 0) & ({m} < 2), {x}, {m})",
+        ]
+    )
+    return c.put(text.format(x=x.name, m=first), x.shape)
+
+
+def assigned(c: Chain) -> bool:
+    """A part of the value written in place."""
+    x, rank = c.last, len(c.last.shape)
+    if rank == 0:
+        return False
+    dim = c.rng.randrange(rank)
+    index = ":, " * dim
+    where = c.rng.choice(["0", "-1", "1:", ":-1", "1:3"]) if x.shape[dim] >= 3 else "0"
+    change = c.rng.choice(["= 0.5", "*= 2", "-= 1"])
+    return c.put(f"{x.name}.clone()", x.shape, f"{{v}}[{index}{where}] {change}")
+
+
+def library(c: Chain) -> bool:
+    """An operator that stays with PyTorch, in the middle of what is fused."""
+    x, rank = c.last, len(c.last.shape)
+    if rank == 0 or x.numel > 20000:
+        return False
+    dim = c.rng.randrange(rank)
+    longer = [2 * n if d == dim else n for d, n in enumerate(x.shape)]
+    choices = [
+        (f"torch.cumsum({x.name}, dim={dim}) * 0.1", x.shape),
+        (f"torch.roll({x.name}, 1, {dim})", x.shape),
+        (f"torch.cat(({x.name}, -{x.name}), dim={dim})", longer),
+    ]
+    if rank >= 2 and x.shape[-1] <= 64:
+        weight = c.parameter((x.shape[-1], 5))
+        choices.append((f"{x.name} @ {weight}", [*x.shape[:-1], 5]))
+    return c.put(*c.rng.choice(choices))
+
+
 def also_returned(c: Chain) -> bool:
     """An earlier value becomes an output as well; no operator of its own."""
     c.extra.append(c.rng.choice(c.values).name)
@@ -269,7 +317,7 @@ def also_returned(c: Chain) -> bool:
 
 STEPS: list[tuple[Callable[[Chain], bool], int]] = [
     (unary, 6), (binary, 5), (reduction, 4), (rejoin, 4), (softmax, 2), (norm, 3), (pool, 2), (view, 4),
-    (half_of, 1), (stacked, 1), (also_returned, 1),
+    (half_of, 1), (stacked, 1), (masked, 2), (assigned, 1), (library, 1), (also_returned, 1),
 ]  # fmt: skip
 
 
@@ -280,7 +328,7 @@ def draw(seed: int) -> Chain:
     chain.values.append(Value(chain.input(shape := first_shape(rng)), shape))
     steps, weights = [step for step, _ in STEPS], [weight for _, weight in STEPS]
     length, tries = rng.randint(2, 8), 0
-    while len(chain.lines) < length and tries < 100:
+    while len(chain.values) <= length and tries < 100:
         tries += 1
         rng.choices(steps, weights)[0](chain)
     if rng.random() < 0.15 and chain.inputs[0][1]:

@@ -30,7 +30,7 @@ def rewritten(graph: Graph, *laws: Law) -> tuple[Graph, tuple[Applied, ...]]:
 
 
 def sizes_to_test(graph: Graph) -> Iterator[list[tuple[int, ...]]]:
-    """The example's own input shapes, then shapes with every symbolic size changed, where the model's own guards allow it."""
+    """The example's own input shapes, then with every symbolic size changed, where the model's guards allow it."""
     for change in (0, 1, 2, 5):
         values = {s: b.hint + change * (1 + i % 2) for i, (s, b) in enumerate(graph.symbols.items())}
         if all(bool(sympy.sympify(guard).subs(values)) for guard in graph.guards) and (values or not change):
@@ -93,7 +93,7 @@ def check_shapes(graph: Graph, model: nn.Module, inputs: Sequence[Tensor]) -> No
 
 
 def assert_keeps_nonfinite(law: Law, before: Graph, model: nn.Module) -> None:
-    """One NaN or Inf in an input: finite stays finite, non-finite stays non-finite, and of its kind unless the law says otherwise.
+    """One NaN or Inf in an input: finite stays finite, non-finite stays non-finite, of its kind unless the law says so.
 
     The same where a tanh follows, which makes a finite number of an Inf.
     """

@@ -6,15 +6,15 @@ import re
 
 import pytest
 import torch
-
-from fusewright.rewrite import HIDES_NONFINITE, LAWS, NONFINITE_KIND, REASSOCIATES, Law
-from fusewright.rules import Example
-from fusewright.source import FORBIDDEN
-
 from laws import lawbook
 
+from fusewright.rewrite import HIDES_NONFINITE, LAWS, Law
+from fusewright.rules import Example
+
 CASES = [
-    pytest.param(law, example, id=f"{re.sub(r'[^a-z]+', '_', law.name)}-{number}{'' if example.applies else '-declines'}")
+    pytest.param(
+        law, example, id=f"{re.sub(r'[^a-z]+', '_', law.name)}-{number}{'' if example.applies else '-declines'}"
+    )
     for law in LAWS
     for number, example in enumerate(law.examples)
 ]

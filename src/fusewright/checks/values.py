@@ -11,6 +11,7 @@ from ..budget import Budget, K, compare
 from ..variants import Variant
 from . import Check, Finding, Outcome, Trial
 
+MOST_OF_SPREAD = 0.1  # an error beyond the budget and beyond this share of the output's spread is no result
 MOST_CHANGES = 24  # inputs and parameters drawn anew one by one; of more, these are chosen evenly
 
 
@@ -82,7 +83,7 @@ def own_spread(trial: Trial) -> Outcome:
     if not trial.as_given:
         return Outcome(False, "nothing was compared")
     got, references = trial.as_given[0]
-    worst, blind = 0.0, []
+    worst, blind, lost = 0.0, [], list[str]()
     for name in references.eager.tensors:
         limit = references.budget(name)
         if not name.startswith("output") or not references.eager.tensors[name].is_floating_point():
@@ -91,15 +92,17 @@ def own_spread(trial: Trial) -> Outcome:
             blind.append(name)
             continue
         spread = _deviation(limit.exact, limit.exact.mean()) or _deviation(limit.exact, torch.zeros(()))
-        worst = max(worst, _deviation(got.tensors[name].double(), limit.exact) / spread)
+        share = _deviation(got.tensors[name].double(), limit.exact) / spread
+        worst = max(worst, share)
+        lost += [name] if share > MOST_OF_SPREAD and not compare(got.tensors[name], limit).passed else []
     note = f"; {', '.join(blind)}: the original is a constant to within rounding" if blind else ""
-    return Outcome(worst <= 0.1, f"rms error is {worst:.2g} of the output's own spread{note}", worst)
+    return Outcome(not lost, f"rms error is {worst:.2g} of the output's own spread{note}", worst)
 
 
 def _constant_passes(limit: Budget) -> bool:
     """Would the mean, put everywhere, be accepted? Then this tensor says nothing."""
     if limit.exact.numel() == 1:
-        return compare(torch.zeros_like(limit.exact), limit, kind_may_change=True).passed
+        return zeros_pass(limit)
     return compare(torch.full_like(limit.exact, float(limit.exact.mean())), limit, kind_may_change=True).passed
 
 

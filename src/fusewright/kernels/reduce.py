@@ -22,7 +22,7 @@ from .loops import Walk, c_product, decode, needed_reduces, row_at, vector_condi
 from .text import KernelText, Workspace
 
 FULL_GPU = 132 * 2  # blocks below which a GPU of the H200's size stands partly idle
-SPLITS = 64  # blocks a row is cut into where there are too few rows
+FULL_WAVES = 132 * 8  # blocks that keep a GPU of that size busy to the end; where rows are few, each is cut into so many pieces
 WORDS = {
     "Sum": 1,
     "Product": 1,
@@ -88,7 +88,7 @@ def reduce_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
             return Split(kernel, prims, graph, comment, loops, parts).write()
         return Rows(kernel, prims, graph, comment, loops, parts, threads).write()
     blocks = rows // 512
-    if one_pass and blocks < FULL_GPU // 8 and length >= 1 << 12:
+    if one_pass and blocks < FULL_GPU // 8 and length >= 1 << 9:
         return Split(kernel, prims, graph, comment, loops, parts).write()
     return Columns(kernel, prims, graph, comment, loops, parts, split_for(rows, length)).write()
 
@@ -154,6 +154,8 @@ class Base:
                 self.store_full(name, element, lanes, after)
         self.evaluator.levels.remove(element)
         self.evaluator.levels.remove(lanes)
+        written = [n for n in self.kernel.stores if self.kernel.members[n] == "full" and self.turn_of(n) == turn]
+        self.evaluator.loads |= set(written)  # later passes read what the same thread wrote
         lines = list(element.lines)
         if lanes.lines:
             lines += [
@@ -470,20 +472,31 @@ class Split(Base):
 
     THREADS = 256
 
+    @property
+    def pieces(self) -> int:
+        """How many blocks share a row."""
+        rows = self.graph.hint(sizes.product(self.kernel.row_shape))
+        length = self.graph.hint(sizes.product(self.kernel.space[d] for d in self.kernel.reduced))
+        if self.loops.lanes_reduce:
+            blocks, most = rows, length // (self.THREADS * self.width * 2)
+        else:
+            blocks, most = -(-rows // (32 * self.width)), length // 32
+        return max(2, min(1024, most, -(-FULL_WAVES // max(1, blocks))))
+
     def write(self) -> KernelText:
         words = sum(WORDS[a.kind] for a in self.parts)
         rows_text = c_product([loop.size for loop in self.loops.kept])
         rows_size = sizes.product(loop.size for loop in self.loops.kept)
-        workspace = Workspace("partial", sizes.tidy(rows_size * SPLITS), words)
+        workspace = Workspace("partial", sizes.tidy(rows_size * self.pieces), words)
         by_rows = self.loops.lanes_reduce
         lines = self.first_kernel(by_rows)
         last_kernel, last_launch = self.last_kernel(words)
         setup = [f"const long long rows = {rows_text};", "if (rows == 0) return nullptr;"]
         if by_rows:
-            grid, block, span = f"dim3({SPLITS}, static_cast<unsigned>(rows))", f"dim3({self.THREADS})", 1
+            grid, block, span = f"dim3({self.pieces}, static_cast<unsigned>(rows))", f"dim3({self.THREADS})", 1
         else:
             grid, block, span = (
-                "dim3(static_cast<unsigned>((rows + {span} - 1) / {span}), " + str(SPLITS) + ")",
+                "dim3(static_cast<unsigned>((rows + {span} - 1) / {span}), " + str(self.pieces) + ")",
                 "dim3(32, 8)",
                 32,
             )
@@ -520,38 +533,38 @@ class Split(Base):
             stride = f"{self.THREADS} * {vec}"
             lines += [
                 "#pragma unroll 4",
-                f"for (Index item = (piece * {self.THREADS} + threadIdx.x) * {vec}; item < {length}; item += {SPLITS} * {stride}) {{",
+                f"for (Index item = (piece * {self.THREADS} + threadIdx.x) * {vec}; item < {length}; item += {self.pieces} * {stride}) {{",
             ]
         else:
             lines += [
                 "#pragma unroll 4",
-                f"for (Index item = piece * 8 + threadIdx.y; inside && item < {length}; item += {SPLITS} * 8) {{",
+                f"for (Index item = piece * 8 + threadIdx.y; inside && item < {length}; item += {self.pieces} * 8) {{",
             ]
         lines += [*indent([*decoded, *body]), "}"]
         word = 0
         for a in self.parts:
             where = (
-                f"reinterpret_cast<{a.kind}*>(&partial[{word}u * rows * {SPLITS}])"
+                f"reinterpret_cast<{a.kind}*>(&partial[{word}u * rows * {self.pieces}])"
                 if word
                 else f"reinterpret_cast<{a.kind}*>(partial)"
             )
             if by_rows:
                 lines += [
                     f"{a.name} = merge_row<{self.THREADS}>({a.name});",
-                    f"if (threadIdx.x == 0) {where}[row * {SPLITS} + piece] = {a.name};",
+                    f"if (threadIdx.x == 0) {where}[row * {self.pieces} + piece] = {a.name};",
                 ]
             elif self.width > 1:
                 lines += [
                     "#pragma unroll",
                     f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {{",
                     f"  {a.name}[{LANE}] = merge_column<8, 32>({a.name}[{LANE}]);",
-                    f"  if (inside && threadIdx.y == 0) {where}[(row + {LANE}) * {SPLITS} + piece] = {a.name}[{LANE}];",
+                    f"  if (inside && threadIdx.y == 0) {where}[(row + {LANE}) * {self.pieces} + piece] = {a.name}[{LANE}];",
                     "}",
                 ]
             else:
                 lines += [
                     f"{a.name} = merge_column<8, 32>({a.name});",
-                    f"if (inside && threadIdx.y == 0) {where}[row * {SPLITS} + piece] = {a.name};",
+                    f"if (inside && threadIdx.y == 0) {where}[row * {self.pieces} + piece] = {a.name};",
                 ]
             word += WORDS[a.kind]
         return lines
@@ -567,13 +580,13 @@ class Split(Base):
         word = 0
         for a in self.parts:
             where = (
-                f"reinterpret_cast<const {a.kind}*>(&partial[{word}u * rows * {SPLITS}])"
+                f"reinterpret_cast<const {a.kind}*>(&partial[{word}u * rows * {self.pieces}])"
                 if word
                 else f"reinterpret_cast<const {a.kind}*>(partial)"
             )
             lines += [
                 f"{a.kind} {a.name};",
-                f"for (int piece = threadIdx.x; piece < {SPLITS}; piece += 32) {a.name}.merge({where}[row * {SPLITS} + piece]);",
+                f"for (int piece = threadIdx.x; piece < {self.pieces}; piece += 32) {a.name}.merge({where}[row * {self.pieces} + piece]);",
                 f"{a.name} = merge_warp({a.name});",
             ]
             for member in a.members:

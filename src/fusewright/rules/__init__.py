@@ -1,8 +1,8 @@
-"""The laws. Each is one function: it looks at a node, and gives what may stand in its place, or None. Its docstring is the identity.
+"""The laws. Each is one function: it looks at a node, and gives what may stand in its place, or None.
 
-At a node, laws are tried in the order of these files and of their text: first what needs no arithmetic, then what makes large
-work vanish, then what only saves a sweep. To add a law, write one function under `@law(...)` with examples it must and must not
-apply to; `tests/laws` checks the rest.
+Its docstring is the identity. At a node, laws are tried in the order of these files and of their text: first what needs
+no arithmetic, then what makes large work vanish, then what only saves a sweep. To add a law, write one function under
+`@law(...)` with examples it must and must not apply to; `tests/laws` checks the rest.
 """
 
 from . import chains, sums, convolution, matrices, pools, folding, bounded  # isort: skip

@@ -1,4 +1,4 @@
-"""Laws that hold because of what values can be (ranges.py): clamps that cannot act, exponentials that cannot overflow."""
+"""Laws that hold because of what values can be: clamps that cannot act, exponentials that cannot overflow."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def idle_clamp(site: Site) -> Ref | None:
     ],
 )  # fmt: skip
 def hardswish_between_bends(site: Site) -> Ref | None:
-    """hardswish(x) = x (x + 3) / 6 where x is always between -3 and 3: no clamp."""
+    """hardswish(x) = x (x / 6 + 1 / 2) where x is always between -3 and 3: no clamp."""
     operand = site.bound["self"]
     low, high = site.range(operand)
     if low < -3 or high > 3 or site.node.dtype in HALVES:
         return None
-    return site.mul(operand, site.mul(site.add(operand, 3.0), 1.0 / 6.0))
+    return site.mul(operand, site.add(site.mul(operand, 1.0 / 6.0), 0.5))
 
 
 BOUND = 20.0  # exp(20) = 5e8: no sum of such overflows, no such term vanishes
@@ -79,7 +79,7 @@ BOUND = 20.0  # exp(20) = 5e8: no sum of such overflows, no such term vanishes
     ],
 )  # fmt: skip
 def plain_exponentials(site: Site) -> Ref | None:
-    """logsumexp(x) = log(sum(exp(x))) and softmax(x) = exp(x) / sum(exp(x)): no maximum where |x| is always at most 20."""
+    """logsumexp(x) = log(sum(exp(x))) and softmax(x) = exp(x) / sum(exp(x)): no maximum where |x| is at most 20."""
     operand = site.bound["self"]
     low, high = site.range(operand)
     if low < -BOUND or high > BOUND or is_constant((low, high)):

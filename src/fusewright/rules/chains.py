@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from .. import sizes
 from ..graph import Ref
-from ..rewrite import HIDES_NONFINITE, NONFINITE_KIND, REASSOCIATES, Site, aten, law
 from ..ranges import same_value
+from ..rewrite import HIDES_NONFINITE, REASSOCIATES, Site, aten, law
 from ..structured import dims_of
 from .examples import of, of_two
 from .patterns import (
@@ -24,7 +24,6 @@ from .patterns import (
     Affine,
     affine_at,
     clamp_at,
-    is_float,
 )
 from .sums import RESHAPES, permutation
 
@@ -180,7 +179,7 @@ def view_of_view(site: Site) -> Ref | None:
         of(lambda x: x / 3 * 5, 4, 5),
         of(lambda x: x + 3 - 5, 4, 5),
         of(lambda x: 2 - (3 - x), 4, 5),
-        of(lambda x: -(-torch.tanh(x)), 4, 5),
+        of(lambda x: torch.neg(-torch.tanh(x)), 4, 5),
         of(lambda x: -(torch.tanh(x) * 3), 4, 5),
         of(lambda x: torch.tanh(x * 1 + 0), 4, 5),
         of(lambda x: (x + 3) * 5, 4, 5, applies=False),
@@ -270,5 +269,3 @@ def clamp_of_clamp(site: Site) -> Ref | None:
         return site.call(aten.relu.default, inner[0], shape=shape)
     bounds = [None if math.isinf(bound) else bound for bound in (low, high)]
     return site.call(aten.clamp.default, inner[0], *bounds, shape=shape)
-
-

@@ -42,7 +42,8 @@ def floor_div(a: Dim, b: int) -> Dim:
 def touched(conv: Convolution, dim: int, tap: int, size_in: Dim, size_out: Dim) -> tuple[Dim, Dim, int]:
     """(start, length, step) of the input positions that tap `tap` of dimension `dim` multiplies, over all outputs.
 
-    The far end is never out of reach while the padding there is at most what the taps beyond this one span; else it is cut.
+    The far end is never out of reach while the padding there is at most what the taps beyond this one span; else it is
+    cut.
     """
     stride, padding = conv.stride[dim], conv.padding[dim]
     shift = tap * conv.dilation[dim] - padding
@@ -66,7 +67,10 @@ MOST_TAPS = 64  # each may need a sum of its own
 
 
 def sums_by_tap(site: Site, conv: Convolution, shape_out: Sequence[Dim], dims: Sequence[int]) -> list[Ref]:
-    """For each tap over the spatial dimensions `dims`, the sum of the input over the positions it meets; equal ones are one value."""
+    """For each tap over the spatial dimensions `dims`, the sum of the input over the positions it meets.
+
+    Taps that meet the same positions share one value.
+    """
     shape_in = site.shape(conv.input)
     spans = [
         [touched(conv, dim, tap, shape_in[2 + dim], shape_out[2 + dim]) for tap in range(conv.kernel[dim])]
@@ -92,8 +96,8 @@ SMALL_PRODUCT = 1 << 22
 def products_of_sums(site: Site, conv: Convolution, by_tap: list[Ref], batch: Dim) -> Ref:
     """sum over input channels and taps of (sum of input) * weight: (batch, channels_out).
 
-    The taps' weights are not summed first, even where all meet the same sum: Inf times each of them is NaN when their signs
-    differ, as in the convolution.
+    The taps' weights are not summed first, even where all meet the same sum: Inf times each of them is NaN when their
+    signs differ, as in the convolution.
     """
     groups, in_group, out_group = conv.groups, conv.in_group, conv.out_group
     taps, dtype = len(by_tap), site[by_tap[0]].dtype
@@ -157,7 +161,7 @@ def _mean2(y: Tensor) -> Tensor:
     ],
 )  # fmt: skip
 def sum_of_convolution(site: Site) -> Ref | None:
-    """sum_o conv(x, w)[o] = sum_k w[k] * (sum of x over the positions that tap k meets): no convolution, one look at x."""
+    """sum_o conv(x, w)[o] = sum_k w[k] * (sum of x where tap k meets it): no convolution, one look at x."""
     found = reduction_at(site)
     conv = convolution_at(site, found.source) if found else None
     if found is None or conv is None or not site.only_user(found.source):
@@ -181,9 +185,8 @@ def sum_of_convolution(site: Site) -> Ref | None:
 def merges_on(site: Site) -> bool:
     """The sum's only user is a sum that takes it in: both together collapse further."""
     users = site.users[site.node.name]
-    return len(users) == 1 and users[0] in site.graph.index and site.graph[users[0]].target in SUMS | MEANS and (
-        merges(site, site.graph[users[0]])
-    )
+    user = site.graph.index.get(users[0]) if len(users) == 1 else None
+    return user is not None and user.target in SUMS | MEANS and merges(site, user)
 
 
 _SOME = [
@@ -204,7 +207,7 @@ _SOME = [
     ],
 )  # fmt: skip
 def sum_of_convolution_by_summed_taps(site: Site) -> Ref | None:
-    """sum over some positions of conv(x, w) = conv(sum x, sum w) over the other dimensions, where each summed tap meets all of x."""
+    """sum over a dimension of conv(x, w) = conv(sum x, sum w) over the others, where each summed tap meets all of x."""
     return sum_over_some(site, sum_taps=True)
 
 
@@ -214,12 +217,12 @@ def sum_of_convolution_by_summed_taps(site: Site) -> Ref | None:
     examples=[
         *_SOME,
         _conv(nn.Conv2d, lambda y: y.mean(3), 2, 3, 5, 9, of=(3, 4, 3), padding=1),
-        _conv(nn.Conv3d, lambda y: y.sum((0, 2, 3)), 2, 4, 9, 14, 5, of=(4, 6, 2), groups=2, bias=False, stride=(1, 1, 2)),
+        _conv(nn.Conv3d, lambda y: y.sum((0, 2, 3)), 2, 4, 9, 14, 5, of=(4, 6, 2), groups=2, stride=(1, 1, 2)),
         _conv(nn.ConvTranspose2d, lambda y: y.mean(2), 2, 4, 9, 5, of=(4, 4, 3), groups=2, padding=1),
     ],
 )  # fmt: skip
 def sum_of_convolution_over_some(site: Site) -> Ref | None:
-    """sum over some positions of conv(x, w) = conv, over the other dimensions, of the sums of x that each summed tap meets."""
+    """sum over a dimension of conv(x, w) = conv, over the others, of the sums of x that each summed tap meets."""
     return sum_over_some(site, sum_taps=False)
 
 
@@ -246,14 +249,11 @@ def sum_over_some(site: Site, sum_taps: bool) -> Ref | None:
         weight, input = site.sum(weight, [1 if conv.transposed else 2]), by_tap[0]
     else:
         space, kernel = site.shape(by_tap[0])[2:], [conv.kernel[d] for d in rest]
-        channels = [found.shape[0], conv.channels_in * taps]
-        input = site.reshape(site.stack(by_tap, 2), [*channels, *space])
-        front = (
-            [conv.channels_in * taps, conv.out_group]
-            if conv.transposed
-            else [conv.channels_out, conv.in_group * taps]
-        )
+        front = [conv.channels_out, conv.in_group * taps]
+        if conv.transposed:
+            front = [conv.channels_in * taps, conv.out_group]
         weight = site.reshape(weight, [*front, *kernel])
+        input = site.reshape(site.stack(by_tap, 2), [found.shape[0], conv.channels_in * taps, *space])
     bias = None if conv.bias is None else site.cast(conv.bias, dtype)
     if found.is_mean:
         weight = site.divide(weight, positions)
@@ -329,7 +329,7 @@ def sum_of_convolution_over_channels(site: Site) -> Ref | None:
     ],
 )  # fmt: skip
 def bias_after_convolution(site: Site) -> Ref | None:
-    """conv(x, w, b) = conv(x, w) + b: the library adds a bias in a sweep of its own, a fused kernel while it reads the result."""
+    """conv(x, w, b) = conv(x, w) + b: the library adds b in a sweep of its own, a fused kernel as it reads."""
     conv = convolution_at(site, site.node)
     if conv is None or conv.bias is None or site.node.shape is None:
         return None

@@ -53,7 +53,9 @@ class OfTwo(nn.Module):
         return self.function(x, y)
 
 
-def of(function: Callable[..., Any], *shape: int, parameter: tuple[int, ...] | None = None, applies: bool = True) -> Example:
+def of(
+    function: Callable[..., Any], *shape: int, parameter: tuple[int, ...] | None = None, applies: bool = True
+) -> Example:
     """An example on one tensor."""
     return Example(lambda: OfOne(function, parameter), (shape,), applies)
 

@@ -1,12 +1,11 @@
-"""Laws that fold scales and shifts into the weights of a convolution or linear map, where that saves a sweep over a tensor.
+"""Laws that fold scales and shifts into the weights of a convolution or linear map, where that saves a sweep.
 
-Arithmetic that a kernel of ours does while it reads the result costs nothing there and stays. What is folded is what would be a
-sweep of its own: between two library calls, or just before the result leaves the graph.
+Arithmetic that a kernel of ours does while it reads the result costs nothing there and stays. What is folded is what
+would be a sweep over a tensor of its own: between two library calls, or just before the result leaves the graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -205,11 +204,10 @@ BATCH_NORMS = {aten.batch_norm.default, aten._native_batch_norm_legit_no_trainin
 
 def _normed(layer: Any, norm: Any, after_it: Any, *shape: int, training: bool = False, applies: bool = True) -> Example:
     def make() -> nn.Module:
-        model = nn.Sequential(layer(), norm(), after_it())
-        statistics = model[1]
+        statistics = norm()
         statistics.running_mean.normal_()
         statistics.running_var.uniform_(0.5, 2)
-        return model.train(training)
+        return nn.Sequential(layer(), statistics, after_it()).train(training)
 
     return Example(make, (shape,), applies)
 
@@ -226,7 +224,7 @@ def _normed(layer: Any, norm: Any, after_it: Any, *shape: int, training: bool = 
     ],
 )  # fmt: skip
 def fold_batch_norm(site: Site) -> Ref | None:
-    """g (w x + b - m) / sqrt(v + e) + c = (s w) x + (s (b - m) + c) with s = g / sqrt(v + e): the norm goes into the weights."""
+    """g (w x + b - m) / sqrt(v + e) + c = (s w) x + (s (b - m) + c) with s = g / sqrt(v + e): into the weights."""
     node = site.node
     if node.target == "getitem":
         node = site.graph[node.args[0].name]
@@ -285,7 +283,8 @@ def fold_before(site: Site) -> Ref | None:
         return None
     channel = 1 if layer.conv else len(before.shape) - 1
     for step in steps_at(site, before):
-        whole = len(site.shape(step.main)) == len(before.shape) and all(map(sizes.same, site.shape(step.main), before.shape))
+        own = site.shape(step.main)
+        whole = len(own) == len(before.shape) and all(map(sizes.same, own, before.shape))
         if not whole or not in_memory(site, step.main):
             continue
         other = per_channel(site, step.other, len(before.shape), channel, before.shape[channel])
@@ -314,5 +313,3 @@ def folded_before(site: Site, layer: Layer, input: Ref, scale: Any, shift: Any) 
         wide, value = with_input_channels(site, layer, scale)
         weight = site.reshape(site.mul(wide, value), site.shape(layer.weight))
     return rebuilt(site, layer, input=input, weight=weight, bias=bias)
-
-

@@ -1,7 +1,7 @@
 """Laws of matrix products: sums of them, one after another, and with a diagonal matrix.
 
-A product with a triangular or symmetric matrix stays with the library: cuBLAS offers nothing cheaper that PyTorch exposes, and
-cutting the triangle into rectangles needs its size before it runs, which a graph for all sizes does not have.
+A product with a triangular or symmetric matrix stays with the library: cuBLAS offers nothing cheaper that PyTorch
+exposes, and cutting the triangle into rectangles needs its size before it runs, which a graph for all sizes lacks.
 """
 
 from __future__ import annotations

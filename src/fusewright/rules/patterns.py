@@ -113,9 +113,9 @@ def without_dims(shape: Sequence[Dim], dims: Sequence[int]) -> list[Dim]:
 
 
 def finished(site: Site, total: Ref, found: Reduction, done: Sequence[int]) -> Ref:
-    """From a sum over the dimensions `done`, still there with size 1, to the node's value: the rest is summed, the type restored.
+    """From a sum over the dimensions `done`, still there with size 1, to the node's value.
 
-    The mean over `done` has been taken already where the node is a mean.
+    The rest is summed, the type restored. Where the node is a mean, that over `done` has been taken already.
     """
     rest = [d for d in found.dims if d not in done]
     if rest:
@@ -332,8 +332,8 @@ def convolution_at(site: Site, node: Node) -> Convolution | None:
     else:
         padding = many(a["padding"])
     return Convolution(
-        *(a["input"], a["weight"], a["bias"], tuple(kernel), many(a["stride"]), padding, many(a["dilation"]), a["groups"]),
-        *(node.target in TRANSPOSED, many(a.get("output_padding", 0)), shape_in[1], node.shape[1]),
+        *(a["input"], a["weight"], a["bias"], tuple(kernel), many(a["stride"]), padding, many(a["dilation"])),
+        *(a["groups"], node.target in TRANSPOSED, many(a.get("output_padding", 0)), shape_in[1], node.shape[1]),
     )
 
 
@@ -366,7 +366,7 @@ PRODUCTS = {LINEAR, *MATMULS}
 
 @dataclass(frozen=True)
 class Product:
-    """left (…, rows, k) times right, (k, columns) or with the batch of left in front; a linear map's weight is (columns, k)."""
+    """left (…, rows, k) times right: (k, columns), or with left's batch in front; a linear map's is (columns, k)."""
 
     left: Ref
     right: Ref
@@ -382,7 +382,7 @@ def product_at(site: Site, node: Node) -> Product | None:
     a = node.bound()
     if node.target is LINEAR:
         return Product(a["input"], a["weight"], a["bias"], True, False) if len(site.shape(a["weight"])) == 2 else None
-    left, right = a["self"], a.get("other", a.get("mat2"))
+    left, right = a["self"], a["other"] if "other" in a else a["mat2"]
     shape_left, shape_right = site.shape(left), site.shape(right)
     if len(shape_left) < 2 or len(shape_right) < 2:
         return None

@@ -1,4 +1,4 @@
-"""Laws of pools and extremes: an average pool goes into the convolution before it, a monotone function waits for the maximum."""
+"""Laws of pools and extremes: an average pool goes into the weights, a monotone function waits for the maximum."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from .patterns import (
     convolve,
     is_float,
     is_weight,
+    number,
     product_at,
     spans,
     step_again,
@@ -95,7 +96,7 @@ def pool_before_pointwise(site: Site) -> Ref | None:
     ],
 )  # fmt: skip
 def pool_into_convolution(site: Site) -> Ref | None:
-    """avg_pool(conv(x, w)) = conv(x, w') with w'[t] = mean over the window of w[t - p], at the strides' product: fewer products."""
+    """avg_pool(conv(x, w)) = conv(x, w') at the product of the strides, w'[t] = mean_p w[t - p]: fewer products."""
     source = site[site.bound["self"]]
     conv = convolution_at(site, source)
     if conv is None or conv.transposed or not site.only_user(source) or site.node.shape is None:
@@ -129,7 +130,7 @@ def pool_into_convolution(site: Site) -> Ref | None:
 
 
 def spread_taps(site: Site, weight: Ref, dim: int, taps: int, stride: int, window: int) -> Ref:
-    """sum over p < window of the weight moved by p * stride along `dim`; one tap is repeated, its moves are the dilation."""
+    """sum over p < window of the weight moved by p * stride along `dim`; a single tap is repeated, dilated."""
     shape, dtype = site.shape(weight), site[weight].dtype
     if window == 1:
         return weight
@@ -277,8 +278,8 @@ def direction_of(site: Site, node: Node, largest: bool) -> int:
         "clamp_min": True,
         "clamp_max": True,
         "leaky_relu": a.get("negative_slope", 0) >= 0,
-        "elu": all(isinstance(a.get(k, 1), (int, float)) and a.get(k, 1) >= 0 for k in ("alpha", "scale", "input_scale")),
-        "celu": isinstance(a.get("alpha"), (int, float)) and a["alpha"] > 0,
+        "elu": all((number(a.get(k, 1)) or 0.0) > 0 for k in ("alpha", "scale", "input_scale")),
+        "celu": (number(a.get("alpha")) or 0.0) > 0,
     }
     return 1 if rising.get(record.name, False) else 0
 
@@ -309,7 +310,7 @@ def direction_of(site: Site, node: Node, largest: bool) -> int:
     ],
 )  # fmt: skip
 def monotone_after_extreme(site: Site) -> Ref | None:
-    """max_i f(x_i) = f(max_i x_i) where f never decreases, and f(min_i x_i) where it never increases: f once, not for each."""
+    """max_i f(x_i) = f(max_i x_i) where f never decreases, f(min_i x_i) where it never increases: f once, not often."""
     found = extreme_at(site)
     if found is None or site.node.shape is None or site.count(site.node) >= site.count(found.source):
         return None
@@ -368,5 +369,3 @@ def direction_of_step(site: Site, step: Step, node: Node) -> int:
     if known is None or known.scale == 0:
         return 0  # the sign of a factor that is a value is not known
     return 1 if known.scale > 0 else -1
-
-

@@ -105,8 +105,8 @@ def merges(site: Site, outer: Node) -> bool:
     """The node's operand is a reduction of the same kind that nothing else uses."""
     inner = site[outer.bound()["self"]]
     same_kind = any(outer.target in kind and inner.target in kind for kind in KINDS)
-    plain = outer.bound().get("dtype") is None and (inner.target == "getitem" or same_kind and inner.bound().get("dtype") is None)
-    return same_kind and plain and site.only_user(inner) and is_float(inner)
+    plain = same_kind and all(node.bound().get("dtype") is None for node in (outer, inner))
+    return plain and site.only_user(inner) and is_float(inner)
 
 
 @law(
