@@ -22,6 +22,9 @@ def call_text(node: Node, value: Callable[[str], str], device: str) -> str:
     if not isinstance(node.target, OpOverload):
         raise Unsupported(f"{node.where}: `{node.target}` is no operator that can be written down")
     name = str(node.target)
+    if name == "aten.copy.default" and node.shape is not None:  # it has no derivative
+        source = argument_text(node.args[1], value, device)
+        return f"{source}.to({node.dtype}).expand({shape_text(node.shape)}).clone()"
     if name.endswith(".default"):
         name = name.removesuffix(".default")
     name = name if name.startswith("aten.") else f"torch.ops.{name}"

@@ -52,9 +52,7 @@ after the L2 cache was flushed and each with its result checked; a ratio carries
 
 
 def _headline(records: Sequence[Record]) -> str:
-    if len(records) > 1:
-        return f"{len(records)} models, before and after"
-    return "One model, before and after"
+    return f"{len(records) if len(records) > 1 else 'One'} model{'s' * (len(records) > 1)}, before and after"
 
 
 # ---- every model in a line ----

@@ -6,6 +6,7 @@ file one by one, so that an interrupted suite goes on where it stopped.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import json
@@ -114,12 +115,17 @@ def find_models(folder: Path) -> dict[str, Path]:
         raise Refused(f"{folder}: {'not a folder' if folder.exists() else 'no such folder'}")
     hidden = (".", "_")
     paths = [path for path in sorted(folder.rglob("*.py")) if not path.name.startswith(hidden)]
-    texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in paths}
-    return {
-        path.relative_to(folder).as_posix(): path
-        for path, text in texts.items()
-        if "\nclass Model(" in f"\n{text}" and "\ndef get_inputs(" in text and "\nclass ModelNew(" not in text
-    }
+    return {path.relative_to(folder).as_posix(): path for path in paths if is_model(path)}
+
+
+def is_model(path: Path) -> bool:
+    """It defines Model and get_inputs, and is not itself the result of an optimisation."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return False
+    names = {node.name for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    return {"Model", "get_inputs"} <= names and "ModelNew" not in names
 
 
 def key_of(path: Path, settings: Settings) -> str:

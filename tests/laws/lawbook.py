@@ -15,6 +15,7 @@ from fusewright.capture import capture
 from fusewright.graph import Graph, Node, Output, Ref
 from fusewright.interpret import interpret
 from fusewright.options import Options
+from fusewright.ranges import range_of
 from fusewright.rewrite import LAWS, NONFINITE_KIND, Applied, Law, rewrite
 
 FINITE = Options(assume_finite=True)  # laws that need it are tried too
@@ -92,28 +93,53 @@ def check_shapes(graph: Graph, model: nn.Module, inputs: Sequence[Tensor]) -> No
         assert said == tuple(value.shape), f"{node.name} says {said} and is {tuple(value.shape)}"
 
 
-def assert_keeps_nonfinite(law: Law, before: Graph, model: nn.Module) -> None:
-    """One NaN or Inf in an input: finite stays finite, non-finite stays non-finite, of its kind unless the law says so.
+def assert_keeps_nonfinite(before: Graph, model: nn.Module, *laws: Law) -> None:
+    """One NaN or Inf in an input: finite stays finite, non-finite stays non-finite, of its kind unless a law says so.
 
     The same where a tanh follows, which makes a finite number of an Inf.
     """
     model = model.double()
     shapes = next(iter(sizes_to_test(before)))
     for original in (before, with_tanh(before)):
-        after, applied = rewrite(original, Options(), laws=[law])
-        for value in (float("nan"), float("inf"), float("-inf")) if applied else ():
-            for position in range(len(shapes)):
-                inputs = draw(shapes, 3)
-                flat = inputs[position].view(-1)
-                flat[flat.numel() // 2] = value
-                with torch.no_grad():
-                    old, new = (interpret(g, model, inputs) for g in (original, after))
-                for a, b in zip(old, new, strict=True):
-                    if not isinstance(a, Tensor):
-                        continue
-                    assert torch.equal(torch.isfinite(a), torch.isfinite(b)), f"one {value} in input {position}"
-                    if NONFINITE_KIND not in law.tags:
-                        assert torch.equal(torch.isnan(a), torch.isnan(b)), f"one {value} changes kind"
+        after, applied = rewrite(original, Options(), laws=list(laws) or None)
+        kind_may_change = any(NONFINITE_KIND in step.tags for step in applied)
+        for inputs, what in spoiled(shapes) if applied else ():
+            with torch.no_grad():
+                old, new = (interpret(g, model, inputs) for g in (original, after))
+            for a, b in zip(old, new, strict=True):
+                if isinstance(a, Tensor) and a.is_floating_point():
+                    assert torch.equal(torch.isfinite(a), torch.isfinite(b)), what
+                    assert kind_may_change or torch.equal(torch.isnan(a), torch.isnan(b)), f"{what}: another kind"
+
+
+def spoiled(shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[list[Tensor], str]]:
+    """Inputs with one value that is not finite, and its description."""
+    for value in (float("nan"), float("inf"), float("-inf")):
+        for position in range(len(shapes)):
+            inputs = draw(shapes, 3)
+            flat = inputs[position].view(-1)
+            flat[flat.numel() // 2] = value
+            yield inputs, f"one {value} in input {position}"
+
+
+def assert_in_range(graph: Graph, model: nn.Module) -> None:
+    """Every value of the graph lies in its interval or is NaN, on ordinary, huge and infinite inputs."""
+    model = model.double()
+    shapes = next(iter(sizes_to_test(graph)))
+    nodes = [node for node in graph.nodes if node.shape is not None and node.dtype is not None]
+    every = Graph(graph.nodes, graph.inputs, tuple(Output(Ref(node.name)) for node in nodes), graph.symbols)
+    large = [[1e3 * x for x in draw(shapes, 5)], [1e30 * x for x in draw(shapes, 6)]]
+    for inputs in (draw(shapes, 4), *large, *(inputs for inputs, _ in spoiled(shapes))):
+        with torch.no_grad():
+            values = interpret(every, model, inputs)
+        for node, value in zip(nodes, values, strict=True):
+            low, high = range_of(graph, node.name)
+            known = value.double()[~torch.isnan(value.double())]
+            slack = 1e-7 * (1 + known.abs())
+            inside = (known >= low - slack) & (known <= high + slack) | torch.isinf(known)
+            assert bool(inside.all()), f"{node.name} = {known[~inside]} is not in [{low}, {high}]"
+            infinite = known[torch.isinf(known)]
+            assert bool(((infinite >= low) & (infinite <= high)).all()), f"{node.name} is infinite, not in [{low}, {high}]"
 
 
 def with_tanh(graph: Graph) -> Graph:

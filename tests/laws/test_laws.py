@@ -8,13 +8,13 @@ import pytest
 import torch
 from laws import lawbook
 
-from fusewright.rewrite import HIDES_NONFINITE, LAWS, Law
+from fusewright.options import Options
+from fusewright.rewrite import HIDES_NONFINITE, LAWS, NONFINITE_KIND, REASSOCIATES, Law, rewrite
 from fusewright.rules import Example
+from fusewright.source import FORBIDDEN
 
 CASES = [
-    pytest.param(
-        law, example, id=f"{re.sub(r'[^a-z]+', '_', law.name)}-{number}{'' if example.applies else '-declines'}"
-    )
+    pytest.param(law, example, id=f"{re.sub('[^a-z]+', '_', law.name)}-{'' if example.applies else 'not-'}{number}")
     for law in LAWS
     for number, example in enumerate(law.examples)
 ]
@@ -27,12 +27,25 @@ def test_law_on_its_example(law: Law, example: Example) -> None:
     before = lawbook.captured(model, example.shapes)
     after, applied = lawbook.rewritten(before, law)
     assert bool(applied) == example.applies, f"{law.name}\n{before}"
-    if not example.applies:
-        return
-    lawbook.assert_same_meaning(before, after, model)
-    if HIDES_NONFINITE not in law.tags:
-        lawbook.assert_keeps_nonfinite(law, before, model)
-    again, nothing = lawbook.rewritten(after, law)
-    assert not nothing and again is after, "a law must settle"
-    repeated, _ = lawbook.rewritten(before, law)
-    assert str(repeated) == str(after), "a law must be deterministic"
+    lawbook.assert_in_range(before, model)
+    if applied:
+        lawbook.assert_same_meaning(before, after, model)
+        if HIDES_NONFINITE not in law.tags:
+            lawbook.assert_keeps_nonfinite(before, model, law)
+        again, nothing = lawbook.rewritten(after, law)
+        assert not nothing and again is after, "a law must settle"
+        repeated, _ = lawbook.rewritten(before, law)
+        assert str(repeated) == str(after), "a law must be deterministic"
+    together, _ = rewrite(before, Options())
+    lawbook.assert_same_meaning(before, together, model)
+    lawbook.assert_keeps_nonfinite(before, model)
+    lawbook.assert_in_range(together, model)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: re.sub("[^a-z]+", "_", law.name))
+def test_law_states_itself(law: Law) -> None:
+    assert law.identity.isascii() and not FORBIDDEN.search(f"{law.name} {law.identity}"), "it lands in emitted files"
+    assert len(law.identity) <= 120 and law.identity.endswith(".")
+    assert law.tags <= {REASSOCIATES, NONFINITE_KIND, HIDES_NONFINITE}
+    assert any(example.applies for example in law.examples)
+    assert any(not example.applies for example in law.examples)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from ..budget import Budget, K, compare
+from ..budget import Budget, K, compare, zeros_pass
 from ..variants import Variant
 from . import Check, Finding, Outcome, Trial
 
