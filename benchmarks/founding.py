@@ -1,3 +1,4 @@
+# ruff: noqa: B023, F821, E501
 """Builds, verifies and times the founding models on a GPU, against eager and torch.compile, in one run.
 
 PYTHONPATH=src python3 benchmarks/founding.py [--compile] [MODEL.py ...]

@@ -50,7 +50,7 @@ def emit_and_build(path: str, folder: str) -> tuple[str, str, float]:
 
 def interleaved(runs: dict[str, Any], flush: torch.Tensor) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for name, run in runs.items():
+    for run in runs.values():
         for _ in range(3):
             run()
     torch.cuda.synchronize()
@@ -124,7 +124,9 @@ def time_all(paths: list[str], folder: str, with_compile: bool, log: str) -> Non
         with Path(log).open("a") as file:
             file.write(json.dumps(row) + "\n")
         ms = row.get("ms", {"eager": 0.0, "new": 1.0})
-        print(f"{ms['eager'] / ms['new']:.2f} {path} {ms} {row.get('difference', '')} {row.get('error', '')}", flush=True)
+        print(
+            f"{ms['eager'] / ms['new']:.2f} {path} {ms} {row.get('difference', '')} {row.get('error', '')}", flush=True
+        )
         if "error" in row and "CUDA" in row["error"]:
             raise SystemExit(1)
         torch.cuda.empty_cache()
@@ -173,9 +175,8 @@ def main() -> None:
             f"  diff {row['difference']:.1e}  {len(row['kernels'])} kernels"
         )
     ratios = [r["ms"]["eager"] / r["ms"]["new"] for r in rows if "ms" in r]
-    print(
-        f"geometric mean {math.exp(statistics.mean(map(math.log, ratios))):.3f} over {len(ratios)} models; {sum(r < 0.97 for r in ratios)} slower"
-    )
+    mean = math.exp(statistics.mean(map(math.log, ratios)))
+    print(f"geometric mean {mean:.3f} over {len(ratios)} models; {sum(r < 0.97 for r in ratios)} slower")
     if out:
         Path(out).write_text(json.dumps(rows, indent=1))
 

@@ -303,7 +303,8 @@ class _Reader:
     def _shape_environment(self) -> Any:
         for fx in self.exported.graph.nodes:
             value = fx.meta.get("val")
-            if isinstance(value, torch.Tensor) and any(isinstance(s, torch.SymInt) for s in value.shape):
-                symbolic: Any = next(s for s in value.shape if isinstance(s, torch.SymInt))
-                return symbolic.node.shape_env
+            extents: list[Any] = list(value.shape) if isinstance(value, torch.Tensor) else []
+            for size in extents:
+                if isinstance(size, torch.SymInt):
+                    return size.node.shape_env
         return None

@@ -21,11 +21,11 @@ from .kernels.anchored import AnchoredText, anchored_kernel
 from .kernels.pointwise import pointwise_kernel
 from .kernels.reduce import reduce_kernel
 from .kernels.text import KernelText
-from .plan import Call, Kernel, Plan, operator_name, origins
+from .plan import Call, Kernel, Plan, counts_up, operator_name, origins
 from .prims import Expand, Permute, Prim, Reshape, Slice, View
-from .takeover import conv_flops
 from .pytext import argument_text, attribute_text, call_text, shape_text
 from .source import FORBIDDEN, without_forbidden_remarks
+from .takeover import conv_flops
 
 ASCII = str.maketrans(
     {
@@ -93,7 +93,7 @@ class Writer:
 
     def find_needed_nodes(self) -> list[str]:
         """Nodes whose value a library call reads or the model returns, in graph order."""
-        wanted = {o.value.name for o in self.graph.outputs if isinstance(o.value, Ref)}
+        wanted = {o.value.name for o in self.graph.outputs if isinstance(o.value, Ref) and counts_up(o, self.graph) is None}
         for call in self.plan.calls:
             wanted |= set(call.node.inputs)
         for kernel in self.plan.kernels:
@@ -341,7 +341,7 @@ class Writer:
 
     def region_arguments(self, region: Region) -> list[tuple[str, str]]:
         """(name inside the region, text in `forward`) of every tensor it takes."""
-        nodes, loads, foreign = self.region_inputs(region)
+        nodes, loads, _ = self.region_inputs(region)
         found = {name: self.value_text(name) for name in nodes}
         for load in loads:
             holder = self.prims[load].origin if self.prims[load].is_load else self.node_holding(load)
@@ -407,9 +407,8 @@ class Writer:
         tensors = [name if name in kernel.stores else self.tensor_name(kernel, name) for name in text.tensors]
         if text.workspace is not None:
             count = sizes.tidy(text.workspace.count * text.workspace.words)
-            lines.append(
-                f"partial = torch.empty(({sizes.text(sympy.factor(count) if not isinstance(count, int) else count)},), dtype=torch.int32, device={device})"
-            )
+            words = sizes.text(count if isinstance(count, int) else sympy.factor(count))
+            lines.append(f"partial = torch.empty(({words},), dtype=torch.int32, device={device})")
             tensors.append("partial")
         lines.append(f"_launch({', '.join([repr(kernel.name).replace(chr(39), chr(34)), *tensors, *text.sizes])})")
         return lines
@@ -522,6 +521,10 @@ class Writer:
         lines = ["with torch.no_grad():"]
         for output in changed:
             where = attribute_text(self.model, output.path) if output.kind == "buffer" else output.path
+            step = counts_up(output, self.graph)
+            if step is not None:
+                lines.append(f"    {where}.add_({step})")
+                continue
             lines.append(f"    {where}.copy_({self.value_text(output.value.name)})")
         return lines
 
@@ -582,7 +585,11 @@ class Writer:
         for position, argument in enumerate(self.graph.arguments):
             if not isinstance(argument, Ref):
                 name = self.argument_name(position)
-                tests.append(f"type({name}) is {type(argument).__name__} and {name} == {argument!r}" if argument is not None else f"{name} is None")
+                tests.append(
+                    f"type({name}) is {type(argument).__name__} and {name} == {argument!r}"
+                    if argument is not None
+                    else f"{name} is None"
+                )
         every = [self.argument_name(position) for position in range(len(self.graph.arguments))]
         arguments = ", ".join(["self", *every])
         body = "\n".join(f"        and {test}" for test in tests[1:])
@@ -616,7 +623,8 @@ class Writer:
         if not self.constants:
             return ""
         table = "".join(f'\n    "{name}": {text},' for name, text in self.constants.items())
-        return f"_CONSTANTS = {{{table}\n}}\n\n\n@functools.lru_cache(maxsize=None)\ndef _constant(name, device):\n    return _CONSTANTS[name].to(device)\n"
+        function = "@functools.lru_cache(maxsize=None)\ndef _constant(name, device):\n    return _CONSTANTS[name].to(device)\n"
+        return f"_CONSTANTS = {{{table}\n}}\n\n\n{function}"
 
 
 def training_flags(model: nn.Module) -> list[tuple[str, bool]]:

@@ -58,12 +58,10 @@ class Coordinate:
             if rest.divided is None or rest.quotient:
                 continue
             for whole, times in self.terms.items():
-                if whole.quotient and whole.inner == rest.inner:
-                    if sizes.same(whole.by, rest.by) and sizes.same(times, sizes.tidy(factor * rest.by)):
-                        others = Coordinate(
-                            {a: f for a, f in self.terms.items() if a not in (rest, whole)}, self.offset
-                        )
-                        return others + rest.divided * factor
+                pair = whole.quotient and whole.inner == rest.inner and sizes.same(whole.by, rest.by)
+                if pair and sizes.same(times, sizes.tidy(factor * rest.by)):
+                    others = {a: f for a, f in self.terms.items() if a not in (rest, whole)}
+                    return Coordinate(others, self.offset) + rest.divided * factor
         return self
 
     def __mul__(self, factor: Dim) -> Coordinate:

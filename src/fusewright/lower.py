@@ -90,9 +90,11 @@ class Lowering:
         single = all(sizes.is_one(self.prims[source].shape[d]) for d in dims)
         if single and field == "result()" and accumulator in ("Sum", "Product", "Max", "Min", "LogSumExp"):
             return source  # of one element
-        return self.add(
-            label, Reduce(accumulator, tuple(sorted(dims)), field), [source], shape, dtype or self.prims[source].dtype
-        )
+        if dtype is None:  # a part of an accumulator is never rounded to a half type
+            kind = self.prims[source].dtype
+            half = kind in (torch.float16, torch.bfloat16)
+            dtype = torch.float32 if half and field != "result()" else kind
+        return self.add(label, Reduce(accumulator, tuple(sorted(dims)), field), [source], shape, dtype)
 
     def count(self, source: str, dims: Sequence[int]) -> str:
         """How many elements a reduction over `dims` takes in, as a float value."""

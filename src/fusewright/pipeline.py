@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,15 +47,17 @@ def compile_problem(problem: Problem, options: Options, progress: Progress = sil
     if not any(isinstance(output.value, Ref) and output.kind == "return" for output in graph.outputs):
         check_output(model(*inputs), problem.path)
     progress("rewrite", f"{len(graph.nodes)} nodes")
+    captured = graph
     graph, applied = rewrite(graph, options)
     progress("plan", f"{len(applied)} laws applied" if applied else "")
-    made = take_over(plan(lower(graph), applied))
+    made = replace(take_over(plan(lower(graph), applied)), captured=captured)
     progress("emit", f"{len(made.kernels)} kernels")
     return graph, made, emit(made, problem.source, model)
 
 
 def optimize(problem: Problem, options: Options, progress: Progress = silent) -> Run:
     from .candidate import load_candidate
+    from .report_record import run_record
     from .verify import verify as verify_candidate
 
     target = choose_target(options)
@@ -67,7 +69,15 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
     verdict = verify_candidate(
         problem, candidate, graph=graph, options=options, kind_may_change=kind_may_change, progress=progress
     )
-    return Run(emitted.text, verdict, report(problem, target, emitted, made, verdict))
+    timing = None
+    if target == "cuda" and options.bench and verdict.passed:
+        from .bench import bench
+
+        timing = bench(
+            problem, [candidate], options, facts=emitted.kernels, progress=lambda detail: progress("bench", detail)
+        )
+    record = run_record(problem, made, emitted, verdict, timing, before=made.captured)
+    return Run(emitted.text, verdict, record | report(problem, target, emitted, made, verdict))
 
 
 def choose_target(options: Options) -> str:
@@ -93,7 +103,6 @@ def report(problem: Problem, target: str, emitted: Emitted, made: Plan, verdict:
         "rules": [str(rule) for rule in made.rules],
         "max_error": verdict.max_error,
         "tolerance": verdict.tolerance,
-        "timing": None,
         "notes": [*([verdict.shapes_note] if verdict.shapes_note else []), *unused_inputs(made.graph)],
     }
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import sizes
-from .graph import Dim, Graph, Node, Ref
+from .graph import Dim, Graph, Node, Output, Ref
 from .index import Axis, Coordinate
 from .lower import Lowered
 from .prims import Coordinates, Iota, Load, Pointwise, Prim, Reduce, Reshape, Size, View, Window
@@ -58,6 +58,7 @@ class Plan:
     lowered: Lowered
     steps: tuple[Kernel | Call, ...]
     rules: tuple[Any, ...] = ()
+    captured: Graph | None = None  # the graph as it was before any law
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -136,7 +137,9 @@ def window_taps(op: Window, at: Coordinates) -> Coordinates:
     rank = len(op.kernel)
     taps = []
     for i, c in enumerate(at[-rank:]):
-        tap = Coordinate({Axis(f"k{i}", op.kernel[i]): 1})  # of a single tap too: what it reads is read inside the window
+        tap = Coordinate(
+            {Axis(f"k{i}", op.kernel[i]): 1}
+        )  # of a single tap too: what it reads is read inside the window
         taps.append(c * op.stride[i] + tap * op.dilation[i] + -op.padding[i])
     return at[:-rank] + tuple(taps)
 
@@ -162,7 +165,8 @@ class Planner:
 
     def mark(self) -> None:
         """Which library calls run and which primitives must be in memory for them and for the outputs."""
-        pending = [output.value.name for output in self.graph.outputs if isinstance(output.value, Ref)]
+        outputs = [o for o in self.graph.outputs if counts_up(o, self.graph) is None]
+        pending = [output.value.name for output in outputs if isinstance(output.value, Ref)]
         seen: set[str] = set()
         while pending:
             name = pending.pop()
@@ -535,6 +539,16 @@ class Planner:
         if isinstance(step, Call):
             return positions[step.node.name]
         return max(positions[self.prims[name].origin] for name in step.stores)
+
+
+def counts_up(output: Output, graph: Graph) -> int | None:
+    """The step of a buffer that only counts (`num_batches_tracked`): PyTorch adds it in place."""
+    node = graph[output.value.name] if isinstance(output.value, Ref) else None
+    if output.kind != "buffer" or node is None or str(node.target) != "aten.add.Tensor" or node.shape != ():
+        return None
+    first, step = node.args[:2]
+    same = isinstance(first, Ref) and graph[first.name].target == "buffer" and graph[first.name].args[0] == output.path
+    return step if same and type(step) is int and graph.users()[node.name] == [f"output {graph.outputs.index(output)}"] else None
 
 
 class Cyclic(Exception):

@@ -283,14 +283,18 @@ def replaced(graph: Graph, node: Node, made: Sequence[Node], value: Ref) -> Grap
     nodes: list[Node] = []
     for old in graph.nodes:
         if old.name == node.name:
-            nodes += made
-        nodes.append(
-            replace(old, args=map_refs(old.args, change), kwargs=map_refs(old.kwargs, change))
-            if old.name != node.name
-            else old
-        )
+            nodes += [*made, old]
+        else:
+            new = replace(old, args=map_refs(old.args, change), kwargs=map_refs(old.kwargs, change))
+            nodes.append(whatever_the_strides(new))
     outputs = tuple(Output(map_refs(o.value, change), o.kind, o.path) for o in graph.outputs)
     return without_dead(replace(graph, nodes=tuple(nodes), outputs=outputs)).check()
+
+
+def whatever_the_strides(node: Node) -> Node:
+    """A view as a reshape: what it looks at may now lie in memory in another order."""
+    views = (aten.view.default, aten._unsafe_view.default)
+    return replace(node, target=aten.reshape.default) if node.target in views else node
 
 
 def without_dead(graph: Graph) -> Graph:

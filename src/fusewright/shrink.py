@@ -126,12 +126,13 @@ def choose(
     others: dict[str, Sizes] = {}
     batches = [axis.symbol for axis in space.axes if axis.batch]
     rest = [axis.symbol for axis in space.axes if not axis.batch]
+    if rest:
+        others["odd sizes"] = space.at({**small, **{s: (small[s] | 1) + 2 * i for i, s in enumerate(rest)}})
     if batches:
         others["batch + 1"] = space.at({**small, **{s: small[s] + 1 for s in batches}})
         others["batch − 1"] = space.at({**small, **{s: max(1, small[s] - 1) for s in batches}})
         others["batch 1"] = space.at({**small, **dict.fromkeys(batches, 1)})
     if rest:
-        others["odd sizes"] = space.at({**small, **{s: (small[s] | 1) + 2 * i for i, s in enumerate(rest)}})
         others["odd sizes, the other way"] = space.at(
             {**small, **{s: (small[s] | 1) + 2 * i for i, s in enumerate(reversed(rest))}}
         )

@@ -19,8 +19,8 @@ from .kernels.conv import Window as ConvWindow
 from .kernels.conv_tiles import best_tile, candidate_tiles, predicted_ms
 from .plan import Call, Kernel, Plan, accesses, name_kernels, same_shape, tuple_key
 from .prims import Coordinates, Pointwise, Prim, Reshape, Window
-from .rules.patterns import TRANSPOSED, convolution_at
 from .rewrite import Site
+from .rules.patterns import TRANSPOSED, convolution_at
 
 MEMORY_TB_PER_S = 4.1  # H200, measured
 LAUNCH_MS = 0.003
@@ -109,9 +109,8 @@ def anchor_of(node: Node, plan: Plan) -> Anchor | None:
     in_channels = graph[found.input.name].shape[1]  # type: ignore[index]
     if not isinstance(in_channels, int) or not isinstance(node.shape[1], int):
         return None
-    if any(name not in lowered.value or not lowered.prims[lowered.value[name]].is_load for name in (found.input.name, found.weight.name)):
-        if lowered.value.get(found.input.name) is None:
-            return None
+    if found.input.name not in lowered.value or not lowered.prims[lowered.value[found.weight.name]].is_load:
+        return None
     conv = Conv(
         found.rank, in_channels, node.shape[1], found.kernel, found.stride, found.padding, found.dilation, found.groups,
         bias=True, transposed=transposed,
@@ -153,7 +152,9 @@ def axes_for(shape: tuple[object, ...]) -> Coordinates:
     return tuple(Coordinate.of(Axis(name, size)) for name, size in zip(names, shape, strict=True))
 
 
-def reads_only_here(prims: dict[str, Prim], root: str, at: Coordinates, leaf: str, shape: tuple[object, ...], others: set[str]) -> bool:
+def reads_only_here(
+    prims: dict[str, Prim], root: str, at: Coordinates, leaf: str, shape: tuple[object, ...], others: set[str]
+) -> bool:
     """Evaluating `root` at `at` reads `leaf` only at the same place."""
     here = tuple_key(axes_for(shape))
     found = [a for a in accesses(prims, root, at, {leaf} | others, inside=root != leaf) if a.leaf == leaf]
@@ -165,7 +166,9 @@ def placed(kernel_space: tuple[object, ...], shape: tuple[object, ...]) -> Coord
     at = axes_for(shape)
     if same_shape(kernel_space, shape):
         return at
-    split = len(kernel_space) == len(shape) + 1 and same_shape((kernel_space[0], *kernel_space[3:]), (shape[0], *shape[2:]))
+    split = len(kernel_space) == len(shape) + 1 and same_shape(
+        (kernel_space[0], *kernel_space[3:]), (shape[0], *shape[2:])
+    )
     if split and isinstance(kernel_space[2], int) and sizes.same(kernel_space[1] * kernel_space[2], shape[1]):  # type: ignore[operator]
         group, member = at[1].split(kernel_space[2])
         return (at[0], group, member, *at[2:])
@@ -203,9 +206,17 @@ def fused(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
         direct = {a.leaf for a in accesses(prims, root, at, {leaf, anchor.value}, inside=root != leaf)}
         return reads_only_here(prims, root, at, leaf, shape, others) and not (window and anchor.value in direct)
 
-    before = body_of(anchor, kernel, plan, root=prims[window].inputs[0], leaf=anchor.value, shape=anchor.out_shape) if window else None
+    before = (
+        body_of(anchor, kernel, plan, root=prims[window].inputs[0], leaf=anchor.value, shape=anchor.out_shape)
+        if window
+        else None
+    )
     if not kernel.is_reduce:
-        if len(kernel.stores) != 1 or not reads_leaf(kernel.stores[0]) or prims[kernel.stores[0]].dtype is not torch.float32:
+        if (
+            len(kernel.stores) != 1
+            or not reads_leaf(kernel.stores[0])
+            or prims[kernel.stores[0]].dtype is not torch.float32
+        ):
             return None
         last = body_of(anchor, kernel, plan, root=kernel.stores[0], leaf=leaf, shape=shape)
         return Fused(anchor, ending_with(before, pool, last), window)
@@ -280,14 +291,24 @@ def library_ms(anchor: Anchor, kernels: list[Kernel], plan: Plan) -> float:
     moved = sum(graph.hint(sizes.product(prims[n].shape)) * 4 for k in kernels for n in (*k.loads, *k.stores))
     written = batch * conv.out_channels * prod(conv.out_sizes(spatial)) * 4
     read = batch * conv.in_channels * prod(spatial) * 4
-    convolution = max(conv_flops(anchor, plan) / library_rate(conv) * 1e-9, (written + read) / MEMORY_TB_PER_S * 1e-9) + LAUNCH_MS
+    convolution = (
+        max(conv_flops(anchor, plan) / library_rate(conv) * 1e-9, (written + read) / MEMORY_TB_PER_S * 1e-9) + LAUNCH_MS
+    )
     return convolution + moved / MEMORY_TB_PER_S * 1e-9 + LAUNCH_MS * len(kernels)
 
 
 def conv_flops(anchor: Anchor, plan: Plan) -> int:
     conv = anchor.conv
     batch, *spatial = input_sizes(anchor, plan)
-    return 2 * batch * prod(conv.out_sizes(spatial)) * conv.out_channels * conv.in_channels // conv.groups * prod(conv.kernel)
+    return (
+        2
+        * batch
+        * prod(conv.out_sizes(spatial))
+        * conv.out_channels
+        * conv.in_channels
+        // conv.groups
+        * prod(conv.kernel)
+    )
 
 
 def library_rate(conv: Conv) -> float:

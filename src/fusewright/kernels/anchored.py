@@ -22,14 +22,26 @@ if TYPE_CHECKING:
     from ..takeover import Anchor, Fused
 
 # Names that the convolution's text uses where a body stands.
-TAKEN = set("value n c d h w total acc pooled f e i k tile lane warp group quad position out input weight bias packed slices".split())
-TAKEN |= set("shared partials batch in_d in_h in_w count mean m2 channel0 channel_end local scratch inside whole".split())
+TAKEN = set(
+    "value n c d h w total acc pooled f e i k tile lane warp group quad position out input weight bias packed slices".split()
+)
+TAKEN |= set(
+    "shared partials batch in_d in_h in_w count mean m2 channel0 channel_end local scratch inside whole".split()
+)
 
 FAST = ((r"\btanhf\(", "tanh_fast("), (r"\bexpf\(", "exp_fast("))  # exact enough behind a TF32 product
 
 
 def body_of(
-    anchor: Anchor, kernel: Kernel, plan: Plan, *, root: str, leaf: str, shape: tuple[Any, ...], at: Coordinates | None = None, row: bool = False
+    anchor: Anchor,
+    kernel: Kernel,
+    plan: Plan,
+    *,
+    root: str,
+    leaf: str,
+    shape: tuple[Any, ...],
+    at: Coordinates | None = None,
+    row: bool = False,
 ) -> Pointwise:
     """The chain from `leaf` (the element in a register) to `root`, at one element; for a row, from the reduced value."""
     from ..takeover import axes_for
@@ -39,7 +51,11 @@ def body_of(
         return Pointwise()
     here = at if at is not None else axes_for(shape)
     if row:
-        here = row_at(tuple(Coordinate() if d in kernel.reduced else x for d, x in enumerate(axes_for(shape))), kernel, prims[root])
+        here = row_at(
+            tuple(Coordinate() if d in kernel.reduced else x for d, x in enumerate(axes_for(shape))),
+            kernel,
+            prims[root],
+        )
     everywhere = frozenset({"n", "c", "d", "h", "w"})
     fixed, channel, element = Level(frozenset()), Level(frozenset({"n", "c"})), Level(everywhere)
     loads = [name for name in kernel.loads if name != leaf]
@@ -55,7 +71,9 @@ def body_of(
     final = converted_to(result, prims[root])
     lines, tables = with_tables(fixed.lines + channel.lines, element.lines, final, hoist=not row)
     element_lines, final_text, kept = lines
-    used = " ".join([*element_lines, final_text, *(t.value for t in tables), *(s for t in tables for s in t.statements), *kept])
+    used = " ".join(
+        [*element_lines, final_text, *(t.value for t in tables), *(s for t in tables for s in t.statements), *kept]
+    )
     names = [name for name in loads if re.search(rf"\b{pointer(name)}\b", used)]
     params = [(f"const {C_TYPES[prims[n].dtype]}* __restrict__", pointer(n)) for n in names]
     params += [("int", str(s)) for s in sorted(evaluator.symbols, key=str)]
@@ -68,7 +86,9 @@ def body_of(
     return Pointwise(at_element, tuple(params), setup, tables)
 
 
-def with_tables(outer: list[str], element: list[str], final: str, hoist: bool) -> tuple[tuple[list[str], str, list[str]], tuple[Table, ...]]:
+def with_tables(
+    outer: list[str], element: list[str], final: str, hoist: bool
+) -> tuple[tuple[list[str], str, list[str]], tuple[Table, ...]]:
     """Values that depend on sample and channel only are worked out once a block and kept in shared memory."""
     element, final = [fast(line) for line in element], fast(final)
     if not hoist:
@@ -103,7 +123,9 @@ class AnchoredText:
     tile: Any
 
 
-def anchored_kernel(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str], argument: Any, device: str) -> AnchoredText:
+def anchored_kernel(
+    kernel: Kernel, fused: Fused, plan: Plan, comment: list[str], argument: Any, device: str
+) -> AnchoredText:
     """`argument(primitive)` is the Python name of a tensor in memory."""
     from ..pytext import shape_text
     from ..takeover import input_sizes
@@ -114,17 +136,22 @@ def anchored_kernel(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str]
     batch, _, *spatial = prims[anchor.input].shape
     size_texts = {"batch": sizes.text(batch)}
     size_texts |= dict(zip(("in_d", "in_h", "in_w")[3 - len(spatial) :], map(sizes.text, spatial), strict=True))
-    lines = [f"{name} = torch.empty({shape_text(prims[name].shape)}, dtype={prims[name].dtype}, device={device})" for name in kernel.stores]
+    lines = [
+        f"{name} = torch.empty({shape_text(prims[name].shape)}, dtype={prims[name].dtype}, device={device})"
+        for name in kernel.stores
+    ]
     partial_words = 0
     if isinstance(fused.ending.reduce, OverPositions):
         partial_words = WORDS[fused.ending.reduce.accumulator]
         count = re.sub(r"\b(batch|in_[dhw])\b", lambda m: paren(size_texts[m[1]]), made.slices or "1")
         lines.append(f"slices = {count}")
-        lines.append(f"partials = torch.empty(({size_texts['batch']} * slices * {anchor.conv.out_channels * partial_words},), dtype=torch.float32, device={device})")
+        lines.append(
+            f"partials = torch.empty(({size_texts['batch']} * slices * {anchor.conv.out_channels * partial_words},), dtype=torch.float32, device={device})"
+        )
     for name, floats in made.workspace.items():
         lines.append(f"{name} = torch.empty(({floats},), dtype=torch.float32, device={device})")
     handed = []
-    for kind, name in made.launcher_args:
+    for _kind, name in made.launcher_args:
         if name in ("input", "weight", "bias"):
             handed.append(argument(getattr(anchor, name)))
         elif name == "out":
@@ -145,13 +172,18 @@ def anchored_kernel(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str]
     return AnchoredText(tuple(names), source, made.support, made.smem, tuple(lines), tile)
 
 
-def merge_kernel(kernel: Kernel, fused: Fused, plan: Plan, argument: Any, size_texts: dict[str, str]) -> tuple[str, str]:
+def merge_kernel(
+    kernel: Kernel, fused: Fused, plan: Plan, argument: Any, size_texts: dict[str, str]
+) -> tuple[str, str]:
     """Merges the partial accumulators of each row in a fixed order, computes the row's values and stores them."""
-    prims, graph = plan.lowered.prims, plan.graph
+    prims, _graph = plan.lowered.prims, plan.graph
     (part,) = accumulators(kernel, prims)
     channels = fused.anchor.conv.out_channels
     kept = [d for d, size in enumerate(kernel.space) if d not in kernel.reduced and not sizes.is_one(size)]
-    row = tuple(Coordinate() if d in kernel.reduced else Coordinate.of(Axis(f"i{d}", size)) for d, size in enumerate(kernel.space))
+    row = tuple(
+        Coordinate() if d in kernel.reduced else Coordinate.of(Axis(f"i{d}", size))
+        for d, size in enumerate(kernel.space)
+    )
     axes = frozenset(f"i{d}" for d in kept)
     lines: list[str] = []
     loads = [name for name in kernel.loads if name not in (fused.anchor.input, fused.anchor.weight)]
@@ -163,7 +195,9 @@ def merge_kernel(kernel: Kernel, fused: Fused, plan: Plan, argument: Any, size_t
         prim = prims[name]
         at = row if kernel.members[name] == "reduce" else row_at(row, kernel, prim)
         result = evaluator.value(name, at)
-        stores.append(f"{pointer(name)}[{evaluator.offset(linear(at, prim.shape))}] = {text.to_memory(prim, converted_to(result, prim))};")
+        stores.append(
+            f"{pointer(name)}[{evaluator.offset(linear(at, prim.shape))}] = {text.to_memory(prim, converted_to(result, prim))};"
+        )
     in_group = kernel.space[2] if 2 in kernel.reduced and len(kernel.space) == fused.anchor.conv.dims + 3 else 1
     decode, rest = [], "row"
     for d in reversed(kept):
@@ -194,13 +228,35 @@ def merge_kernel(kernel: Kernel, fused: Fused, plan: Plan, argument: Any, size_t
     small = replace(kernel, loads=tuple(used))
     name = f"{kernel.name}_merge"
     scalars = ["rows", "batch", "slices", *symbols]
-    parameters = [*text.parameters(small, prims), f"const {part.kind}* __restrict__ partials", *(f"long long {s}" for s in scalars)]
-    source = [f"// Merges the partial results of {kernel.name}, in a fixed order.", *text.wrapped(f"__global__ void __launch_bounds__(128) {name}_kernel(", parameters, ") {")]
-    source += [f"  {line.replace('const Index', 'const long long')}" for line in evaluator.declare_sizes()] + indent(body) + ["}"]
-    pointers = [f"const {C_TYPES[prims[n].dtype]}* {n}" for n in used] + [f"{C_TYPES[prims[n].dtype]}* {n}" for n in kernel.stores]
-    source += ["", *text.wrapped(f'extern "C" const char* {name}(', [*pointers, f"const {part.kind}* partials", *(f"long long {s}" for s in scalars), "void* stream"], ") {")]
+    parameters = [
+        *text.parameters(small, prims),
+        f"const {part.kind}* __restrict__ partials",
+        *(f"long long {s}" for s in scalars),
+    ]
+    source = [
+        f"// Merges the partial results of {kernel.name}, in a fixed order.",
+        *text.wrapped(f"__global__ void __launch_bounds__(128) {name}_kernel(", parameters, ") {"),
+    ]
+    source += (
+        [f"  {line.replace('const Index', 'const long long')}" for line in evaluator.declare_sizes()]
+        + indent(body)
+        + ["}"]
+    )
+    pointers = [f"const {C_TYPES[prims[n].dtype]}* {n}" for n in used] + [
+        f"{C_TYPES[prims[n].dtype]}* {n}" for n in kernel.stores
+    ]
+    source += [
+        "",
+        *text.wrapped(
+            f'extern "C" const char* {name}(',
+            [*pointers, f"const {part.kind}* partials", *(f"long long {s}" for s in scalars), "void* stream"],
+            ") {",
+        ),
+    ]
     call = ", ".join([*used, *kernel.stores, "partials", *scalars])
-    source += [f"  {name}_kernel<<<dim3(static_cast<unsigned>((rows + 3) / 4)), dim3(32, 4), 0, static_cast<cudaStream_t>(stream)>>>({call});"]
+    source += [
+        f"  {name}_kernel<<<dim3(static_cast<unsigned>((rows + 3) / 4)), dim3(32, 4), 0, static_cast<cudaStream_t>(stream)>>>({call});"
+    ]
     source += ["  return launch_error();", "}"]
     rows = sizes.text(sizes.product(kernel.row_shape))
     handed = [*map(argument, used), *kernel.stores, "partials", rows, size_texts["batch"], "slices", *symbols]

@@ -81,7 +81,11 @@ def walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> Walk:
 
     def vote(offset: Coordinate, prim: Prim) -> None:
         """For the dimension along which the tensor lies closest together in memory."""
-        steps = {int(a.text[1:]): f for a, f in offset.terms.items() if a.text.startswith("i") and isinstance(f, int) and f > 0}
+        steps = {
+            int(a.text[1:]): f
+            for a, f in offset.terms.items()
+            if a.text.startswith("i") and isinstance(f, int) and f > 0
+        }
         if steps:
             closest = min(steps, key=lambda d: steps[d])
             size = graph.hint(sizes.product(prim.shape)) * prim.dtype.itemsize

@@ -22,7 +22,9 @@ from .loops import Walk, c_product, decode, needed_reduces, row_at, vector_condi
 from .text import KernelText, Workspace
 
 FULL_GPU = 132 * 2  # blocks below which a GPU of the H200's size stands partly idle
-FULL_WAVES = 132 * 8  # blocks that keep a GPU of that size busy to the end; where rows are few, each is cut into so many pieces
+FULL_WAVES = (
+    132 * 8
+)  # blocks that keep a GPU of that size busy to the end; where rows are few, each is cut into so many pieces
 WORDS = {
     "Sum": 1,
     "Product": 1,

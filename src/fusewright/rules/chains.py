@@ -227,7 +227,7 @@ def is_ordinary(value: float) -> bool:
         of(lambda x: x / 0.25, 4, 5),
         of(lambda x: x / 0, 4, 5, applies=False),
         of(lambda x: x / 1e-42, 4, 5, applies=False),
-        of(lambda x: torch.floor_divide(x, 3), 4, 5, applies=False),
+        of(lambda x: torch.div(x, 3, rounding_mode="floor"), 4, 5, applies=False),
     ],
 )  # fmt: skip
 def division_by_number(site: Site) -> Ref | None:
