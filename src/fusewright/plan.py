@@ -15,7 +15,7 @@ from . import sizes
 from .graph import Dim, Graph, Node, Output, Ref
 from .index import Axis, Coordinate
 from .lower import Lowered
-from .prims import Coordinates, Iota, Load, Pointwise, Prim, Reduce, Reshape, Size, View, Window
+from .prims import Coordinates, Flip, Iota, Load, Pointwise, Prim, Reduce, Reshape, Size, View, Window
 
 # A row that a block reads twice comes from cache the second time while it is this short: 64 Ki elements.
 CACHED_ROW = 1 << 16
@@ -185,7 +185,7 @@ class Planner:
     def want(self, name: str) -> list[str]:
         """The primitive must be in memory; views are made by PyTorch from their source, for nothing."""
         prim = self.prims[name]
-        while isinstance(prim.op, View) and not type(prim.op).__name__ == "Flip":
+        while isinstance(prim.op, View) and not isinstance(prim.op, Flip):
             prim = self.prims[prim.inputs[0]]
         if not prim.is_load:
             self.wanted.add(prim.name)
@@ -586,11 +586,8 @@ def name_kernels(made: Plan) -> None:
     taken: set[str] = set()
     prims = made.lowered.prims
     for kernel in made.kernels:
-        words = list(
-            dict.fromkeys(
-                word for word in map(lambda n: operator_word(n, made.graph), origins(kernel, prims, made.graph)) if word
-            )
-        )
+        all_words = [operator_word(node, made.graph) for node in origins(kernel, prims, made.graph)]
+        words = list(dict.fromkeys(word for word in all_words if word))
         if len(words) > 5:
             words = [*words[:3], "to", words[-1]]
         only_parts = all(name != prims[name].origin for name in kernel.stores)

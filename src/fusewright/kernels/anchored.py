@@ -66,7 +66,7 @@ def body_of(
         evaluator.results[anchor.value] = "value"
     members = [m for a in accumulators(kernel, prims) for m in a.members] if kernel.is_reduce else []
     for member in members:
-        evaluator.results.setdefault(member, "value" if row else "value")
+        evaluator.results.setdefault(member, "value")
     result = evaluator.value(root, here)
     final = converted_to(result, prims[root])
     lines, tables = with_tables(fixed.lines + channel.lines, element.lines, final, hoist=not row)
@@ -145,9 +145,8 @@ def anchored_kernel(
         partial_words = WORDS[fused.ending.reduce.accumulator]
         count = re.sub(r"\b(batch|in_[dhw])\b", lambda m: paren(size_texts[m[1]]), made.slices or "1")
         lines.append(f"slices = {count}")
-        lines.append(
-            f"partials = torch.empty(({size_texts['batch']} * slices * {anchor.conv.out_channels * partial_words},), dtype=torch.float32, device={device})"
-        )
+        words = f"{size_texts['batch']} * slices * {anchor.conv.out_channels * partial_words}"
+        lines.append(f"partials = torch.empty(({words},), dtype=torch.float32, device={device})")
     for name, floats in made.workspace.items():
         lines.append(f"{name} = torch.empty(({floats},), dtype=torch.float32, device={device})")
     handed = []

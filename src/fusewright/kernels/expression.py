@@ -222,7 +222,7 @@ class Evaluator:
                 "#pragma unroll",
                 f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {{",
             ]
-            level.lines += indent([f"{kind} {name} = {start};", *block, f"{name}s[{LANE}] = {name};"]) + ["}"]
+            level.lines += [*indent([f"{kind} {name} = {start};", *block, f"{name}s[{LANE}] = {name};"]), "}"]
             return Value(f"{name}s[{LANE}]", prim.dtype, depends)
         level.lines += [f"{kind} {name} = {start};", *block]
         return Value(name, prim.dtype, depends)

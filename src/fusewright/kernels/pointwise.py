@@ -39,7 +39,7 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
             else:
                 after += [
                     "#pragma unroll",
-                    f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {pointer(name)}[{evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};",
+                    f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {pointer(name)}[{evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};",  # noqa: E501
                 ]
         else:
             body_or_lane = lanes if LANE in result.depends else body

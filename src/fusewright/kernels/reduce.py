@@ -215,7 +215,7 @@ class Base:
             else:
                 after += [
                     "#pragma unroll",
-                    f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};",
+                    f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};",  # noqa: E501
                 ]
         else:
             after.append(
@@ -413,7 +413,7 @@ class Columns(Base):
             return [
                 *lines,
                 "#pragma unroll",
-                f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};",
+                f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};",  # noqa: E501
             ]
         return [
             f"{pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};"
@@ -621,6 +621,6 @@ class Split(Base):
         self.evaluator.symbols |= evaluator.symbols
         call = ", ".join([*loads, *kernel.stores, "partial", "rows", *symbols])
         launch = [
-            f"{kernel.name}_merge<long long><<<dim3(static_cast<unsigned>((rows + 3) / 4)), dim3(32, 4), 0, static_cast<cudaStream_t>(stream)>>>({call});"
+            f"{kernel.name}_merge<long long><<<dim3(static_cast<unsigned>((rows + 3) / 4)), dim3(32, 4), 0, static_cast<cudaStream_t>(stream)>>>({call});"  # noqa: E501
         ]
         return source, launch
