@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import keyword
 import logging
 import operator
@@ -50,11 +51,13 @@ def _export(model: nn.Module, inputs: tuple[Any, ...], file: str) -> torch.expor
         try:
             exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
             exported = exported.run_decompositions({})
-            if shapes is None or _symbols_are_input_sizes(exported):
+            if _symbols_are_input_sizes(exported):
                 return exported
         except Exception as error:  # the exporter raises many kinds
             failure = error
-    assert failure is not None
+    if failure is None:
+        why = "the values of a tensor become a number or a size, so the model is not one graph"
+        raise Unsupported(f"{file or 'the model'}: {why}")
     raise Unsupported(_why_not(failure, file)) from failure
 
 
@@ -75,7 +78,7 @@ def _symbols_are_input_sizes(exported: torch.export.ExportedProgram) -> bool:
         for value in pytree.tree_leaves(node.meta.get("val")):
             sizes = value.shape if isinstance(value, torch.Tensor) else [value]
             for size in sizes:
-                if isinstance(size, torch.SymInt):
+                if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
                     expression = size.node.expr
                     used |= expression.free_symbols
                     if node.op == "placeholder" and expression.is_Symbol:
@@ -98,12 +101,12 @@ def _why_not(error: Exception, file: str) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter's own warnings are not for the user."""
+    """The exporter's own warnings, and the graphs it prints when it gives up, are not for the user."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -247,9 +250,10 @@ class _Reader:
             kind = spec.kind.name
             name = getattr(spec.arg, "name", None)
             meta = self._output_meta().get(str(name))
-            if name is None or not isinstance(meta, torch.Tensor):
-                constant = self._size(meta) if name is not None else getattr(spec.arg, "value", None)
-                found.append(Output(constant))
+            if hasattr(spec.arg, "value"):
+                found.append(Output(spec.arg.value))
+            elif name is None or not isinstance(meta, torch.Tensor):
+                found.append(Output(self._size(meta)))
             elif kind == "BUFFER_MUTATION":
                 found.append(Output(Ref(self._name(name)), "buffer", spec.target))
             elif kind == "USER_INPUT_MUTATION":

@@ -6,8 +6,10 @@ import functools
 import hashlib
 import inspect
 import re
+import sys
 from dataclasses import dataclass
 from string import Template
+from types import ModuleType
 from typing import Any
 
 import sympy
@@ -530,17 +532,36 @@ class Writer:
 
     def result_text(self) -> str:
         def write(tree: Any) -> str:
+            kind = type(tree)
             if isinstance(tree, dict):
-                return "{" + ", ".join(f"{key!r}: {write(item)}" for key, item in tree.items()) + "}"
+                text = "{" + ", ".join(f"{key!r}: {write(item)}" for key, item in tree.items()) + "}"
+                return text if kind is dict else f"{self.class_text(kind)}({text})"
             if isinstance(tree, list):
-                return f"[{', '.join(map(write, tree))}]"
+                text = f"[{', '.join(map(write, tree))}]"
+                return text if kind is list else f"{self.class_text(kind)}({text})"
             if isinstance(tree, tuple):
-                return f"({', '.join(map(write, tree))}{',' if len(tree) == 1 else ''})"
-            return self.output_text(self.graph.outputs[tree])
+                items = ", ".join(map(write, tree))
+                if hasattr(tree, "_fields"):  # a namedtuple
+                    return f"{self.class_text(kind)}({items})"
+                text = f"({items}{',' if len(tree) == 1 else ''})"
+                return text if kind is tuple else f"{self.class_text(kind)}({text})"
+            if kind is int:
+                return self.output_text(self.graph.outputs[tree])
+            raise Unsupported(f"the model returns a {kind.__name__}, which is not rebuilt")
 
-        if type(self.graph.result) not in (int, tuple, list, dict):
-            raise Unsupported(f"the model returns a {type(self.graph.result).__name__}, which is not rebuilt")
         return write(self.graph.result)
+
+    def class_text(self, kind: type) -> str:
+        """How the model's own file names a class, such as that of a namedtuple; torch has names for its own."""
+        if kind.__module__ == "torch.return_types":
+            return f"torch.return_types.{kind.__name__}"
+        known = vars(sys.modules[type(self.model).__module__])
+        for name, value in known.items():
+            if value is kind:
+                return str(name)
+            if isinstance(value, ModuleType) and getattr(value, kind.__name__, None) is kind:
+                return f"{name}.{kind.__name__}"
+        raise Unsupported(f"the model returns a {kind.__name__}, which its file has no name for")
 
     def output_text(self, output: Output) -> str:
         if not isinstance(output.value, Ref):

@@ -62,8 +62,24 @@ class Lowering:
         cost: int = 1,
     ) -> str:
         """An expression of inputs that broadcast against each other."""
+        whole = broadcast([self.hints(name) for name in inputs])
+        inputs = [self.stretched(name, whole) for name in inputs]
         shape = broadcast([self.prims[name].shape for name in inputs])
         return self.add(label, Pointwise(expression, compute or dtype, cost), inputs, shape, dtype)
+
+    def hints(self, name: str) -> tuple[Dim, ...]:
+        return tuple(self.graph.hint(size) for size in self.prims[name].shape)
+
+    def stretched(self, name: str, whole: Sequence[Dim]) -> str:
+        """The value with a plain 1 where a symbolic size is 1 in the example and meets a larger one.
+
+        The model broadcasts there, so a guard holds that size to 1.
+        """
+        for dim, (hint, wide) in enumerate(zip(self.hints(name), whole[len(whole) - len(self.hints(name)) :], strict=True)):
+            if hint == 1 and self.graph.hint(wide) != 1 and not sizes.is_one(self.prims[name].shape[dim]):
+                shape = [1 if d == dim else size for d, size in enumerate(self.prims[name].shape)]
+                name = self.view("one", Slice(dim, 0), name, shape)
+        return name
 
     def view(self, label: str, op: View, source: str, shape: Sequence[Dim]) -> str:
         return self.add(label, op, [source], shape, self.prims[source].dtype)
@@ -74,7 +90,7 @@ class Lowering:
         return self.view(label, Reshape(), source, shape)
 
     def expand(self, source: str, shape: Sequence[Dim]) -> str:
-        return self.view("expand", Expand(), source, shape)
+        return self.view("expand", Expand(), self.stretched(source, shape), shape)
 
     def reduce(
         self,

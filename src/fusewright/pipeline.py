@@ -15,7 +15,7 @@ from torch import nn
 from .capture import capture
 from .dependence import unused_inputs
 from .emit import Emitted, emit
-from .errors import Refused
+from .errors import Refused, Unsupported
 from .graph import Graph, Ref
 from .lower import lower
 from .options import Options
@@ -112,7 +112,11 @@ def verify(problem: Problem, candidate: Path, options: Options, progress: Progre
     from .verify import verify as verify_candidate
 
     progress("capture", "")
-    graph = capture(problem.model(), problem.inputs(), str(problem.path))
+    graph: Graph | None
+    try:
+        graph = capture(problem.model(), problem.inputs(), str(problem.path))
+    except Unsupported:
+        graph = None  # which sizes may vary is then found by trying
     progress("build", "")
     loaded = load_candidate(candidate, choose_target(options), options.sanitize)
     progress("verify", "")

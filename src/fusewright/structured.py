@@ -189,7 +189,7 @@ def view(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 @lowers("expand", aten.expand.default, aten.broadcast_to.default, aten.expand_as.default, view=True)
 def expand(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.shape is not None
-    return build.view("", Expand(), value_of(build, a["self"]), node.shape)
+    return build.view("", Expand(), build.stretched(value_of(build, a["self"]), node.shape), node.shape)
 
 
 @lowers(

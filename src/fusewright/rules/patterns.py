@@ -12,7 +12,7 @@ import torch
 from .. import ops, sizes
 from ..graph import Dim, Graph, Node, Ref
 from ..rewrite import Site, aten, is_view
-from ..structured import dims_of
+from ..structured import ELEMENTS, dims_of
 
 MUL = {aten.mul.Tensor, aten.mul.Scalar, aten.multiply.Tensor, aten.multiply.Scalar}
 DIV = {aten.div.Tensor, aten.div.Scalar, aten.divide.Tensor, aten.divide.Scalar, aten.true_divide.Tensor}
@@ -36,10 +36,25 @@ def is_float(node: Node) -> bool:
     return node.shape is not None and node.dtype is not None and node.dtype.is_floating_point
 
 
+def is_ours(node: Node, graph: Graph) -> bool:
+    """The node becomes part of a kernel of ours, itself or by its elements; else it is a call to the library."""
+    return ops.find(node, graph) is not None or node.target in ELEMENTS
+
+
+SPLITS = {aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int}
+
+
+def hands_on(node: Node, graph: Graph) -> bool:
+    """A view, or a split into views and its parts: it reads nothing itself."""
+    parent = graph[node.args[0].name].target if node.target == "getitem" else None
+    return is_view(node, graph) or node.target in SPLITS or parent in SPLITS
+
+
 def reads_elements(node: Node, graph: Graph) -> bool:
     """The node becomes part of a kernel of ours that reads its operand element by element."""
     record = ops.find(node, graph)
-    return record is not None and not record.view and record.name != "identity"
+    is_identity = record is not None and record.name == "identity"
+    return is_ours(node, graph) and not hands_on(node, graph) and not is_identity
 
 
 def stored_anyway(site: Site, name: str) -> bool:
@@ -47,8 +62,8 @@ def stored_anyway(site: Site, name: str) -> bool:
     users = site.users[name]
     return bool(users) and all(
         user not in site.graph.index
-        or ops.find(site.graph[user], site.graph) is None
-        or (is_view(site.graph[user], site.graph) and stored_anyway(site, user))
+        or not is_ours(site.graph[user], site.graph)
+        or (hands_on(site.graph[user], site.graph) and stored_anyway(site, user))
         for user in users
     )
 
@@ -58,7 +73,7 @@ def in_memory(site: Site, ref: Ref) -> bool:
     node = site[ref]
     while is_view(node, site.graph):
         node = site.graph[node.inputs[0]]
-    return node.is_leaf or ops.find(node, site.graph) is None
+    return node.is_leaf or not is_ours(node, site.graph)
 
 
 def is_weight(site: Site, value: Any) -> bool:
