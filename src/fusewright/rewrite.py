@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -111,8 +112,8 @@ class Site:
     def call(
         self, target: OpOverload, *args: Any, shape: Sequence[Dim], dtype: torch.dtype | None = None, **kwargs: Any
     ) -> Ref:
-        label = str(target).removeprefix("aten.").split(".")[0].strip("_")
-        return self._add(label, Node("", target, args, kwargs, tuple(shape), dtype or self.node.dtype, self.node.where))
+        dtype = dtype or self.node.dtype
+        return self._add(label_of(target), Node("", target, args, kwargs, tuple(shape), dtype, self.node.where))
 
     def again(self, node: Node, shape: Sequence[Dim], changed: Mapping[str, Any]) -> Ref:
         """The same call with some arguments changed."""
@@ -126,16 +127,17 @@ class Site:
 
     def element(self, target: OpOverload, *args: Any, index: int, shape: Sequence[Dim], dtype: torch.dtype) -> Ref:
         """One result of a call that gives several."""
-        label = str(target).removeprefix("aten.").split(".")[0].strip("_")
-        parent = self._add(label, Node("", target, args, {}, None, None, self.node.where))
+        parent = self._add(label_of(target), Node("", target, args, {}, None, None, self.node.where))
         return self._add("value", Node("", "getitem", (parent, index), {}, tuple(shape), dtype, self.node.where))
 
     def _add(self, label: str, node: Node) -> Ref:
-        name, count = f"{self.node.name}_{label}", 1
+        base = made_for(self.node)
+        stem = f"{base}_new" if re.fullmatch(rf"{label}(_\d+)?", base) else f"{base}_{label}"
+        name, count = stem, 1
         taken = {n.name for n in self.made} | self.graph.index.keys()
         while name in taken:
             count += 1
-            name = f"{self.node.name}_{label}{count}"
+            name = f"{stem}{count}"
         self.made.append(replace(node, name=name))
         return Ref(name)
 
@@ -204,6 +206,17 @@ class Site:
         return self.call(aten.stack.default, list(refs), dim, shape=shape, dtype=self[refs[0]].dtype)
 
 
+def label_of(target: OpOverload | str) -> str:
+    """`mul` for aten.mul.Tensor."""
+    return str(target).removeprefix("aten.").split(".")[0].strip("_")
+
+
+def made_for(node: Node) -> str:
+    """The name of the node that a law made this one for; its own where it is the model's."""
+    label = "value" if node.target == "getitem" else label_of(node.target)
+    return re.sub(rf"_({label}|new)\d*$", "", node.name)
+
+
 def wide(dtype: torch.dtype | None) -> torch.dtype | None:
     """The type in which values of this type are summed."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
@@ -249,7 +262,8 @@ def first_application(graph: Graph, laws: Mapping[Any, Sequence[Law]], finite: b
             if NONFINITE_KIND in candidate.tags and not finite and nonfinite.tells_apart(graph, users, node.name):
                 continue
             changed = replaced(graph, node, site.made, found)
-            return changed, Applied(candidate.name, node.name, str(node.where), candidate.identity, candidate.tags)
+            place = str(node.where)
+            return changed, Applied(candidate.name, made_for(node), place, candidate.identity, candidate.tags)
     return None
 
 

@@ -109,6 +109,8 @@ def anchor_of(node: Node, plan: Plan) -> Anchor | None:
     in_channels = graph[found.input.name].shape[1]  # type: ignore[index]
     if not isinstance(in_channels, int) or not isinstance(node.shape[1], int):
         return None
+    if any(size == 1 for size in node.shape[2:]):  # a matrix product, or nearly: nothing to slide over
+        return None
     if found.input.name not in lowered.value or not lowered.prims[lowered.value[found.weight.name]].is_load:
         return None
     conv = Conv(

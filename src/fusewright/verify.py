@@ -170,6 +170,8 @@ def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_ch
             raise Refused(f"{name}: Model.forward() raised {sentence(error)}") from error
     subject = _with_its_rounding(subject, shapes)
     variants = planned(shapes, options.seeds)
+    if options.assume_finite:
+        variants = [variant for variant in variants if variant.group != "non-finite"]
     variants = fewer(variants, _seconds_for_one(subject, shapes), MOST_SECONDS)
     return Trial(subject, shapes, tuple(variants), kind_may_change)
 
