@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 DEMO := build/demo
 ZOO := build/zoo
 
-.PHONY: setup test smoke demo lint fuzz zoo clean
+.PHONY: setup test test-all smoke demo lint fuzz zoo clean
 
 setup: $(READY)
 
@@ -23,7 +23,11 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# What takes long (whole models of the zoo and of the laws on the host) is left to test-all.
 test: lint
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: lint
 	$(BIN)/python -m pytest -n 2
 
 smoke: setup

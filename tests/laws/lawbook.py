@@ -139,7 +139,9 @@ def assert_in_range(graph: Graph, model: nn.Module) -> None:
             inside = (known >= low - slack) & (known <= high + slack) | torch.isinf(known)
             assert bool(inside.all()), f"{node.name} = {known[~inside]} is not in [{low}, {high}]"
             infinite = known[torch.isinf(known)]
-            assert bool(((infinite >= low) & (infinite <= high)).all()), f"{node.name} is infinite, not in [{low}, {high}]"
+            assert bool(((infinite >= low) & (infinite <= high)).all()), (
+                f"{node.name} is infinite, not in [{low}, {high}]"
+            )
 
 
 def with_tanh(graph: Graph) -> Graph:

@@ -36,10 +36,11 @@ def test_law_on_its_example(law: Law, example: Example) -> None:
         assert not nothing and again is after, "a law must settle"
         repeated, _ = lawbook.rewritten(before, law)
         assert str(repeated) == str(after), "a law must be deterministic"
-    together, _ = rewrite(before, Options())
-    lawbook.assert_same_meaning(before, together, model)
-    lawbook.assert_keeps_nonfinite(before, model)
-    lawbook.assert_in_range(together, model)
+    together, others = rewrite(before, Options())
+    if others and str(together) != str(after):
+        lawbook.assert_same_meaning(before, together, model)
+        lawbook.assert_keeps_nonfinite(before, model)
+        lawbook.assert_in_range(together, model)
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: re.sub("[^a-z]+", "_", law.name))

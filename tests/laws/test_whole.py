@@ -94,7 +94,12 @@ WHOLE = {
     ),
     "bounded": (
         BOUNDED,
-        {"clamp that cannot act", "hardswish between its bends", "exponentials that cannot overflow", "clamp of a clamp"},
+        {
+            "clamp that cannot act",
+            "hardswish between its bends",
+            "exponentials that cannot overflow",
+            "clamp of a clamp",
+        },
     ),
 }
 
