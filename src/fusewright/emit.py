@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import re
 import sys
+import zlib
 from dataclasses import dataclass
 from string import Template
 from types import ModuleType
@@ -244,12 +245,12 @@ class Writer:
         if isinstance(owner, torch.Tensor):
             return attribute_text(self.model, node.args[0])
         value = node.kwargs["value"]
-        if value.numel() > 64 or value.is_complex():
+        if value.numel() > 1 << 16 or value.is_complex():
             raise Unsupported(
                 f"a constant tensor of {value.numel()} elements is made inside forward; make it a buffer of the model"
             )
-        numbers = re.sub(r"\b(inf|nan)\b", r'float("\1")', repr(value.tolist()))
-        self.constants[node.name] = f"torch.tensor({numbers}, dtype={value.dtype})"
+        numbers = re.sub(r"\b(inf|nan)\b", r'float("\1")', repr(value.tolist())) if value.numel() <= 64 else ""
+        self.constants[node.name] = f"torch.tensor({numbers}, dtype={value.dtype})" if numbers else packed(value)
         return f'_constant("{node.name}", {self.device()})'
 
     def device(self) -> str:
@@ -644,8 +645,17 @@ class Writer:
         if not self.constants:
             return ""
         table = "".join(f'\n    "{name}": {text},' for name, text in self.constants.items())
+        imports = "import zlib\n\n" if "zlib." in table else ""
         function = "@functools.lru_cache(maxsize=None)\ndef _constant(name, device):\n    return _CONSTANTS[name].to(device)\n"
-        return f"_CONSTANTS = {{{table}\n}}\n\n\n{function}"
+        return f"{imports}_CONSTANTS = {{{table}\n}}\n\n\n{function}"
+
+
+def packed(value: torch.Tensor) -> str:
+    """A tensor too long to be read as a list: its bytes, compressed, in hexadecimal (which spells no word)."""
+    data = zlib.compress(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(), 9).hex()
+    lines = "".join(f'\n        "{data[i : i + 100]}"' for i in range(0, len(data), 100))
+    read = f"torch.frombuffer(bytearray(zlib.decompress(bytes.fromhex({lines}\n    ))), dtype={value.dtype})"
+    return f"{read}.reshape({shape_text(tuple(value.shape))})"
 
 
 def training_flags(model: nn.Module) -> list[tuple[str, bool]]:

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import math
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -53,7 +54,7 @@ def observe(model: nn.Module, inputs: list[Any], *, derivatives: int = 0, seed: 
             tensors[f"buffer {name}"] = b.detach().clone()
         found = _gradients(model, inputs, list(outputs.values()), derivatives) if derivatives else {}
         differentiable = any(t.requires_grad for t in outputs.values())
-        return Observed({**tensors, **found}, str(structure), tuple(leaves), differentiable)
+        return Observed({**tensors, **found}, _named(structure), tuple(leaves), differentiable)
     finally:
         with torch.no_grad():
             for name, b in model.named_buffers():
@@ -77,21 +78,27 @@ def seeded(seed: int) -> Iterator[None]:
             generator.set_state(state)
 
 
+def _named(structure: Any) -> str:
+    """The structure of a result; classes of the model's own file are named alike in both files."""
+    return re.sub(r"\b_fusewright_(?:model|candidate)_\w+\.", "", str(structure))
+
+
 def _gradients(model: nn.Module, inputs: list[Any], outputs: list[Tensor], order: int) -> dict[str, Tensor]:
     """Of Σ output · cotangent, the cotangents drawn at random once, by inputs and parameters; and the same of those."""
     targets = gradient_targets(model, inputs)
     found: dict[str, Tensor] = {}
     for derivative in ("gradient", "second gradient")[:order]:
-        outputs = [t for t in outputs if t.requires_grad]
-        if not targets or not outputs:
+        pairs = [(t, c) for t, c in zip(outputs, cotangents(outputs), strict=True) if t.requires_grad]
+        if not targets or not pairs:
             break
         more = derivative == "gradient" and order == 2
         by = list(targets.values())
-        grads = torch.autograd.grad(outputs, by, cotangents(outputs), allow_unused=True, create_graph=more)
+        smooth, given = zip(*pairs, strict=True)
+        grads = torch.autograd.grad(smooth, by, given, allow_unused=True, create_graph=more)
         for (name, target), gradient in zip(targets.items(), grads, strict=True):
             value = torch.zeros_like(target) if gradient is None else gradient
             found[f"{derivative} of {name}"] = _sample(value.detach()).clone()
-        outputs = [g for g in grads if g is not None]
+        outputs = [torch.zeros_like(t) if g is None else g for t, g in zip(by, grads, strict=True)]
     return found
 
 

@@ -31,6 +31,14 @@ def range_of(graph: Graph, name: str) -> Interval:
     return found[name]
 
 
+def keep_ranges(old: Graph, new: Graph, names: set[str]) -> None:
+    """What is known of these values of `old` holds in `new`, where they are computed from the same."""
+    known = old.__dict__["_ranges"].known if "_ranges" in old.__dict__ else {}
+    ranges = Ranges(new)
+    ranges.known = {name: known[name] for name in names & known.keys() if name in new.index}
+    object.__setattr__(new, "_ranges", ranges)
+
+
 def is_constant(interval: Interval) -> bool:
     return interval[0] == interval[1] and math.isfinite(interval[0])
 

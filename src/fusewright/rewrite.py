@@ -15,7 +15,7 @@ from . import nonfinite, ops, sizes
 from .graph import Dim, Graph, Node, Output, Ref, map_refs
 from .ops import Interval
 from .options import Options
-from .ranges import range_of
+from .ranges import keep_ranges, range_of
 
 aten = torch.ops.aten
 
@@ -232,14 +232,20 @@ def rewrite(
     allowed = [c for c in (LAWS if laws is None else laws) if finite or HIDES_NONFINITE not in c.tags]
     early, late = by_target([c for c in allowed if not c.last]), by_target(allowed)
     applied: list[Applied] = []
-    limit = 20 * len(graph.nodes) + 20  # far above what laws that remove work can need
-    graph = without_dead(graph)
-    for _ in range(limit):
-        step = first_application(graph, early, finite) or first_application(graph, late, finite)
-        if step is None:
-            return graph, tuple(applied)
-        graph, record = step
-        applied.append(record)
+    graph, table, start = without_dead(graph), early, 0
+    for _ in range(40 * len(graph.nodes) + 40):  # far above what laws that remove work can need
+        step = next_application(graph, table, finite, start)
+        if step is not None:
+            graph, record, start = step
+            applied.append(record)
+            if table is late:
+                table, start = early, 0
+        elif start > 0:
+            start = 0  # once more from the front
+        elif table is early:
+            table = late
+        else:
+            return graph.check(), tuple(applied)
     raise AssertionError(f"laws do not settle: {applied[-1]}")
 
 
@@ -251,9 +257,12 @@ def by_target(laws: Sequence[Law]) -> dict[Any, list[Law]]:
     return found
 
 
-def first_application(graph: Graph, laws: Mapping[Any, Sequence[Law]], finite: bool) -> tuple[Graph, Applied] | None:
+def next_application(
+    graph: Graph, laws: Mapping[Any, Sequence[Law]], finite: bool, start: int
+) -> tuple[Graph, Applied, int] | None:
+    """(the graph after the first law that applies at node number `start` or behind it, its record, where to go on)."""
     users = graph.users()
-    for node in graph.nodes:
+    for number, node in enumerate(graph.nodes[start:], start):
         for candidate in laws.get(node.target, ()):
             site = Site(graph, node, users)
             found = candidate.apply(site)
@@ -261,9 +270,11 @@ def first_application(graph: Graph, laws: Mapping[Any, Sequence[Law]], finite: b
                 continue
             if NONFINITE_KIND in candidate.tags and not finite and nonfinite.tells_apart(graph, users, node.name):
                 continue
-            changed = replaced(graph, node, site.made, found)
-            place = str(node.where)
-            return changed, Applied(candidate.name, made_for(node), place, candidate.identity, candidate.tags)
+            changed = replaced(graph, node, site.made, found, users[node.name])
+            before = {n.name for n in graph.nodes[:number]}
+            keep_ranges(graph, changed, before)
+            record = Applied(candidate.name, made_for(node), str(node.where), candidate.identity, candidate.tags)
+            return changed, record, sum(n.name in before for n in changed.nodes)
     return None
 
 
@@ -291,18 +302,18 @@ def is_view(node: Node, graph: Graph) -> bool:
     return record is not None and record.view
 
 
-def replaced(graph: Graph, node: Node, made: Sequence[Node], value: Ref) -> Graph:
+def replaced(graph: Graph, node: Node, made: Sequence[Node], value: Ref, users: Sequence[str]) -> Graph:
     """The graph with `made` inserted before the node, and every use of the node reading `value`."""
     change = {node.name: value}
     nodes: list[Node] = []
     for old in graph.nodes:
         if old.name == node.name:
-            nodes += [*made, old]
-        else:
-            new = replace(old, args=map_refs(old.args, change), kwargs=map_refs(old.kwargs, change))
-            nodes.append(whatever_the_strides(new))
+            nodes += made
+        elif old.name in users:
+            old = replace(old, args=map_refs(old.args, change), kwargs=map_refs(old.kwargs, change))
+        nodes.append(whatever_the_strides(old))
     outputs = tuple(Output(map_refs(o.value, change), o.kind, o.path) for o in graph.outputs)
-    return without_dead(replace(graph, nodes=tuple(nodes), outputs=outputs)).check()
+    return without_dead(replace(graph, nodes=tuple(nodes), outputs=outputs))
 
 
 def whatever_the_strides(node: Node) -> Node:

@@ -61,7 +61,10 @@ def test_faster_and_slower(tmp_path: Path) -> None:
     slow = candidate_text(f"for _ in range(5):\n            torch.tanh(x)\n        return {FORWARD}")
     timing = timed(problem, candidate(EXACT), candidate(slow, "slow.py"))
     faster, slower = timing.candidates
-    assert faster.verdict.startswith("faster: 1.3") and slower.verdict.startswith("slower: 2.0"), timing.candidates
+    assert faster.verdict.startswith("faster: ") and slower.verdict.startswith("slower: "), timing.candidates
+    # 4 operators against 3, and 8 against 4; the desk's noise is 3 % a side, and how many rounds fit is the machine's affair
+    ratios = [float(row.verdict.split()[1].rstrip("×")) for row in timing.candidates]
+    assert ratios == pytest.approx([4 / 3, 2.0], rel=0.05), timing.candidates
 
 
 def test_baselines_alone(problem: Problem) -> None:

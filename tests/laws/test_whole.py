@@ -81,7 +81,37 @@ def get_init_inputs():
     return []
 """
 
+COMPOSED = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 6, 3)
+        self.hidden = nn.Linear(6, 32)
+        self.last = nn.Linear(32, 4)
+
+    def forward(self, x):
+        x = self.second(F.avg_pool2d(self.first(x), 2)).mean(3)
+        return self.last(self.hidden(x.transpose(1, 2)))
+
+
+def get_inputs():
+    return [torch.rand(8, 3, 16, 20)]
+
+
+def get_init_inputs():
+    return []
+"""
+
 WHOLE = {
+    "composed": (
+        COMPOSED,
+        {
+            "average pool of a convolution",
+            "sum of a convolution over some of its dimensions",
+            "linear map of a linear map",
+        },
+    ),
     "collapsed": (COLLAPSED, {"sum of a convolution over all positions", "sum of a matrix product over its columns"}),
     "pooled": (
         POOLED,
