@@ -56,6 +56,12 @@ class Sanitizer(str, Enum):
     thread = "thread"
 
 
+class Tuning(str, Enum):
+    auto = "auto"
+    again = "again"
+    off = "off"
+
+
 ModelFile = Annotated[
     Path,
     typer.Argument(metavar="MODEL.py", help="A file that defines Model, get_inputs() and get_init_inputs()."),
@@ -67,6 +73,14 @@ TargetOption = Annotated[
 SanitizeOption = Annotated[
     Sanitizer | None,
     typer.Option("--sanitize", help="Build the host kernels with this g++ sanitizer; implies --target host."),
+]
+TuneOption = Annotated[
+    Tuning,
+    typer.Option(
+        "--tune",
+        help="Where there is a GPU, choose between kernels and PyTorch's operators by timing: as an earlier run chose"
+        " (auto), anew (again), or by prediction alone (off).",
+    ),
 ]
 AssumeFinite = Annotated[
     bool,
@@ -134,6 +148,7 @@ def optimize(
         typer.Option("--json", metavar="REPORT.json", help="Also write what was done, verified or not, as JSON."),
     ] = None,
     bench: Annotated[bool, typer.Option("--bench/--no-bench", help="Time the result where there is a GPU.")] = True,
+    tune: TuneOption = Tuning.auto,
     sanitize: SanitizeOption = None,
     assume_finite: AssumeFinite = False,
     verbose: Verbose = False,
@@ -143,7 +158,7 @@ def optimize(
 
     The file is written only after its kernels were run and its results and gradients were found equal to the model's.
     """
-    options = _options(target, sanitize, assume_finite=assume_finite, bench=bench)
+    options = _options(target, sanitize, assume_finite=assume_finite, bench=bench, tune=tune.value)
     _check_readable(model)
     output = output or model.with_name(f"{model.stem}_new.py")
     _check_writable(output, reads=[model])

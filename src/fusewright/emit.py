@@ -8,7 +8,8 @@ import inspect
 import re
 import sys
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from string import Template
 from types import ModuleType
 from typing import Any
@@ -64,6 +65,7 @@ class Emitted:
     text: str
     kernels: tuple[KernelFacts, ...]
     calls: tuple[str, ...]
+    regions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the nodes that each of its functions computes
 
 
 @dataclass(frozen=True)
@@ -192,9 +194,9 @@ class Writer:
         assert found is None, f"the emitted text holds the word {found[0] if found else ''!r}"
         text = without_forbidden_remarks(self.source) + "\n\n" + ours.strip("\n") + "\n"
         facts = tuple(fact for kernel in self.plan.kernels for fact in self.facts(kernel))
-        return Emitted(
-            text, facts, tuple(str(call.node.target) for call in self.plan.calls if call.node.target != "getitem")
-        )
+        calls = tuple(str(call.node.target) for call in self.plan.calls if call.node.target != "getitem")
+        nodes = {region.name: tuple(node.name for node in self.meaning_nodes(region)) for region in self.regions}
+        return Emitted(text, facts, calls, nodes)
 
     def origins(self, kernel: Kernel) -> list[Node]:
         return origins(kernel, self.prims, self.graph)

@@ -135,15 +135,17 @@ def broadcast(shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
     return tuple(result)
 
 
-def lower(graph: Graph) -> Lowered:
+def lower(graph: Graph, left: frozenset[str] = frozenset()) -> Lowered:
+    """Nodes in `left` stay calls to PyTorch whatever is known of them, and so do elements of their results."""
     build = Lowering(graph)
     users = graph.users()
+    left = left | {n.name for n in graph.nodes if n.target == "getitem" and n.args[0].name in left}
     for node in graph.nodes:
         build.node = node
         if node.is_leaf:
             load(build, node)
             continue
-        record = ops.find(node, graph)
+        record = ops.find(node, graph) if node.name not in left else None
         known = record is not None and supported(node, graph, build) and not made_for_library(node, graph, users)
         value = record.lower(build, node) if record is not None and known else None
         if value is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from .errors import Refused
 
 TARGETS = ("auto", "cuda", "host")
+TUNINGS = ("auto", "again", "off")
 SANITIZERS = ("", "address", "undefined", "thread")
 
 
@@ -19,6 +20,7 @@ class Options:
     assume_finite: bool = False  # allow laws that hold only for finite values
     seeds: int = 2  # how many seeds verification draws
     bench: bool = True  # time the result where a GPU is
+    tune: str = "auto"  # auto: choose by timing where a GPU is, or as an earlier run chose | again: time anew | off
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
@@ -27,5 +29,7 @@ class Options:
             raise Refused(f"sanitizer {self.sanitize!r} is not one of {', '.join(filter(None, SANITIZERS))}")
         if self.sanitize and self.target == "cuda":
             raise Refused("sanitizers run on the host target only; use --target host")
+        if self.tune not in TUNINGS:
+            raise Refused(f"tune {self.tune!r} is not one of {', '.join(TUNINGS)}")
         if self.seeds < 1:
             raise Refused("verification needs at least one seed")

@@ -23,6 +23,7 @@ from .plan import Plan, plan
 from .problem import Problem, check_output
 from .rewrite import NONFINITE_KIND, rewrite
 from .takeover import take_over
+from .tune import PREDICTED, Choices, Tuned, key, recall, remember, shown, tune
 
 Progress = Callable[[str, str], None]
 
@@ -40,19 +41,42 @@ def silent(stage: str, detail: str = "") -> None:
     """Progress that nobody watches."""
 
 
-def compile_problem(problem: Problem, options: Options, progress: Progress = silent) -> tuple[Graph, Plan, Emitted]:
+@dataclass(frozen=True)
+class Front:
+    """A model read and rewritten: what every way of running it has in common."""
+
+    problem: Problem
+    model: nn.Module
+    captured: Graph
+    graph: Graph
+    rules: tuple[Any, ...]
+
+    def finish(self, choices: Choices) -> tuple[Plan, Emitted]:
+        left = frozenset(self.graph.index) if choices.plain else choices.left
+        made = take_over(plan(lower(self.graph, left), self.rules), choices.own)
+        made = replace(made, captured=self.captured)
+        return made, emit(made, self.problem.source, self.model)
+
+
+def read_problem(problem: Problem, options: Options, progress: Progress = silent) -> Front:
     progress("capture", "")
     model, inputs = problem.model(), problem.inputs()
-    graph = capture(model, inputs, str(problem.path))
-    if not any(isinstance(output.value, Ref) and output.kind == "return" for output in graph.outputs):
+    captured = capture(model, inputs, str(problem.path))
+    if not any(isinstance(output.value, Ref) and output.kind == "return" for output in captured.outputs):
         check_output(model(*inputs), problem.path)
-    progress("rewrite", f"{len(graph.nodes)} nodes")
-    captured = graph
-    graph, applied = rewrite(graph, options)
+    progress("rewrite", f"{len(captured.nodes)} nodes")
+    graph, applied = rewrite(captured, options)
     progress("plan", f"{len(applied)} laws applied" if applied else "")
-    made = replace(take_over(plan(lower(graph), applied)), captured=captured)
+    return Front(problem, model, captured, graph, applied)
+
+
+def compile_problem(
+    problem: Problem, options: Options, progress: Progress = silent, choices: Choices = PREDICTED
+) -> tuple[Graph, Plan, Emitted]:
+    front = read_problem(problem, options, progress)
+    made, emitted = front.finish(choices)
     progress("emit", f"{len(made.kernels)} kernels")
-    return graph, made, emit(made, problem.source, model)
+    return front.graph, made, emitted
 
 
 def optimize(problem: Problem, options: Options, progress: Progress = silent) -> Run:
@@ -61,13 +85,16 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
     from .verify import verify as verify_candidate
 
     target = choose_target(options)
-    graph, made, emitted = compile_problem(problem, options, progress)
+    front = read_problem(problem, options, progress)
+    tuned = tuned_for(front, options, progress) if target == "cuda" else Tuned(PREDICTED)
+    made, emitted = front.finish(tuned.choices)
+    progress("emit", f"{len(made.kernels)} kernels")
     progress("build", target)
     candidate = load_candidate(emitted.text, target, options.sanitize, name=problem.path.stem + "_new.py")
     progress("verify", "")
     kind_may_change = any(NONFINITE_KIND in rule.tags for rule in made.rules)
     verdict = verify_candidate(
-        problem, candidate, graph=graph, options=options, kind_may_change=kind_may_change, progress=progress
+        problem, candidate, graph=front.graph, options=options, kind_may_change=kind_may_change, progress=progress
     )
     timing = None
     if target == "cuda" and options.bench and verdict.passed:
@@ -77,7 +104,30 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
             problem, [candidate], options, facts=emitted.kernels, progress=lambda detail: progress("bench", detail)
         )
     record = run_record(problem, made, emitted, verdict, timing, before=made.captured)
-    return Run(emitted.text, verdict, record | report(problem, target, emitted, made, verdict))
+    found = record | report(problem, target, emitted, made, verdict) | {"tuning": tuned.to_dict()}
+    found["notes"] = [*found["notes"], *shown(tuned)]
+    return Run(emitted.text, verdict, found)
+
+
+def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:
+    """What timing on this GPU chooses, or chose when it was asked before. Where timing itself fails, the prediction stands."""
+    if options.tune == "off":
+        return Tuned(PREDICTED)
+    _, predicted = front.finish(PREDICTED)
+    name = key(predicted, torch.cuda.get_device_name())
+    known = recall(name) if options.tune == "auto" else None
+    if known is not None:
+        return known
+    from .bench_device import Gpu
+
+    try:
+        clock = Gpu(torch.device("cuda"))
+        found = tune(front.problem, front.finish, clock, progress=lambda detail: progress("tune", detail))
+    except (RuntimeError, Refused, Unsupported) as error:
+        torch.cuda.empty_cache()
+        return Tuned(PREDICTED, notes=(f"not tuned: {(str(error).splitlines() or [''])[0]}",))
+    remember(name, found)
+    return found
 
 
 def choose_target(options: Options) -> str:

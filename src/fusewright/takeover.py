@@ -37,6 +37,7 @@ class Anchor:
     weight: str
     bias: str | None
     out_shape: tuple[object, ...]
+    node: str  # the convolution in the graph
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,14 @@ def tf32_allowed() -> bool:
     return bool(torch.backends.cudnn.allow_tf32)
 
 
-def take_over(plan: Plan) -> Plan:
-    """The plan with every convolution that pays computed by the kernels that read it."""
+def take_over(plan: Plan, own: frozenset[str] | None = None) -> Plan:
+    """The plan with convolutions computed by the kernels that read them: those named in `own`, or else those that pay."""
     if not tf32_allowed():
         return plan
     steps = list(plan.steps)
     for call in plan.calls:
+        if own is not None and call.node.name not in own:
+            continue
         anchor = anchor_of(call.node, plan)
         if anchor is None:
             continue
@@ -69,7 +72,10 @@ def take_over(plan: Plan) -> Plan:
         if not readers or is_needed_elsewhere(call.node, plan):
             continue
         found = [fused(kernel, anchor, plan) for kernel in readers]
-        if any(f is None for f in found) or not pays(anchor, readers, [f for f in found if f], plan):
+        ends = [f for f in found if f]
+        if len(ends) < len(readers) or any(not candidate_tiles(anchor.conv, how.ending) for how in ends):
+            continue
+        if own is None and not pays(anchor, readers, ends, plan):
             continue
         result = plan.lowered.value[call.node.name]
         for kernel, how in zip(readers, found, strict=True):
@@ -128,7 +134,7 @@ def anchor_of(node: Node, plan: Plan) -> Anchor | None:
     weight = lowered.value[found.weight.name]
     if not lowered.prims[input_].is_load and input_ not in {name for k in plan.kernels for name in k.stores}:
         return None  # a view of something: the library reads it with its strides
-    return Anchor(replace(conv, bias=bias is not None), value, input_, weight, bias, node.shape)
+    return Anchor(replace(conv, bias=bias is not None), value, input_, weight, bias, node.shape, node.name)
 
 
 def bias_added(result: str, plan: Plan) -> tuple[str, str] | None:
@@ -280,8 +286,6 @@ def input_sizes(anchor: Anchor, plan: Plan) -> tuple[int, ...]:
 
 def pays(anchor: Anchor, kernels: list[Kernel], found: list[Fused], plan: Plan) -> bool:
     at = input_sizes(anchor, plan)
-    if any(not candidate_tiles(anchor.conv, how.ending) for how in found):
-        return False
     ours = sum(predicted_ms(anchor.conv, how.ending, at, best_tile(anchor.conv, how.ending, at)) for how in found)
     return ours < MARGIN * library_ms(anchor, kernels, plan)
 

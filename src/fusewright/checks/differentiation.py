@@ -78,6 +78,7 @@ def autograd_modes(trial: Trial) -> Outcome:
     references = subjects.references(variant)
     modes = {"no_grad": torch.no_grad, "enable_grad": torch.enable_grad, "inference_mode": torch.inference_mode}
     for name, mode in modes.items():
+        subjects.set_state(variant)  # the call before may have changed buffers
         inputs = subjects.inputs(variant)
         try:
             with filled_memory(subjects.device), mode(), seeded(variant.seed):

@@ -1,0 +1,305 @@
+"""Which of several right files is the fastest, by running them: the planner predicts, a GPU knows.
+
+A file differs from another by what is left to PyTorch: convolutions that a kernel of ours could compute, and regions whose
+kernels lose to PyTorch's own. Every way is timed in turn with eager, in several rounds; what was chosen is kept in the cache, so
+that the same model gives the same file again. Where nothing beats eager, the file keeps the original's forward.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from . import __version__
+from .bench_statistics import median
+from .candidate import Candidate, load_candidate
+from .emit import Emitted
+from .errors import Refused
+from .graph import Graph
+from .plan import Plan
+from .problem import Problem
+
+ROUNDS, MOST_ROUNDS, SECONDS = 9, 60, 0.4  # of timing for each comparison: at least, at most, about
+GAIN = 0.99  # a change must win by this much; below it is noise
+UPDATES = (torch.ops.aten._native_batch_norm_legit_functional.default,)  # a call of it by itself has no derivative
+MOST_FLIPS = 4  # convolutions that are tried one by one
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the planner would decide by prediction, decided."""
+
+    left: frozenset[str] = frozenset()  # nodes that stay calls to PyTorch
+    own: frozenset[str] | None = None  # convolutions that our kernels compute; None: those the prediction says
+    plain: bool = False  # no kernel at all: the original's forward
+
+    def to_dict(self) -> dict[str, Any]:
+        own = None if self.own is None else sorted(self.own)
+        return {"left": sorted(self.left), "own": own, "plain": self.plain}
+
+    @staticmethod
+    def from_dict(found: dict[str, Any]) -> Choices:
+        own = found["own"]
+        return Choices(frozenset(found["left"]), None if own is None else frozenset(own), bool(found["plain"]))
+
+
+PREDICTED = Choices()
+
+Compile = Callable[[Choices], tuple[Plan, Emitted]]
+
+
+class Clock(Protocol):
+    """What of `bench_device.Gpu` is needed here."""
+
+    def from_idle(self, call: Callable[[], Any]) -> tuple[Any, Any]: ...
+
+
+@dataclass
+class Way:
+    """One way to run the model."""
+
+    name: str
+    choices: Choices
+    made: Plan | None = None
+    emitted: Emitted | None = None
+    candidate: Candidate | None = None
+    module: nn.Module | None = None
+    ms: float = float("inf")
+
+
+@dataclass(frozen=True)
+class Tuned:
+    choices: Choices
+    rows: tuple[tuple[str, float], ...] = ()  # every way that was timed, and its milliseconds
+    notes: tuple[str, ...] = ()
+    cached: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        rows = [{"name": name, "ms": ms} for name, ms in self.rows]
+        return {"choices": self.choices.to_dict(), "timed": rows, "notes": list(self.notes), "cached": self.cached}
+
+
+def tune(
+    problem: Problem,
+    compile_: Compile,
+    clock: Clock,
+    target: str = "cuda",
+    progress: Callable[[str], None] = lambda detail: None,
+    seconds: float = SECONDS,
+) -> Tuned:
+    """Time the ways to run a model and say which to take."""
+    return Tuner(problem, compile_, clock, target, progress, seconds).run()
+
+
+@dataclass
+class Tuner:
+    problem: Problem
+    compile: Compile
+    clock: Clock
+    target: str
+    progress: Callable[[str], None]
+    seconds: float
+    ways: list[Way] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def run(self) -> Tuned:
+        self.device = torch.device("cuda" if self.target == "cuda" else "cpu")
+        self.inputs = [x.to(self.device) if isinstance(x, torch.Tensor) else x for x in self.problem.inputs()]
+        self.eager = Way("eager", Choices(plain=True), module=self.problem.model().to(self.device))
+        best = self.add("predicted", Choices())
+        assert best.made is not None
+        if not best.made.kernels:
+            return Tuned(Choices())
+        ours, can = own_of(best.made), own_of(self.compile(Choices(own=convolutions(best.made.graph)))[0])
+        if ours:
+            self.add("library's convolutions", Choices(own=frozenset()))
+        if can - ours:
+            self.add("our convolutions", Choices(own=can))
+        best = self.fastest()
+        if 1 < len(can) <= MOST_FLIPS:
+            best = self.flip(best, can)
+        best = self.leave(best)
+        self.time([best, self.eager])
+        gained = best.ms <= self.eager.ms and best.made is not None and best.made.kernels
+        chosen = best.choices if gained else Choices(plain=True)
+        if chosen.plain:
+            self.notes.append(f"kernels {best.ms:.4g} ms, PyTorch {self.eager.ms:.4g} ms: the original's forward is kept")
+        rows = tuple((way.name, way.ms) for way in [self.eager, *self.ways] if way.ms < float("inf"))
+        return Tuned(chosen, rows, tuple(self.notes))
+
+    def add(self, name: str, choices: Choices) -> Way:
+        """Build one way; one that cannot be built is out of the race."""
+        way = Way(name, choices)
+        way.made, way.emitted = self.compile(choices)
+        if any(w.emitted is not None and w.emitted.text == way.emitted.text for w in self.ways):
+            return way
+        self.progress(f"build: {name}")
+        try:
+            way.candidate = load_candidate(way.emitted.text, self.target, name=f"{self.problem.path.stem}_new.py")
+            module = way.candidate.build_model(self.problem)
+            module.load_state_dict(self.eager.module.state_dict())  # type: ignore[union-attr]
+            way.module = module.train(self.eager.module.training)  # type: ignore[union-attr]
+            self.call(way)()
+        except (Refused, RuntimeError, OSError) as error:
+            way.module = None
+            self.notes.append(f"{name}: {(str(error).splitlines() or [type(error).__name__])[0]}")
+        self.ways.append(way)
+        return way
+
+    def call(self, way: Way) -> Callable[[], Any]:
+        assert way.module is not None
+        module = way.module
+
+        def run() -> Any:
+            with torch.no_grad():
+                return module(*self.inputs)
+
+        return run
+
+    def time(self, ways: Sequence[Way]) -> None:
+        """Time the ways in turn; each gets the median of its rounds."""
+        running = [way for way in ways if way.module is not None]
+        self.progress("time: " + ", ".join(way.name for way in running))
+        found = in_turn([self.call(way) for way in running], self.clock, self.seconds)
+        for way, ms in zip(running, found, strict=True):
+            way.ms = ms
+
+    def fastest(self) -> Way:
+        self.time([self.eager, *self.ways])
+        first, *others = self.ways
+        best = first
+        for way in others:
+            if way.ms < GAIN * best.ms:
+                best = way
+        return best
+
+    def flip(self, best: Way, can: frozenset[str]) -> Way:
+        """Each convolution the other way round, kept where that is faster."""
+        for name in sorted(can):
+            own = own_of(best.made) if best.made is not None else frozenset()
+            words = f"{name} by the library" if name in own else f"{name} by a kernel of ours"
+            best = self.better(best, self.add(words, Choices(best.choices.left, own ^ {name})))
+        return best
+
+    def better(self, best: Way, other: Way) -> Way:
+        if other.module is None:
+            return best
+        self.time([best, other])
+        return other if other.ms < GAIN * best.ms else best
+
+    def leave(self, best: Way) -> Way:
+        """Regions that lose to PyTorch's operators are left to them."""
+        if best.module is None or best.emitted is None or best.candidate is None:
+            return best
+        graph, regions = best.made.graph, best.emitted.regions  # type: ignore[union-attr]
+        losing = [r for r in self.losing_regions(best) if not any(graph[n].target in UPDATES for n in regions.get(r, ()))]
+        nodes = {node for region in losing for node in regions.get(region, ())}
+        if not nodes:
+            return best
+        own = own_of(best.made) if best.made is not None else frozenset()
+        return self.better(best, self.add(f"{', '.join(losing)} by PyTorch", Choices(best.choices.left | nodes, own - nodes)))
+
+    def losing_regions(self, way: Way) -> list[str]:
+        """Run the model once with each region stopped at: its kernels against its meaning in PyTorch's operators."""
+        assert way.candidate is not None
+        space, losing = vars(way.candidate.module), []
+        whole = space.get("_run")
+        if whole is None:
+            return []
+
+        def weighed(launches: Any, meaning: Any, differentiable: Any, changed: Any, sizes: Any, *tensors: Any) -> Any:
+            calls = [lambda: launches(sizes, *tensors), lambda: meaning(sizes, *tensors)]
+            ours, theirs = in_turn(calls, self.clock, self.seconds / 4)
+            if theirs < GAIN * ours:
+                losing.append(launches.__name__)
+            return launches(sizes, *tensors)
+
+        space["_run"] = weighed
+        try:
+            self.progress("time: each region")
+            self.call(way)()
+        except RuntimeError as error:
+            self.notes.append(f"regions: {str(error).splitlines()[0]}")
+        finally:
+            space["_run"] = whole
+        return losing
+
+
+def in_turn(calls: Sequence[Callable[[], Any]], clock: Clock, seconds: float) -> list[float]:
+    """The median milliseconds of each call, in rounds so that whatever disturbs one disturbs all."""
+    for call in calls:
+        call()
+    times: list[list[float]] = [[] for _ in calls]
+    spent = 0.0
+    for number in range(MOST_ROUNDS):
+        if number >= ROUNDS and spent >= seconds * len(calls) * 1e3:
+            break
+        for found, call in zip(times, calls, strict=True):
+            sample, _ = clock.from_idle(call)
+            found.append(sample.ms)
+            spent += sample.wall_ms
+    return [median(found) for found in times]
+
+
+def convolutions(graph: Graph) -> frozenset[str]:
+    return frozenset(node.name for node in graph.nodes if "conv" in str(node.target))
+
+
+def own_of(made: Plan) -> frozenset[str]:
+    """The convolutions that kernels of ours compute."""
+    return frozenset(k.fused.anchor.node for k in made.kernels if k.fused is not None)
+
+
+# ---- what was chosen is kept ----
+
+
+def key(emitted: Emitted, gpu: str) -> str:
+    """The same for the same file as predicted, on the same kind of GPU."""
+    text = "\0".join([__version__, torch.__version__, gpu, emitted.text])
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def cache_file(name: str) -> Path:
+    folder = Path(os.environ.get("FUSEWRIGHT_CACHE") or Path.home() / ".cache" / "fusewright")
+    return folder / "choices" / f"{name}.json"
+
+
+def recall(name: str) -> Tuned | None:
+    try:
+        found = json.loads(cache_file(name).read_text())
+        rows = tuple((str(row["name"]), float(row["ms"])) for row in found["timed"])
+        return Tuned(Choices.from_dict(found["choices"]), rows, tuple(found["notes"]), cached=True)
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError):  # nothing there, or nothing that can be read
+        return None
+
+
+def remember(name: str, tuned: Tuned) -> None:
+    """Keep it if that is possible; a cache that cannot be written only costs time."""
+    try:
+        path = cache_file(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            json.dump(tuned.to_dict(), file, indent=2)
+        os.replace(file.name, path)
+    except (OSError, RuntimeError):
+        return
+
+
+def shown(tuned: Tuned) -> Iterable[str]:
+    """What timing chose, in words."""
+    if tuned.rows:
+        times = ", ".join(f"{name} {ms:.4g} ms" for name, ms in tuned.rows)
+        yield f"chosen by timing{' (kept from an earlier run)' if tuned.cached else ''}: {times}"
+    yield from tuned.notes
+
+
+__all__ = ["PREDICTED", "Choices", "Tuned", "key", "recall", "remember", "shown", "tune"]

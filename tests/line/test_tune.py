@@ -1,0 +1,144 @@
+"""Choosing by timing, with a clock that says what each kernel and each operator of PyTorch costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fusewright.bench_device import Sample
+from fusewright.candidate import Trace, _Operators, load_candidate
+from fusewright.host import HostLibrary
+from fusewright.options import Options
+from fusewright.pipeline import Front, read_problem
+from fusewright.problem import load_problem
+from fusewright.tune import Choices, Tuned, cache_file, own_of, recall, remember, tune
+from fusewright.verify import verify
+
+CHAIN = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(8, 16, 3)
+        self.lin = nn.Linear(30, 12)
+
+    def forward(self, x):
+        y = torch.logsumexp(torch.tanh(self.conv(x)), 1)
+        return torch.softmax(self.lin(y), -1)
+
+
+def get_inputs():
+    return [torch.rand(2, 8, 32, 32)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@dataclass
+class Prices:
+    """Milliseconds of a kernel whose name holds a word; an operator of PyTorch costs 1."""
+
+    kernels: dict[str, float] = field(default_factory=dict)
+    spent: float = 0.0
+
+    def from_idle(self, call: Callable[[], Any]) -> tuple[Sample, Any]:
+        self.spent, trace = 0.0, Trace()
+        with _Operators(trace):
+            result = call()
+        ms = self.spent + len(trace.library_calls)
+        return Sample(ms, 0.0, ms), result
+
+
+@pytest.fixture
+def prices(monkeypatch: pytest.MonkeyPatch) -> Iterator[Prices]:
+    prices, call = Prices(), HostLibrary.call
+
+    def priced(library: HostLibrary, kernel: str, *args: Any) -> None:
+        prices.spent += next((ms for word, ms in prices.kernels.items() if word in kernel), 0.1)
+        call(library, kernel, *args)
+
+    monkeypatch.setattr(HostLibrary, "call", priced)
+    yield prices
+
+
+@pytest.fixture
+def front(tmp_path: Path) -> Front:
+    (tmp_path / "model.py").write_text(CHAIN)
+    return read_problem(load_problem(tmp_path / "model.py"), Options(target="host"))
+
+
+def tuned(front: Front, prices: Prices) -> Tuned:
+    return tune(front.problem, front.finish, prices, "host", seconds=0.0)
+
+
+def test_the_prediction_stands_where_it_is_right(front: Front, prices: Prices) -> None:
+    found = tuned(front, prices)
+    assert not found.choices.plain and not found.choices.left, found
+
+
+def test_a_convolution_goes_to_whoever_is_faster(front: Front, prices: Prices) -> None:
+    prices.kernels = {"conv2d": 50.0}
+    slow = tuned(front, prices)
+    assert own_of(front.finish(slow.choices)[0]) == frozenset(), slow
+    prices.kernels = {"conv2d": 0.2}
+    fast = tuned(front, prices)
+    assert len(own_of(front.finish(fast.choices)[0])) == 1, fast
+
+
+def test_a_region_that_loses_is_left_to_pytorch(front: Front, prices: Prices) -> None:
+    prices.kernels = {"softmax": 50.0}
+    found = tuned(front, prices)
+    assert found.choices.left and all("softmax" in name for name in found.choices.left), found
+    made, emitted = front.finish(found.choices)
+    assert "aten._softmax" in emitted.text or "aten.softmax" in emitted.text
+    assert [k.name for k in made.kernels if "softmax" in k.name] == []
+    candidate = load_candidate(emitted.text, "host", name="new.py")
+    assert verify(front.problem, candidate, graph=front.graph, options=Options(target="host")).passed
+
+
+def test_where_nothing_is_gained_the_originals_forward_is_kept(front: Front, prices: Prices) -> None:
+    prices.kernels = {"": 1000.0}
+    found = tuned(front, prices)
+    assert found.choices.plain and "kept" in found.notes[-1], found
+    made, emitted = front.finish(found.choices)
+    assert made.kernels == [] and "def forward" not in emitted.text.split("class ModelNew")[1]
+    module = load_candidate(emitted.text, "host", name="new.py").build_model(front.problem)
+    x = front.problem.inputs()[0]
+    assert torch.equal(module(x), front.problem.model()(x))
+
+
+def test_a_way_that_cannot_be_built_is_out_of_the_race(
+    front: Front, prices: Prices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(text: str, *args: Any, **kwargs: Any) -> Any:
+        if "_conv2d" in text.split("_KERNELS")[1].split(")")[0]:
+            raise RuntimeError("nvcc is tired\nmore")
+        return load_candidate(text, *args, **kwargs)
+
+    monkeypatch.setattr("fusewright.tune.load_candidate", broken)
+    found = tuned(front, prices)
+    assert not found.choices.plain and any("nvcc is tired" in note for note in found.notes), found
+    assert own_of(front.finish(found.choices)[0]) == frozenset()
+
+
+def test_choices_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FUSEWRIGHT_CACHE", str(tmp_path))
+    found = Tuned(Choices(frozenset({"a"}), frozenset(), False), (("eager", 1.5),), ("note",))
+    assert recall("key") is None
+    remember("key", found)
+    again = recall("key")
+    assert again is not None and again.cached and (again.choices, again.rows) == (found.choices, found.rows)
+    cache_file("key").write_text("{}")
+    assert recall("key") is None
+    monkeypatch.setenv("FUSEWRIGHT_CACHE", str(tmp_path / "choices" / "key.json"))
+    remember("key", found)  # nowhere to write: no matter
