@@ -39,7 +39,7 @@ LAYOUT_GUARDS = ("torch/_prims_common", "torch/_refs", "torch/_subclasses/fake_i
 
 def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
     """The model's forward on these inputs as a graph. Sizes are symbolic where the model allows it."""
-    with _quiet():
+    with quiet():
         exported = _export(model, tuple(inputs), file)
     return _Reader(exported, inputs, file).graph().check()
 
@@ -100,7 +100,7 @@ def _why_not(error: Exception, file: str) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """The exporter's own warnings, and the graphs it prints when it gives up, are not for the user."""
     logger = logging.getLogger("torch")
     level = logger.level
@@ -113,17 +113,72 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-class _Reader:
-    """Reads one exported program; only lives for the length of `capture`."""
+class Tracer:
+    """Reads calls of a traced graph: names that can be written down, sizes in our symbols."""
 
-    def __init__(self, exported: torch.export.ExportedProgram, inputs: Sequence[Any], file: str):
-        self.exported, self.inputs, self.file = exported, inputs, file
+    def __init__(self) -> None:
         self.names: dict[str, str] = {}
         self.taken: set[str] = set(RESERVED)
         self.rename: dict[sympy.Symbol, sympy.Symbol] = {}
+        self.known: dict[sympy.Expr, sympy.Expr] = {}  # parts of sizes that a guard says are one number
+
+    def name(self, fx_name: str) -> str:
+        if fx_name not in self.names:
+            base = re.sub(r"\W", "_", re.sub(r"^(p|b|c|obj)_", "", fx_name)).strip("_") or "value"
+            base = re.sub(r"_(default|tensor)$", "", base, flags=re.IGNORECASE)
+            name, count = base, 1
+            while name in self.taken or name[0].isdigit():
+                name, count = f"{base}_{count}" if not base[0].isdigit() else f"value_{base}", count + 1
+            self.taken.add(name)
+            self.names[fx_name] = name
+        return self.names[fx_name]
+
+    def size_of(self, size: Any) -> Any:
+        if isinstance(size, torch.SymInt):
+            expression = size.node.expr.xreplace(self.rename).xreplace(self.known)
+            return int(expression) if expression.is_Integer else expression
+        if isinstance(size, (torch.SymFloat, torch.SymBool)):
+            expression = size.node.expr.xreplace(self.rename)
+            return float(expression) if expression.is_number else expression
+        return size
+
+    def argument(self, value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            meta = value.meta.get("val")
+            is_size = isinstance(meta, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
+            return self.size_of(meta) if is_size else Ref(self.name(value.name))
+        if isinstance(value, (list, tuple)):
+            return [self.argument(item) for item in value]
+        return self.size_of(value)
+
+    def is_tensor_call(self, fx: torch.fx.Node) -> bool:
+        return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(fx.meta.get("val")))
+
+    def call(self, fx: torch.fx.Node, where: Where) -> Node:
+        value = fx.meta["val"]
+        single = isinstance(value, torch.Tensor)
+        target: Any = fx.target
+        if target is operator.getitem:
+            target = "getitem"
+        return Node(
+            self.name(fx.name),
+            target,
+            tuple(self.argument(a) for a in fx.args),
+            {k: self.argument(v) for k, v in fx.kwargs.items()},
+            tuple(self.size_of(size) for size in value.shape) if single else None,
+            value.dtype if single else None,
+            where,
+        )
+
+
+class _Reader(Tracer):
+    """Reads one exported program; only lives for the length of `capture`."""
+
+    def __init__(self, exported: torch.export.ExportedProgram, inputs: Sequence[Any], file: str):
+        super().__init__()
+        self.exported, self.inputs, self.file = exported, inputs, file
         self.symbols: dict[sympy.Symbol, Binding] = {}
         self.constants: dict[str, Any] = {}
-        self.known: dict[sympy.Expr, sympy.Expr] = {}  # parts of sizes that a guard says are one number
 
     def graph(self) -> Graph:
         signature = self.exported.graph_signature
@@ -140,8 +195,8 @@ class _Reader:
             if fx.op == "placeholder":
                 if isinstance(fx.meta.get("val"), torch.Tensor):
                     nodes.append(self._leaf(fx, kinds[fx.name], position))
-            elif fx.op == "call_function" and self._is_tensor_call(fx):
-                nodes.append(self._call(fx))
+            elif fx.op == "call_function" and self.is_tensor_call(fx):
+                nodes.append(self.call(fx, self._where(fx)))
         outputs = self._outputs()
         used = {ref.name for node in nodes for ref in map(Ref, node.inputs)}
         used |= {o.value.name for o in outputs if isinstance(o.value, Ref)}
@@ -160,19 +215,8 @@ class _Reader:
 
     # ---- names and sizes
 
-    def _name(self, fx_name: str) -> str:
-        if fx_name not in self.names:
-            base = re.sub(r"\W", "_", re.sub(r"^(p|b|c|obj)_", "", fx_name)).strip("_") or "value"
-            base = re.sub(r"_(default|tensor)$", "", base, flags=re.IGNORECASE)
-            name, count = base, 1
-            while name in self.taken or name[0].isdigit():
-                name, count = f"{base}_{count}" if not base[0].isdigit() else f"value_{base}", count + 1
-            self.taken.add(name)
-            self.names[fx_name] = name
-        return self.names[fx_name]
-
     def _bind(self, fx: torch.fx.Node, position: int) -> None:
-        name = self._name(fx.name)
+        name = self.name(fx.name)
         for dim, size in enumerate(fx.meta["val"].shape):
             if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and size.node.expr not in self.rename:
                 symbol = sympy.Symbol(f"{name}_{dim}", integer=True, positive=True)
@@ -182,24 +226,6 @@ class _Reader:
                 lower = int(bounds.lower) if bounds is not None and bounds.lower.is_Integer else 0
                 self.symbols[symbol] = Binding(position, dim, int(size.node.hint), lower)
 
-    def _size(self, size: Any) -> Any:
-        if isinstance(size, torch.SymInt):
-            expression = size.node.expr.xreplace(self.rename).xreplace(self.known)
-            return int(expression) if expression.is_Integer else expression
-        if isinstance(size, (torch.SymFloat, torch.SymBool)):
-            expression = size.node.expr.xreplace(self.rename)
-            return float(expression) if expression.is_number else expression
-        return size
-
-    def _argument(self, value: Any) -> Any:
-        if isinstance(value, torch.fx.Node):
-            meta = value.meta.get("val")
-            is_size = isinstance(meta, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
-            return self._size(meta) if is_size else Ref(self._name(value.name))
-        if isinstance(value, (list, tuple)):
-            return [self._argument(item) for item in value]
-        return self._size(value)
-
     # ---- nodes
 
     def _leaf(self, fx: torch.fx.Node, spec: Any, position: dict[Any, int]) -> Node:
@@ -207,27 +233,8 @@ class _Reader:
         path: Any = position[fx.name] if kind == "input" else spec.target
         kwargs = {"value": self.exported.constants[spec.target]} if kind == "constant" else {}
         value = fx.meta["val"]
-        shape = tuple(self._size(size) for size in value.shape)
-        return Node(self._name(fx.name), kind, (path,), kwargs, shape, value.dtype)
-
-    def _is_tensor_call(self, fx: torch.fx.Node) -> bool:
-        return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(fx.meta.get("val")))
-
-    def _call(self, fx: torch.fx.Node) -> Node:
-        value = fx.meta["val"]
-        single = isinstance(value, torch.Tensor)
-        target: Any = fx.target
-        if target is operator.getitem:
-            target = "getitem"
-        return Node(
-            self._name(fx.name),
-            target,
-            tuple(self._argument(a) for a in fx.args),
-            {k: self._argument(v) for k, v in fx.kwargs.items()},
-            tuple(self._size(size) for size in value.shape) if single else None,
-            value.dtype if single else None,
-            self._where(fx),
-        )
+        shape = tuple(self.size_of(size) for size in value.shape)
+        return Node(self.name(fx.name), kind, (path,), kwargs, shape, value.dtype)
 
     def _where(self, fx: torch.fx.Node) -> Where:
         stack = list((fx.meta.get("nn_module_stack") or {}).values())
@@ -253,13 +260,13 @@ class _Reader:
             if hasattr(spec.arg, "value"):
                 found.append(Output(spec.arg.value))
             elif name is None or not isinstance(meta, torch.Tensor):
-                found.append(Output(self._size(meta)))
+                found.append(Output(self.size_of(meta)))
             elif kind == "BUFFER_MUTATION":
-                found.append(Output(Ref(self._name(name)), "buffer", spec.target))
+                found.append(Output(Ref(self.name(name)), "buffer", spec.target))
             elif kind == "USER_INPUT_MUTATION":
-                found.append(Output(Ref(self._name(name)), "input", self._name(spec.target)))
+                found.append(Output(Ref(self.name(name)), "input", self.name(spec.target)))
             else:
-                found.append(Output(Ref(self._name(name))))
+                found.append(Output(Ref(self.name(name))))
         return found
 
     def _output_meta(self) -> dict[str, Any]:

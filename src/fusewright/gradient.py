@@ -1,0 +1,306 @@
+"""Gradients by kernels: a region's meaning, differentiated once here and not on every backward.
+
+PyTorch's own derivative formulas are traced through the region's meaning with its symbolic sizes. What they compute is a graph like
+any other, so the same laws, the same primitives and the same planner turn it into kernels. Its inputs are the tensors the
+region reads and the gradients of its results; values in between are computed again in the kernels that need them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+from . import ops, sizes
+from .capture import LAYOUT_GUARDS, RESERVED, Tracer, quiet
+from .graph import Binding, Graph, Node, Output, Ref
+from .structured import ELEMENTS
+
+aten = torch.ops.aten
+
+# Norms in training: autograd knows the form without running statistics.
+BATCH_NORMS = (aten._native_batch_norm_legit_functional.default, aten._native_batch_norm_legit.no_stats)
+
+
+def plain_form(node: Node) -> tuple[Any, tuple[Any, ...], Mapping[str, Any]]:
+    """(operator, arguments, named arguments) of a node in a form that autograd knows."""
+    if node.target in BATCH_NORMS:
+        a = node.bound()
+        given = (a["input"], a["weight"], a["bias"], None, None, a["training"], a["momentum"], a["eps"])
+        return aten.native_batch_norm.default, given, {}
+    return node.target, node.args, node.kwargs
+
+
+def gradient_graph(
+    graph: Graph, nodes: Sequence[Node], arguments: Sequence[str], outputs: Sequence[str], wanted: Sequence[str]
+) -> Graph | None:
+    """From the arguments of some nodes and the gradients of what they compute to the gradients of `wanted`.
+
+    Output i is the gradient of `wanted[i]`, or None where nothing depends on it. Gradients of results are inputs named
+    `grad_<result>`. None where PyTorch's formulas cannot be traced.
+    """
+    given = [graph[name] for name in arguments]
+    if any(node.dtype is None or node.dtype.is_complex for node in given):
+        return None
+    with quiet():
+        try:
+            return _Differentiated(graph, nodes, given, outputs, wanted).read()
+        except Exception:  # the tracer raises many kinds; PyTorch's operators then do it on every backward
+            return None
+
+
+class _Differentiated(Tracer):
+    """One trace; lives for the length of `gradient_graph`."""
+
+    def __init__(
+        self, graph: Graph, nodes: Sequence[Node], given: Sequence[Node], outputs: Sequence[str], wanted: Sequence[str]
+    ):
+        super().__init__()
+        self.forward, self.nodes, self.given, self.wanted = graph, nodes, given, wanted
+        self.results = [graph[name] for name in outputs]
+        self.environment = ShapeEnv(duck_shape=False, specialize_zero_one=False)
+        self.fake = FakeTensorMode(shape_env=self.environment)
+        self.extent = {str(symbol): self._symbol(str(symbol), binding.hint) for symbol, binding in graph.symbols.items()}
+        self.rename = {self.extent[str(symbol)].node.expr: symbol for symbol in graph.symbols}
+        self.missing: list[bool] = []
+        self.taken = set(RESERVED) | {node.name for node in given} | set(self.extent)
+
+    def _symbol(self, name: str, hint: int) -> Any:
+        from torch._dynamo.source import ConstantSource
+
+        source = ConstantSource(name)
+        symbol = self.environment.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
+        return self.environment.create_symintnode(symbol, hint=hint, source=source)
+
+    def extent_of(self, size: Any) -> Any:
+        """A size of the forward graph as a size of the trace."""
+        known = {"max": torch.sym_max, "min": torch.sym_min}
+        return eval(sizes.text(size), known, self.extent) if isinstance(size, sympy.Basic) else size
+
+    def empty(self, node: Node) -> Tensor:
+        assert node.shape is not None
+        return torch.empty([self.extent_of(extent) for extent in node.shape], dtype=node.dtype)
+
+    def meaning(self, values: dict[str, Any]) -> list[Tensor]:
+        for node in self.nodes:
+            target, args, kwargs = plain_form(node)
+            given = _filled((args, dict(kwargs)), values, self.extent_of)
+            if target == "getitem":
+                values[node.name] = given[0][0][given[0][1]]
+            elif target is aten.copy.default:
+                values[node.name] = given[0][1].to(node.dtype).expand(self.empty(node).shape).clone()
+            else:
+                values[node.name] = target(*given[0], **given[1])
+        return [values[node.name] for node in self.results]
+
+    def derivative(self, *arguments: Any) -> list[Tensor]:
+        """Of tensors, gradients of results, and sizes: the tracer must see them all come in."""
+        inputs, upstream = arguments[: len(self.given)], arguments[len(self.given) : -len(self.extent) or None]
+        self.extent = dict(zip(self.extent, arguments[len(inputs) + len(upstream) :], strict=True))
+        with torch.enable_grad():
+            leaves = {
+                node.name: t.detach().requires_grad_() if node.name in self.wanted else t
+                for node, t in zip(self.given, inputs, strict=True)
+            }
+            results = self.meaning(dict(leaves))
+        pairs = [(r, g) for r, g in zip(results, upstream, strict=True) if r.requires_grad]
+        by = [leaves[name] for name in self.wanted]
+        found = torch.autograd.grad([r for r, _ in pairs], by, [g for _, g in pairs], allow_unused=True)
+        self.missing = [gradient is None for gradient in found]
+        return [gradient for gradient in found if gradient is not None]
+
+    def read(self) -> Graph | None:
+        with self.fake:
+            tensors = [self.empty(node) for node in (*self.given, *self.results)]
+            traced = make_fx(self.derivative, decomposition_table=formulas())(*tensors, *self.extent.values())
+        traced.graph.eliminate_dead_code()
+        names = [node.name for node in self.given] + [f"grad_{node.name}" for node in self.results]
+        nodes: list[Node] = []
+        placeholders = [fx for fx in traced.graph.nodes if fx.op == "placeholder"]
+        tensors_in = zip(placeholders, names, [*self.given, *self.results], strict=False)  # the sizes come last
+        for position, (fx, name, like) in enumerate(tensors_in):
+            self.names[fx.name] = name
+            self.taken.add(name)
+            nodes.append(Node(name, "input", (position,), {}, like.shape, like.dtype))
+        where = self.results[-1].where
+        for fx in traced.graph.nodes:
+            if fx.target is aten.as_strided.default:
+                return None  # it depends on where things lie in memory
+            if fx.op == "call_function" and self.is_tensor_call(fx):
+                nodes.append(self.call(fx, where))
+            elif fx.op == "get_attr":
+                return None  # a tensor that the trace made and kept
+        (returned,) = next(fx for fx in traced.graph.nodes if fx.op == "output").args
+        found = iter(returned)
+        outputs = [Output(None if none else Ref(self.names[next(found).name])) for none in self.missing]
+        if all(self.missing):
+            return None
+        arguments = tuple(map(Ref, names))
+        return Graph(tuple(nodes), tuple(names), tuple(outputs), self.symbols(nodes), self.guards(), arguments).check()
+
+    def symbols(self, inputs: Sequence[Node]) -> dict[sympy.Symbol, Binding]:
+        """The forward's, read off the first input here that has the size."""
+        found = dict(self.forward.symbols)
+        for symbol, binding in found.items():
+            places = [(i, d) for i, n in enumerate(inputs) if n.is_leaf for d, s in enumerate(n.shape or ()) if s == symbol]
+            if places:
+                found[symbol] = replace(binding, input=places[0][0], dim=places[0][1])
+        return found
+
+    def guards(self) -> tuple[sympy.Basic, ...]:
+        """What the trace took for granted about sizes."""
+        found: dict[sympy.Basic, None] = {}
+        for guard in self.environment.guards:
+            location = str(getattr(getattr(guard, "sloc", None), "framework_loc", None))
+            expression = self.environment.simplify(guard.expr).xreplace(self.rename)
+            about_layout = any(part in location for part in LAYOUT_GUARDS) and not isinstance(expression, sympy.Eq)
+            if expression not in (sympy.true, True) and not about_layout:
+                found[expression] = None
+        for symbol, value in self.environment.replacements.items():
+            found[sympy.Eq(symbol, value).xreplace(self.rename)] = None
+        return tuple(guard for guard in found if guard not in (sympy.true, True))
+
+
+def _filled(value: Any, values: Mapping[str, Any], size: Callable[[Any], Any]) -> Any:
+    """Arguments with tensors for references and sizes for expressions; tensors are made where the trace runs."""
+    if isinstance(value, Ref):
+        return values[value.name]
+    if isinstance(value, (list, tuple)):
+        return [_filled(item, values, size) for item in value]
+    if isinstance(value, dict):
+        return {key: _filled(item, values, size) for key, item in value.items()}
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    return size(value)
+
+
+@functools.cache
+def formulas() -> dict[Any, Callable[..., Any]]:
+    """Derivatives and norms in terms of smaller operators, where we have no record of the operator itself."""
+    from torch._decomp import core_aten_decompositions
+
+    ops.find(Node("", "getitem"), Graph((), (), ()))  # the records are there after the first look
+    known = {*ops.RECORDS, *ELEMENTS}
+    theirs = {target: formula for target, formula in core_aten_decompositions().items() if target not in known}
+    return {**theirs, **NORMS}
+
+
+# ---- norms. PyTorch's own formulas multiply the input before they subtract its mean, and look at it more often.
+
+
+def _whitened(x: Tensor, dims: list[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(x without its mean and of variance 1, mean, 1 / standard deviation)"""
+    variance, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
+    rstd = torch.rsqrt(variance + eps)
+    return (x - mean) * rstd, mean, rstd
+
+
+def _at_channels(weight: Tensor | None, rank: int) -> Tensor | float:
+    return 1.0 if weight is None else weight.reshape([1, -1] + [1] * (rank - 2))
+
+
+def _wide(x: Tensor | None) -> Any:
+    """Arithmetic of half types is done in float."""
+    return x.float() if x is not None and x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def batch_norm(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float) -> Any:
+    dims = [d for d in range(x.dim()) if d != 1]
+    if training:
+        white, mean, rstd = _whitened(_wide(x), dims, eps)
+        saved = mean.reshape(-1), rstd.reshape(-1)
+    else:
+        rstd = torch.rsqrt(_wide(var) + eps)
+        white = (_wide(x) - _at_channels(_wide(mean), x.dim())) * _at_channels(rstd, x.dim())
+        saved = x.new_empty(0), x.new_empty(0)
+    result = white * _at_channels(_wide(weight), x.dim())
+    result = result + _at_channels(_wide(bias), x.dim()) if bias is not None else result
+    return result.to(x.dtype), *saved
+
+
+def batch_norm_backward(
+    dy: Tensor, x: Tensor, weight: Any, running_mean: Any, running_var: Any, mean: Any, rstd: Any, train: bool, eps: float, mask: list[bool]
+) -> Any:
+    dims = [d for d in range(x.dim()) if d != 1]
+    if not train:
+        mean, rstd = _wide(running_mean), torch.rsqrt(_wide(running_var) + eps)
+    g, scale = _wide(dy), _at_channels(_wide(weight), x.dim())
+    rstd = _at_channels(rstd, x.dim())
+    white = (_wide(x) - _at_channels(mean, x.dim())) * rstd
+    dweight, dbias = (g * white).sum(dims, keepdim=True), g.sum(dims, keepdim=True)
+    count = x.numel() // x.shape[1]
+    centred = g - dbias / count - white * (dweight / count) if train else g
+    dx = centred * (rstd * scale)
+    kind = x.dtype if weight is None else weight.dtype
+    return dx.to(x.dtype) if mask[0] else None, dweight.reshape(-1).to(kind), dbias.reshape(-1).to(kind)
+
+
+def batch_norm_eval(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float) -> Any:
+    return batch_norm(x, weight, bias, mean, var, False, momentum, eps)
+
+
+def group_norm(x: Tensor, weight: Any, bias: Any, n: int, c: int, positions: int, groups: int, eps: float) -> Any:
+    grouped = _wide(x).reshape(n, groups, c // groups, positions)
+    white, mean, rstd = _whitened(grouped, [2, 3], eps)
+    result = white.reshape(x.shape) * _at_channels(_wide(weight), x.dim())
+    result = result + _at_channels(_wide(bias), x.dim()) if bias is not None else result
+    return result.to(x.dtype), mean.reshape(n, groups).to(x.dtype), rstd.reshape(n, groups).to(x.dtype)
+
+
+def group_norm_backward(
+    dy: Tensor, x: Tensor, mean: Any, rstd: Any, weight: Any, n: int, c: int, positions: int, groups: int, mask: list[bool]
+) -> Any:
+    """Sums over positions first: of them the groups' sums and the weights' gradients are made without another look."""
+    each = c // groups
+    g, wide = _wide(dy).reshape(n, groups, each, positions), _wide(x).reshape(n, groups, each, positions)
+    rstd = _wide(rstd).reshape(n, groups, 1, 1)
+    white = (wide - _wide(mean).reshape(n, groups, 1, 1)) * rstd
+    products, sums = (g * white).sum(3, keepdim=True), g.sum(3, keepdim=True)
+    scale = 1.0 if weight is None else _wide(weight).reshape(1, groups, each, 1)
+    count = each * positions
+    of_products, of_sums = ((t * scale).sum(2, keepdim=True) / count for t in (products, sums))
+    dx = (g * scale - of_sums - white * of_products) * rstd
+    kind = x.dtype if weight is None else weight.dtype
+    dweight, dbias = (t.sum(0).reshape(c).to(kind) for t in (products, sums))
+    return dx.reshape(x.shape).to(x.dtype) if mask[0] else None, dweight, dbias
+
+
+def layer_norm(x: Tensor, shape: list[int], weight: Any, bias: Any, eps: float) -> Any:
+    dims = list(range(x.dim() - len(shape), x.dim()))
+    white, mean, rstd = _whitened(_wide(x), dims, eps)
+    result = white if weight is None else white * _wide(weight)
+    result = result if bias is None else result + _wide(bias)
+    return result.to(x.dtype), mean, rstd
+
+
+def layer_norm_backward(dy: Tensor, x: Tensor, shape: list[int], mean: Any, rstd: Any, weight: Any, bias: Any, mask: list[bool]) -> Any:
+    outer = list(range(x.dim() - len(shape)))
+    inner = list(range(len(outer), x.dim()))
+    g = _wide(dy)
+    white = (_wide(x) - mean) * rstd
+    scaled = g if weight is None else g * _wide(weight)
+    dx = (scaled - scaled.mean(inner, keepdim=True) - white * (scaled * white).mean(inner, keepdim=True)) * rstd
+    dweight = (g * white).sum(outer).to(weight.dtype) if mask[1] else None
+    dbias = g.sum(outer).to(bias.dtype) if mask[2] else None
+    return dx.to(x.dtype) if mask[0] else None, dweight, dbias
+
+
+NORMS: dict[Any, Callable[..., Any]] = {
+    aten.native_batch_norm.default: batch_norm,
+    aten._native_batch_norm_legit_no_training.default: batch_norm_eval,
+    aten.native_batch_norm_backward.default: batch_norm_backward,
+    aten.native_group_norm.default: group_norm,
+    aten.native_group_norm_backward.default: group_norm_backward,
+    aten.native_layer_norm.default: layer_norm,
+    aten.native_layer_norm_backward.default: layer_norm_backward,
+}
+
+__all__ = ["gradient_graph", "plain_form"]

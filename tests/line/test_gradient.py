@@ -1,0 +1,116 @@
+"""The graph of a gradient computes what autograd computes, at sizes other than those it was traced at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fusewright.capture import capture
+from fusewright.gradient import gradient_graph
+from fusewright.graph import Graph, Ref
+from fusewright.interpret import interpret
+from fusewright.lower import lower
+from fusewright.options import Options
+from fusewright.plan import plan
+from fusewright.rewrite import rewrite
+
+
+class Of(nn.Module):
+    """A function of an image, with a weight and a bias for each of its 6 channels."""
+
+    def __init__(self, function: Callable[..., Tensor]):
+        super().__init__()
+        self.function = function
+        self.weight, self.bias = nn.Parameter(torch.rand(6) + 0.5), nn.Parameter(torch.randn(6))
+        self.register_buffer("mean", torch.randn(6))
+        self.register_buffer("var", torch.rand(6) + 0.5)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x, self.weight, self.bias, self.mean, self.var)
+
+
+def at(v: Tensor) -> Tensor:
+    return v[:, None, None]
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "activations": lambda x, w, b, m, v: torch.tanh(F.gelu(x) * at(w)) + F.silu(F.elu(x + at(b))),
+    "hard activations": lambda x, w, b, m, v: F.hardswish(x * at(w)) + F.leaky_relu(x) * F.hardtanh(x) + F.relu(x + at(b)),
+    "more activations": lambda x, w, b, m, v: F.mish(x) * F.softplus(x * at(w)) + F.softsign(x) + torch.sigmoid(x - at(b)),
+    "softmax": lambda x, w, b, m, v: torch.softmax(x * at(w), 1) * torch.log_softmax(x + at(b), -1),
+    "logsumexp": lambda x, w, b, m, v: torch.logsumexp(x * at(w), 1),
+    "sums": lambda x, w, b, m, v: (x * at(w)).mean((2, 3)).sum(0) + (x * x).sum(),
+    "extremes": lambda x, w, b, m, v: (x * at(w)).amax(1) + x.max(2).values.amin(),
+    "variance": lambda x, w, b, m, v: x.var((2, 3)) + (x * at(w)).std(1).mean(),
+    "norm of vectors": lambda x, w, b, m, v: x * at(w) / torch.linalg.vector_norm(x, dim=1, keepdim=True),
+    "group norm": lambda x, w, b, m, v: torch.relu(F.group_norm(x, 3, w, b)),
+    "group norm without weights": lambda x, w, b, m, v: F.group_norm(x * at(w), 2),
+    "instance norm": lambda x, w, b, m, v: torch.tanh(F.instance_norm(x, weight=w, bias=b)),
+    "layer norm": lambda x, w, b, m, v: F.layer_norm(x.permute(0, 2, 3, 1), (6,), w, b),
+    "batch norm": lambda x, w, b, m, v: torch.relu(F.batch_norm(x, None, None, w, b, True)),
+    "batch norm in eval": lambda x, w, b, m, v: torch.relu(F.batch_norm(x, m, v, w, b, False)),
+    "views": lambda x, w, b, m, v: torch.cat([x.flatten(2).transpose(1, 2) * w, x.flatten(2).mT], 1)[:, 1:].flip(1),
+    "pools": lambda x, w, b, m, v: F.max_pool2d(x * at(w), 2) + F.avg_pool2d(x, 2),
+    "convolution": lambda x, w, b, m, v: torch.tanh(F.conv2d(x, w.expand(4, 6)[:, :, None, None] * 0.3)),
+    "where": lambda x, w, b, m, v: torch.where(x > 0, x * at(w), x.clamp(-0.5, 0.5)).masked_fill(x > 1.5, 0.0) ** 2,
+    "two results": lambda x, w, b, m, v: (torch.exp(x * at(w)), (x + at(b)).sum(1)),
+    "broadcast": lambda x, w, b, m, v: x * x.mean((2, 3), keepdim=True) + at(w) * at(b),
+}
+
+
+def derived(model: nn.Module, x: Tensor, wanted: list[str]) -> tuple[Graph, Graph, list[str]]:
+    graph = capture(model, [x])
+    nodes = [n for n in graph.nodes if not n.is_leaf]
+    inner = {n.name for n in nodes}
+    arguments = list(dict.fromkeys(i for n in nodes for i in n.inputs if i not in inner))
+    outputs = [o.value.name for o in graph.outputs if isinstance(o.value, Ref)]
+    found = gradient_graph(graph, nodes, arguments, outputs, [a for a in arguments if graph[a].args[0] in wanted])
+    assert found is not None
+    return graph, found, arguments
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("wanted", [["weight", "bias"], ["weight", "bias", 0]], ids=["parameters", "all"])
+def test_equals_autograd(name: str, wanted: list[Any]) -> None:
+    torch.manual_seed(0)
+    model = Of(FUNCTIONS[name]).double()
+    graph, found, arguments = derived(model, torch.randn(3, 6, 8, 10, dtype=torch.float64), wanted)
+    rewritten, _ = rewrite(found, Options())
+    plan(lower(rewritten))  # it can be planned
+    for shape in ((3, 6, 8, 10), (5, 6, 12, 6)):
+        x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+        known = {**dict(model.named_parameters()), **dict(model.named_buffers()), 0: x}
+        values = [known[graph[a].args[0]] for a in arguments]
+        results = model(x)
+        results = list(results) if isinstance(results, tuple) else [results]
+        upstream = [torch.randn_like(r) for r in results]
+        by = [known[graph[a].args[0]] for a in arguments if graph[a].args[0] in wanted]
+        expected = torch.autograd.grad(results, by, upstream, allow_unused=True)
+        for version in (found, rewritten):
+            with torch.no_grad():
+                got = interpret(version, model, [*values, *upstream])
+            for mine, theirs in zip(got, expected, strict=True):
+                if theirs is None:
+                    assert mine is None
+                else:
+                    torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_halves_are_summed_in_float() -> None:
+    model = Of(FUNCTIONS["group norm"]).to(torch.bfloat16)
+    _, found, _ = derived(model, torch.randn(3, 6, 8, 10, dtype=torch.bfloat16), ["weight", "bias"])
+    sums = [n for n in found.nodes if "sum" in str(n.target)]
+    assert sums and all(n.dtype is torch.float32 for n in sums)
+    assert all(found[o.value.name].dtype is torch.bfloat16 for o in found.outputs)
+
+
+def test_what_cannot_be_differentiated_is_declined() -> None:
+    model = Of(lambda x, w, b, m, v: torch.argmax(x * at(w), 1))
+    graph = capture(model, [torch.randn(2, 6, 4, 4)])
+    nodes = [n for n in graph.nodes if not n.is_leaf]
+    assert gradient_graph(graph, nodes, ["x", "weight"], [nodes[-1].name], ["weight"]) is None
