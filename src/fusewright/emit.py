@@ -9,7 +9,7 @@ import re
 import sys
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from string import Template
 from types import ModuleType
 from typing import Any
@@ -20,7 +20,8 @@ from torch import nn
 
 from . import __version__, prelude, sizes
 from .errors import Unsupported
-from .graph import Graph, Node, Output, Ref
+from .graph import Graph, Node, Output, Ref, refs
+from .inplace import overwritten
 from .kernels.anchored import AnchoredText, anchored_kernel
 from .kernels.pointwise import pointwise_kernel
 from .kernels.reduce import reduce_kernel
@@ -77,7 +78,8 @@ class Region:
 
 
 def emit(plan: Plan, source: str, model: nn.Module) -> Emitted:
-    return Writer(plan, source, model).write()
+    draft = Writer(plan, source, model)
+    return Writer(draft.with_overwrites(), source, model).write()
 
 
 class Writer:
@@ -89,22 +91,44 @@ class Writer:
         self.texts: dict[str, KernelText] = {}
         self.anchored: dict[str, AnchoredText] = {}
         self.constants: dict[str, str] = {}
+        self.in_place = {new: old for kernel in plan.kernels for new, old in kernel.overwrites.items()}
         self.home = {name: kernel for kernel in plan.kernels for name in kernel.stores}
         self.needed_nodes = self.find_needed_nodes()
         self.regions = self.find_regions()
         self.region_of = {id(kernel): region for region in self.regions for kernel in region.kernels}
 
+    def with_overwrites(self) -> Plan:
+        """The plan in which kernels write new values of buffers straight into them, where they may."""
+        kept = [self.meaning_inputs(region) for region in self.regions]
+
+        def saved_later(kernel: Kernel, node: str) -> bool:
+            return any(node in names for names in kept[self.regions.index(self.region_of_kernel(kernel)) + 1 :])
+
+        found = overwritten(self.plan, self.model, saved_later)
+        steps: list[Kernel | Call] = []
+        for step in self.plan.steps:
+            own = {new: old for old, (kernel, new) in found.items() if kernel is step}
+            steps.append(replace(step, overwrites=own) if isinstance(step, Kernel) else step)
+        return replace(self.plan, steps=tuple(steps))
+
     # ---- which values exist in memory
 
     def find_needed_nodes(self) -> list[str]:
         """Nodes whose value a library call reads or the model returns, in graph order."""
-        wanted = {o.value.name for o in self.graph.outputs if isinstance(o.value, Ref) and counts_up(o, self.graph) is None}
+        wanted = {o.value.name for o in self.graph.outputs if isinstance(o.value, Ref) and not self.is_applied(o)}
         for call in self.plan.calls:
             wanted |= set(call.node.inputs)
         for kernel in self.plan.kernels:
             if self.condenses(kernel):
                 wanted |= {name for name in map(self.node_of, kernel.stores) if name is not None}
         return [node.name for node in self.graph.nodes if node.name in wanted]
+
+    def is_applied(self, output: Output) -> bool:
+        """No tensor of its own: a counter that PyTorch adds to, or a buffer that a kernel overwrites."""
+        return counts_up(output, self.graph) is not None or self.overwrites(output)
+
+    def overwrites(self, output: Output) -> bool:
+        return isinstance(output.value, Ref) and self.lowered.value.get(output.value.name) in self.in_place
 
     def base(self, name: str) -> Prim:
         """The primitive in memory behind a value: through views."""
@@ -290,8 +314,8 @@ class Writer:
     def region_inputs(self, region: Region) -> tuple[list[str], list[str], list[str]]:
         """(nodes that its meaning reads, primitives its kernels read from memory, those of them made by other regions)."""
         own = {id(kernel) for kernel in region.kernels}
-        loads = [n for k in region.kernels for n in k.loads if n not in self.home or id(self.home[n]) not in own]
-        loads = list(dict.fromkeys(loads))
+        read = [n for k in region.kernels for n in (*k.loads, *k.overwrites.values())]
+        loads = list(dict.fromkeys(n for n in read if n not in self.home or id(self.home[n]) not in own))
         foreign = [n for n in loads if n in self.home and self.node_holding(n) is None]
         return self.meaning_inputs(region), loads, foreign
 
@@ -311,7 +335,7 @@ class Writer:
             if name in seen or self.before(name, region):
                 continue
             seen.add(name)
-            stack += self.graph[name].inputs
+            stack += meaning_reads(self.graph[name])
         return [node for node in self.graph.nodes if node.name in seen]
 
     def before(self, name: str, region: Region) -> bool:
@@ -329,7 +353,9 @@ class Writer:
     def meaning_inputs(self, region: Region) -> list[str]:
         inner = {node.name for node in self.meaning_nodes(region)}
         return list(
-            dict.fromkeys(name for node in self.meaning_nodes(region) for name in node.inputs if name not in inner)
+            dict.fromkeys(
+                name for node in self.meaning_nodes(region) for name in meaning_reads(node) if name not in inner
+            )
         )
 
     def differentiable(self, name: str) -> bool:
@@ -378,12 +404,7 @@ class Writer:
         symbols = [str(s) for s in self.graph.symbols]
         unpack = f"    {', '.join(symbols)}{',' if len(symbols) == 1 else ''} = sizes\n" if symbols else ""
         lines = []
-        loaded = {
-            self.argument_of(load)
-            for kernel in region.kernels
-            for load in kernel.loads
-            if self.argument_of(load) in names
-        }
+        loaded = {self.argument_of(load) for kernel in region.kernels for load in kernel.read_only}
         for name in (n for n in names if n in loaded):
             lines.append(f"    {name} = {name}.contiguous()")
         device = f"{names[0]}.device" if names else "torch.device('cuda')"
@@ -391,8 +412,8 @@ class Writer:
             lines += [f"    {line}" for line in self.launch_lines(kernel, device)]
         results = [self.view_text(self.lowered.value[n], lambda p: p) for n in outputs] + extra
         run = f"def {region.name}(sizes, {', '.join(names)}):\n{unpack}" + "\n".join(lines)
-        run += f"\n    return ({', '.join(results)},)"
-        return run + "\n\n\n" + self.meaning_text(region, names, outputs, unpack)
+        run += f"\n    return ({', '.join(results)},)" if results else ""
+        return run + ("\n\n\n" + self.meaning_text(region, names, outputs, unpack) if results else "")
 
     def launchers(self, kernel: Kernel) -> tuple[str, ...]:
         return self.anchored[kernel.name].names if kernel.fused is not None else (kernel.name,)
@@ -406,10 +427,10 @@ class Writer:
             return list(self.anchored[kernel.name].lines)
         text = self.texts[kernel.name]
         lines = []
-        for name in kernel.stores:
+        for name in (n for n in kernel.stores if n not in kernel.overwrites):
             prim = self.prims[name]
             lines.append(f"{name} = torch.empty({shape_text(prim.shape)}, dtype={prim.dtype}, device={device})")
-        tensors = [name if name in kernel.stores else self.tensor_name(kernel, name) for name in text.tensors]
+        tensors = [self.tensor_name(kernel, name) for name in text.tensors]
         if text.workspace is not None:
             count = sizes.tidy(text.workspace.count * text.workspace.words)
             words = sizes.text(count if isinstance(count, int) else sympy.factor(count))
@@ -424,8 +445,10 @@ class Writer:
 
     def meaning_text(self, region: Region, names: list[str], outputs: list[str], unpack: str) -> str:
         """The same values by PyTorch's operators; what backward differentiates."""
-        lines = [f"def {region.name}_meaning(sizes, {', '.join(names)}):", *([unpack.rstrip("\n")] if unpack else [])]
-        device = f"{names[0]}.device" if names else "torch.device('cuda')"
+        read = self.meaning_inputs(region)
+        parameters = ", ".join([*read, *(["*_"] if len(read) < len(names) else [])])
+        lines = [f"def {region.name}_meaning(sizes, {parameters}):", *([unpack.rstrip("\n")] if unpack else [])]
+        device = f"{(read or names)[0]}.device" if names else "torch.device('cuda')"
         for node in self.meaning_nodes(region):
             lines.append(f"    {node.name} = {meaning_call(node, self.graph, device)}")
         kept = [n for n in outputs if self.differentiable(n)]
@@ -451,10 +474,14 @@ class Writer:
             done.add(id(region))
             outputs, extra = self.region_results(region)
             results = [*outputs, *extra]
+            if not results:  # it only overwrites buffers
+                lines.append(f"{region.name}({sizes_text}, {', '.join(text for _, text in self.region_arguments(region))})")
+                continue
             marks = [self.differentiable(n) for n in outputs] + [False] * len(extra)
             arguments = ", ".join(text for _, text in self.region_arguments(region))
             target = f"({', '.join(results)},)" if len(results) == 1 else ", ".join(results)
-            changed = tuple(i for i, (name, _) in enumerate(self.region_arguments(region)) if self.is_overwritten(name))
+            saved = self.meaning_inputs(region)
+            changed = tuple(i for i, name in enumerate(saved) if self.is_overwritten(name))
             run = f"_run({region.name}, {region.name}_meaning, {tuple(marks)}, {changed}, {sizes_text}, {arguments})"
             lines.append(f"{target} = {run}")
         lines += self.updates()
@@ -521,17 +548,26 @@ class Writer:
 
     def updates(self) -> list[str]:
         changed = [o for o in self.graph.outputs if o.kind != "return"]
-        if not changed:
-            return []
-        lines = ["with torch.no_grad():"]
+        where = {id(o): attribute_text(self.model, o.path) if o.kind == "buffer" else o.path for o in changed}
+        lines = []
+        counted: dict[int, list[str]] = {}
         for output in changed:
-            where = attribute_text(self.model, output.path) if output.kind == "buffer" else output.path
             step = counts_up(output, self.graph)
             if step is not None:
-                lines.append(f"    {where}.add_({step})")
-                continue
-            lines.append(f"    {where}.copy_({self.value_text(output.value.name)})")
-        return lines
+                counted.setdefault(step, []).append(where[id(output)])
+            elif self.overwrites(output) and not self.is_batch_norm(output):
+                lines.append(f"torch.autograd.graph.increment_version({where[id(output)]})")
+        for step, counters in counted.items():
+            several = f"torch._foreach_add_([{', '.join(counters)}], {step})"
+            lines.append(several if len(counters) > 1 else f"{counters[0]}.add_({step})")
+        copied = [o for o in changed if not self.is_applied(o)]
+        copies = [f"    {where[id(o)]}.copy_({self.value_text(o.value.name)})" for o in copied]
+        return [*lines, *(["with torch.no_grad():", *copies] if copies else [])]
+
+    def is_batch_norm(self, output: Output) -> bool:
+        """PyTorch's own batch norm changes its buffers without telling autograd."""
+        node = self.graph[output.value.name]
+        return node.target == "getitem" and operator_name(node, self.graph) == "batch_norm"
 
     def result_text(self) -> str:
         def write(tree: Any) -> str:
@@ -614,6 +650,7 @@ class Writer:
                     if argument is not None
                     else f"{name} is None"
                 )
+        tests += [f"{self.leaf_text(self.graph[self.prims[n].origin])}.is_contiguous()" for n in self.in_place.values()]
         every = [self.argument_name(position) for position in range(len(self.graph.arguments))]
         arguments = ", ".join(["self", *every])
         body = "\n".join(f"        and {test}" for test in tests[1:])
@@ -621,7 +658,8 @@ class Writer:
 
     def kernel_leaves(self) -> list[Node]:
         """Leaves that kernels read and that may be elsewhere or of another type than when the graph was captured."""
-        names = {self.prims[n].origin for kernel in self.plan.kernels for n in kernel.loads if self.prims[n].is_load}
+        touched = [n for kernel in self.plan.kernels for n in (*kernel.loads, *kernel.overwrites.values())]
+        names = {self.prims[n].origin for n in touched if self.prims[n].is_load}
         leaves = [node for node in self.graph.nodes if node.is_leaf and node.name in names]
         return [node for node in leaves if not self.leaf_text(node).startswith("_constant(")]
 
@@ -671,10 +709,20 @@ def training_flags(model: nn.Module) -> list[tuple[str, bool]]:
     return found
 
 
+BATCH_NORMS = ("aten._native_batch_norm_legit_functional.default", "aten._native_batch_norm_legit.no_stats")
+
+
+def meaning_reads(node: Node) -> tuple[str, ...]:
+    """What the node's call reads where only its derivative matters: batch norm without its running statistics."""
+    if str(node.target) not in BATCH_NORMS:
+        return node.inputs
+    a = node.bound()
+    return tuple(dict.fromkeys(ref.name for ref in refs([a["input"], a["weight"], a["bias"]])))
+
+
 def meaning_call(node: Node, graph: Graph, device: str) -> str:
     """The node's aten call, in a form that autograd knows."""
-    name = str(node.target)
-    if name in ("aten._native_batch_norm_legit_functional.default", "aten._native_batch_norm_legit.no_stats"):
+    if str(node.target) in BATCH_NORMS:
         a = node.bound()
         given = [a["input"], a["weight"], a["bias"], None, None, a["training"], a["momentum"], a["eps"]]
         return f"aten.native_batch_norm({', '.join(argument_text(x, lambda n: n, device) for x in given)})"
@@ -785,7 +833,8 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx, launches, meaning, differentiable, changed, sizes, *tensors):
         ctx.meaning, ctx.differentiable, ctx.sizes = meaning, differentiable, sizes
-        ctx.save_for_backward(*[t.clone() if i in changed else t for i, t in enumerate(tensors)])
+        read = tensors[: meaning.__code__.co_argcount - 1]  # the meaning names the tensors it reads, after the sizes
+        ctx.save_for_backward(*[t.clone() if i in changed else t for i, t in enumerate(read)])
         results = launches(sizes, *tensors)
         ctx.mark_non_differentiable(*[r for r, smooth in zip(results, differentiable) if not smooth])
         return results
@@ -793,7 +842,8 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):
         again = torch.is_grad_enabled()  # a second derivative will be asked for
-        needed = ctx.needs_input_grad[5:]
+        count = len(ctx.saved_tensors)
+        needed, unread = ctx.needs_input_grad[5 : 5 + count], ctx.needs_input_grad[5 + count :]
         with torch.enable_grad():
             if again:
                 tensors = [t.view_as(t) for t in ctx.saved_tensors]
@@ -804,7 +854,7 @@ class _Differentiable(torch.autograd.Function):
         upstream = [g for g, smooth in zip(gradients, ctx.differentiable) if smooth]
         pairs = [(r, g) for r, g in zip(results, upstream) if r.requires_grad]
         found = iter(torch.autograd.grad([r for r, _ in pairs], wanted, [g for _, g in pairs], create_graph=again, allow_unused=True))
-        return (None, None, None, None, None, *[next(found) if need else None for need in needed])
+        return (*[None] * 5, *[next(found) if need else None for need in needed], *[None] * len(unread))
 
 
 def _run(launches, meaning, differentiable, changed, sizes, *tensors):

@@ -35,6 +35,17 @@ class Kernel:
     loads: tuple[str, ...] = ()
     name: str = ""
     fused: Any = None  # takeover.Fused, where the kernel computes a convolution itself
+    overwrites: dict[str, str] = field(default_factory=dict)  # store -> load of the buffer whose memory it is written to
+
+    @property
+    def read_only(self) -> tuple[str, ...]:
+        """Loads that the kernel does not overwrite."""
+        return tuple(name for name in self.loads if name not in self.overwrites.values())
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """For each store, the tensor that holds it."""
+        return tuple(self.overwrites.get(name, name) for name in self.stores)
 
     @property
     def row_shape(self) -> tuple[Dim, ...]:

@@ -139,6 +139,7 @@ def anchored_kernel(
     lines = [
         f"{name} = torch.empty({shape_text(prims[name].shape)}, dtype={prims[name].dtype}, device={device})"
         for name in kernel.stores
+        if name not in kernel.overwrites
     ]
     partial_words = 0
     if isinstance(fused.ending.reduce, OverPositions):
@@ -195,7 +196,7 @@ def merge_kernel(
         at = row if kernel.members[name] == "reduce" else row_at(row, kernel, prim)
         result = evaluator.value(name, at)
         stores.append(
-            f"{pointer(name)}[{evaluator.offset(linear(at, prim.shape))}] = {text.to_memory(prim, converted_to(result, prim))};"
+            f"{text.target(kernel, name)}[{evaluator.offset(linear(at, prim.shape))}] = {text.to_memory(prim, converted_to(result, prim))};"
         )
     in_group = kernel.space[2] if 2 in kernel.reduced and len(kernel.space) == fused.anchor.conv.dims + 3 else 1
     decode, rest = [], "row"
@@ -217,9 +218,8 @@ def merge_kernel(
         f"{part.kind} {part.name};",
         f"for (long long item = threadIdx.x; item < {count}; item += 32) {part.name}.merge(partials[{where}]);",
         f"{part.name} = merge_warp({part.name});",
-        *lines,
         "if (threadIdx.x == 0) {",
-        *indent(stores),
+        *indent([*lines, *stores]),
         "}",
     ]
     used = [name for name in loads if any(f"{pointer(name)}[" in line for line in body)]
@@ -241,24 +241,33 @@ def merge_kernel(
         + indent(body)
         + ["}"]
     )
-    pointers = [f"const {C_TYPES[prims[n].dtype]}* {n}" for n in used] + [
-        f"{C_TYPES[prims[n].dtype]}* {n}" for n in kernel.stores
-    ]
     source += [
         "",
         *text.wrapped(
             f'extern "C" const char* {name}(',
-            [*pointers, f"const {part.kind}* partials", *(f"long long {s}" for s in scalars), "void* stream"],
+            [
+                *text.launcher_pointers(small, prims),
+                f"const {part.kind}* partials",
+                *(f"long long {s}" for s in scalars),
+                "void* stream",
+            ],
             ") {",
         ),
     ]
-    call = ", ".join([*used, *kernel.stores, "partials", *scalars])
+    call = ", ".join([*small.read_only, *small.written, "partials", *scalars])
     source += [
         f"  {name}_kernel<<<dim3(static_cast<unsigned>((rows + 3) / 4)), dim3(32, 4), 0, static_cast<cudaStream_t>(stream)>>>({call});"
     ]
     source += ["  return launch_error();", "}"]
     rows = sizes.text(sizes.product(kernel.row_shape))
-    handed = [*map(argument, used), *kernel.stores, "partials", rows, size_texts["batch"], "slices", *symbols]
+    handed = [
+        *map(argument, (*small.read_only, *small.written)),
+        "partials",
+        rows,
+        size_texts["batch"],
+        "slices",
+        *symbols,
+    ]
     return "\n".join(source) + "\n", f'_launch("{name}", {", ".join(handed)})'
 
 

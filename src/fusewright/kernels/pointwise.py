@@ -7,7 +7,7 @@ from ..index import Coordinate, linear
 from ..plan import Kernel
 from ..prims import Prim, arithmetic_type
 from . import text
-from .expression import LANE, Evaluator, Level, converted_to, indent, pointer
+from .expression import LANE, Evaluator, Level, converted_to, indent
 from .loops import c_product, decode, vector_conditions, vector_width, walk
 from .text import KernelText
 
@@ -34,18 +34,18 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
             lanes.lines.append(f"{out}[{LANE}] = {result.text};")
             where = evaluator.offset(offset, without_lane=True)
             if any(axis.text == LANE and factor == 1 for axis, factor in offset.terms.items()):
-                after.append(f"store(&{pointer(name)}[{where}], {out});")
-                stores.append((name, offset))
+                after.append(f"store(&{text.target(kernel, name)}[{where}], {out});")
+                stores.append((kernel.overwrites.get(name, name), offset))
             else:
                 after += [
                     "#pragma unroll",
-                    f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {pointer(name)}[{evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};",  # noqa: E501
+                    f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {text.target(kernel, name)}[{evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};",  # noqa: E501
                 ]
         else:
             body_or_lane = lanes if LANE in result.depends else body
             assert body_or_lane is body
             after.append(
-                f"{pointer(name)}[{evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};"
+                f"{text.target(kernel, name)}[{evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};"
             )
     lines = list(body.lines)
     if lanes.lines:

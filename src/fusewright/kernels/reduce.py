@@ -8,7 +8,7 @@ Split: too few rows to fill the GPU; blocks leave partial accumulators, and a se
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import sizes
@@ -210,16 +210,18 @@ class Base:
             lanes.lines.append(f"{out}[{LANE}] = {result.text};")
             unit = any(axis.text == LANE and factor == 1 for axis, factor in offset.terms.items())
             if unit:
-                after.append(f"store(&{pointer(name)}[{self.evaluator.offset(offset, without_lane=True)}], {out});")
-                self.stores.append((name, offset))
+                after.append(
+                    f"store(&{text.target(self.kernel, name)}[{self.evaluator.offset(offset, without_lane=True)}], {out});"
+                )
+                self.stores.append((self.kernel.overwrites.get(name, name), offset))
             else:
                 after += [
                     "#pragma unroll",
-                    f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};",  # noqa: E501
+                    f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {text.target(self.kernel, name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};",  # noqa: E501
                 ]
         else:
             after.append(
-                f"{pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};"
+                f"{text.target(self.kernel, name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};"
             )
 
     # ---- rows
@@ -294,11 +296,11 @@ class Rows(Base):
             result, offset = self.row_value(name)
             prim = self.prims[name]
             stores.append(
-                f"{pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};"
+                f"{text.target(self.kernel, name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};"
             )
-        lines += self.take_row_lines()
-        if stores:
-            lines += ["if (threadIdx.x == 0) {", *indent(stores), "}"]
+        values = self.take_row_lines()
+        if stores:  # one thread reads and writes: a buffer may be overwritten
+            lines += ["if (threadIdx.x == 0) {", *indent([*values, *stores]), "}"]
         setup = [
             f"const long long rows = {c_product([loop.size for loop in self.loops.kept])};",
             "if (rows == 0) return nullptr;",
@@ -378,7 +380,7 @@ class Columns(Base):
         after: list[str] = []
         for name in self.row_stores():
             after += self.store_row(name)
-        lines += self.take_row_lines()
+        after = [*self.take_row_lines(), *after]
         if self.split > 1 and after:
             after = ["if (inside && threadIdx.y == 0) {", *indent(after), "}"]
         lines += after
@@ -408,15 +410,18 @@ class Columns(Base):
             ]
             unit = any(axis.text == LANE and factor == 1 for axis, factor in offset.terms.items())
             if unit:
-                self.stores.append((name, offset))
-                return [*lines, f"store(&{pointer(name)}[{self.evaluator.offset(offset, without_lane=True)}], {out});"]
+                self.stores.append((self.kernel.overwrites.get(name, name), offset))
+                return [
+                    *lines,
+                    f"store(&{text.target(self.kernel, name)}[{self.evaluator.offset(offset, without_lane=True)}], {out});",
+                ]
             return [
                 *lines,
                 "#pragma unroll",
-                f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};",  # noqa: E501
+                f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {text.target(self.kernel, name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, f'{out}[{LANE}]')};",  # noqa: E501
             ]
         return [
-            f"{pointer(name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};"
+            f"{text.target(self.kernel, name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};"
         ]
 
     def chunk_for(self, turn: int) -> int:
@@ -599,13 +604,12 @@ class Split(Base):
             prim = self.prims[name]
             at = row if kernel.members[name] == "reduce" else row_at(row, kernel, prim)
             result = evaluator.value(name, at)
-            stores.append(
-                f"{pointer(name)}[{evaluator.offset(linear(at, prim.shape))}] = {text.to_memory(prim, converted_to(result, prim))};"
-            )
-        lines += [*row_lines, "if (threadIdx.x == 0) {", *indent(stores), "}"]
+            where = f"{text.target(kernel, name)}[{evaluator.offset(linear(at, prim.shape))}]"
+            stores.append(f"{where} = {text.to_memory(prim, converted_to(result, prim))};")
+        lines += ["if (threadIdx.x == 0) {", *indent([*row_lines, *stores]), "}"]
         symbols = sorted(str(s) for s in evaluator.symbols)
         loads = [name for name in kernel.loads if any(f"{pointer(name)}[" in line for line in lines)]
-        used = Kernel(kernel.space, kernel.reduced, kernel.members, kernel.stores, tuple(loads), kernel.name)
+        used = replace(kernel, loads=tuple(loads))
         arguments = [
             *text.parameters(used, self.prims),
             "const unsigned* __restrict__ partial",
@@ -619,7 +623,7 @@ class Split(Base):
         source += [f"  {line}" for line in evaluator.declare_sizes()]
         source += [*indent(lines), "}"]
         self.evaluator.symbols |= evaluator.symbols
-        call = ", ".join([*loads, *kernel.stores, "partial", "rows", *symbols])
+        call = ", ".join([*used.read_only, *used.written, "partial", "rows", *symbols])
         launch = [
             f"{kernel.name}_merge<long long><<<dim3(static_cast<unsigned>((rows + 3) / 4)), dim3(32, 4), 0, static_cast<cudaStream_t>(stream)>>>({call});"  # noqa: E501
         ]

@@ -27,7 +27,7 @@ class KernelText:
 
     name: str
     source: str
-    tensors: tuple[str, ...]  # primitives: loads, then stores
+    tensors: tuple[str, ...]  # primitives: those it reads, then those it writes
     sizes: tuple[str, ...]  # symbols
     workspace: Workspace | None = None
 
@@ -51,8 +51,18 @@ def to_memory(prim: Prim, value: str) -> str:
 
 
 def parameters(kernel: Kernel, prims: dict[str, Prim]) -> list[str]:
-    found = [f"const {C_TYPES[prims[name].dtype]}* __restrict__ {pointer(name)}" for name in kernel.loads]
-    return found + [f"{C_TYPES[prims[name].dtype]}* __restrict__ {pointer(name)}" for name in kernel.stores]
+    found = [f"const {C_TYPES[prims[name].dtype]}* __restrict__ {pointer(name)}" for name in kernel.read_only]
+    return found + [f"{C_TYPES[prims[name].dtype]}* __restrict__ {pointer(name)}" for name in kernel.written]
+
+
+def launcher_pointers(kernel: Kernel, prims: dict[str, Prim]) -> list[str]:
+    found = [f"const {C_TYPES[prims[name].dtype]}* {name}" for name in kernel.read_only]
+    return found + [f"{C_TYPES[prims[name].dtype]}* {name}" for name in kernel.written]
+
+
+def target(kernel: Kernel, name: str) -> str:
+    """The pointer through which a value is stored: a buffer's own, where the value overwrites it."""
+    return pointer(kernel.overwrites.get(name, name))
 
 
 def wrapped(head: str, items: list[str], tail: str, limit: int = 130) -> list[str]:
@@ -104,9 +114,7 @@ def finish(
     if last is not None:
         source += ["", *last[0]]
 
-    pointers = [f"const {C_TYPES[prims[n].dtype]}* {n}" for n in kernel.loads] + [
-        f"{C_TYPES[prims[n].dtype]}* {n}" for n in kernel.stores
-    ]
+    pointers = launcher_pointers(kernel, prims)
     pointers += [f"unsigned* {workspace.name}"] if workspace else []
     source += [
         "",
@@ -118,7 +126,7 @@ def finish(
     ]
     source += indent(setup)
     passed = (
-        [*kernel.loads, *kernel.stores]
+        [*kernel.read_only, *kernel.written]
         + ([workspace.name] if workspace else [])
         + [label for _, label in extra]
         + symbols
@@ -148,7 +156,9 @@ def finish(
     if last is not None:
         source += indent(last[1])
     source += ["  return launch_error();", "}"]
-    return KernelText(name, "\n".join(source) + "\n", (*kernel.loads, *kernel.stores), tuple(launch_symbols), workspace)
+    return KernelText(
+        name, "\n".join(source) + "\n", (*kernel.read_only, *kernel.written), tuple(launch_symbols), workspace
+    )
 
 
 def mentioned(kernel: Kernel, prims: dict[str, Prim]) -> set[str]:

@@ -1,0 +1,134 @@
+"""New values of buffers are written straight into them, where that is safe; what the model computes is the original's."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fusewright.candidate import load_candidate
+from fusewright.options import Options
+from fusewright.pipeline import compile_problem
+from fusewright.problem import load_problem
+
+HEAD = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+TAIL = "\n\ndef get_inputs():\n    return [torch.randn({shape})]\n\n\ndef get_init_inputs():\n    return []\n"
+
+NORM = ("self.n = nn.BatchNorm2d(6)", "return torch.relu(self.n(x))", "3, 6, 5, 4")
+LARGE_NORM = (
+    "self.n = nn.BatchNorm2d(6)",
+    "return torch.relu(self.n(x))",
+    "4, 6, 220, 220",
+)  # statistics by a split kernel
+COLUMNS = ("self.n = nn.BatchNorm1d(40)", "return torch.relu(self.n(x))", "9, 40")
+TWICE = ("self.n = nn.BatchNorm2d(6)", "return self.n(torch.relu(self.n(x)))", "3, 6, 5, 4")
+BUFFER = 'self.register_buffer("m", torch.linspace(-1.0, 1.0, 5))'
+ELEMENTWISE = (
+    'self.register_buffer("m", torch.ones(4, 5))',
+    "self.m.mul_(0.9).add_(x.detach(), alpha=0.1)\n        return torch.tanh(x)",
+    "4, 5",
+)
+OLD_VALUE = (
+    BUFFER,
+    "old = self.m.clone()\n        self.m.mul_(0.9).add_(0.1 * x.detach().mean(0))\n        return torch.tanh(x) * old",
+    "7, 5",
+)
+FLIPPED = (
+    BUFFER,
+    "self.m.copy_(0.9 * self.m.flip(0) + 0.1 * x.detach().mean(0))\n        return torch.tanh(x)",
+    "7, 5",
+)
+NEW_VALUE = (BUFFER, "self.m.mul_(0.9).add_(0.1 * x.detach().mean(0))\n        return x - self.m", "7, 5")
+RETURNED = (BUFFER, "self.m.mul_(0.9).add_(0.1 * x.detach().mean(0))\n        return x * 2.0, self.m", "7, 5")
+SWAPPED = (
+    'self.register_buffer("m", torch.ones(7, 5))\n        self.register_buffer("k", torch.zeros(7, 5))',
+    "a, b = self.m + x.detach(), self.k - x.detach()\n        self.m.copy_(b)\n        self.k.copy_(a)\n        return torch.tanh(x)",
+    "7, 5",
+)
+ONLY_BUFFERS = (
+    'self.w = nn.Linear(5, 3)\n        self.register_buffer("m", torch.ones(5))',
+    "self.m.mul_(0.9).add_(0.1 * x.detach().mean(0))\n        return self.w(x)",
+    "7, 5",
+)
+MODELS = {name.lower(): value for name, value in list(globals().items()) if name.isupper() and isinstance(value, tuple)}
+IN_PLACE = {"norm": 2, "large_norm": 2, "columns": 2, "elementwise": 1, "only_buffers": 1}  # buffers with no copy_
+COPIED = {"flipped": 1, "new_value": 1}
+
+
+def built(name: str, folder: Path) -> SimpleNamespace:
+    made, forward, shape = MODELS[name]
+    path = folder / f"{name}.py"
+    path.write_text(f"{HEAD}        {made}\n\n    def forward(self, x):\n        {forward}\n{TAIL.format(shape=shape)}")
+    problem = load_problem(path)
+    text = compile_problem(problem, Options())[2].text
+    candidate = load_candidate(text, "host", name=path.name)
+    old, new = problem.model(), candidate.build_model(problem)
+    new.load_state_dict(old.state_dict())
+    return SimpleNamespace(text=text, old=old, new=new, problem=problem, candidate=candidate)
+
+
+def same_state(a: torch.nn.Module, b: torch.nn.Module) -> None:
+    for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_repeated_forwards_leave_what_the_original_leaves(name: str, tmp_path: Path) -> None:
+    made = built(name, tmp_path)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        (x,) = made.problem.inputs()
+        x = x + seed
+        y = x.clone()
+        with made.candidate.launches() as launched:
+            got = made.new(x.requires_grad_())
+        expected = made.old(y.requires_grad_())
+        assert launched
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+        same_state(made.new, made.old)
+        loss, reference = (
+            sum(t.square().sum() for t in (r if isinstance(r, tuple) else (r,))) for r in (got, expected)
+        )
+        loss.backward()
+        reference.backward()
+        torch.testing.assert_close(x.grad, y.grad, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_copy_where_it_is_safe_and_a_copy_where_it_is_not(name: str, tmp_path: Path) -> None:
+    text = built(name, tmp_path).text
+    if name in IN_PLACE:
+        assert "copy_(" not in text.split("class ModelNew")[1]
+    if name in COPIED:
+        assert text.split("class ModelNew")[1].count("copy_(") == COPIED[name]
+
+
+@pytest.mark.parametrize("name", ["norm", "elementwise"])
+def test_autograd_learns_of_a_change_where_the_original_tells_it(name: str, tmp_path: Path) -> None:
+    made = built(name, tmp_path)
+    (x,) = made.problem.inputs()
+    for model in (made.new, made.old):
+        before = [b._version for b in model.buffers()]
+        model(x)
+        model.changed = [b._version > v for b, v in zip(model.buffers(), before, strict=True)]
+    assert made.new.changed == made.old.changed
+
+
+def test_a_buffer_that_is_not_contiguous_is_updated_too(tmp_path: Path) -> None:
+    made = built("norm", tmp_path)
+    for model in (made.new, made.old):
+        model.n.running_mean = torch.zeros(12)[::2]
+    (x,) = made.problem.inputs()
+    torch.testing.assert_close(made.new(x), made.old(x), rtol=1e-4, atol=1e-5)
+    same_state(made.new, made.old)
+
+
+def test_a_copied_model_has_buffers_of_its_own(tmp_path: Path) -> None:
+    made = built("norm", tmp_path)
+    twin = copy.deepcopy(made.new)
+    (x,) = made.problem.inputs()
+    made.new(x)
+    assert twin.n.running_mean.abs().max() == 0 < made.new.n.running_mean.abs().max()
