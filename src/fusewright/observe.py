@@ -39,10 +39,12 @@ class Observed:
     differentiable: bool = False
 
 
-def observe(model: nn.Module, inputs: list[Any], *, derivatives: int = 0, seed: int = 0) -> Observed:
-    """Call the model; afterwards its buffers are what they were before."""
+def observe(
+    model: nn.Module, inputs: list[Any], *, derivatives: int = 0, fixed: bool = False, seed: int = 0
+) -> Observed:
+    """Call the model; afterwards its buffers are what they were before. `fixed` inputs need no gradient."""
     before = {name: b.detach().clone() for name, b in model.named_buffers()}
-    if derivatives:
+    if derivatives and not fixed:
         inputs = [x.detach().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs]
     try:
         with seeded(seed), torch.set_grad_enabled(derivatives > 0):
@@ -222,6 +224,10 @@ class Subjects:
     def device(self) -> torch.device:
         return self.candidate.device
 
+    @staticmethod
+    def observed(model: nn.Module, inputs: list[Any], variant: Variant) -> Observed:
+        return observe(model, inputs, derivatives=variant.derivatives, fixed=variant.fixed, seed=variant.seed)
+
     def set_state(self, variant: Variant) -> None:
         """The same parameters, buffers and mode for all three."""
         values = self._state(variant.parameters, variant.seed)
@@ -255,11 +261,11 @@ class Subjects:
 
     def run_candidate(self, variant: Variant, fill: float = math.nan) -> Observed:
         with filled_memory(self.device, fill), self._context():
-            return observe(self.new, self.inputs(variant), derivatives=variant.derivatives, seed=variant.seed)
+            return self.observed(self.new, self.inputs(variant), variant)
 
     def run_eager(self, variant: Variant) -> Observed:
         with self._context():
-            return observe(self.original, self.inputs(variant), derivatives=variant.derivatives, seed=variant.seed)
+            return self.observed(self.original, self.inputs(variant), variant)
 
     @contextlib.contextmanager
     def _context(self) -> Iterator[None]:
@@ -283,7 +289,7 @@ class Subjects:
     def run_exact(self, variant: Variant, rounding: Rounding | None = None, seed: int = 0) -> Observed:
         inputs = widened(self.inputs(variant))
         with in_float64(self.low, rounding, seed):
-            return observe(self.exact, inputs, derivatives=variant.derivatives, seed=variant.seed)
+            return self.observed(self.exact, inputs, variant)
 
     def operators(self, variant: Variant) -> set[str]:
         """The names of the operators the original runs."""

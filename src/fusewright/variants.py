@@ -106,6 +106,7 @@ class Variant:
     parameters: str = "initial"
     training: bool = True
     derivatives: int = 0  # 1: gradients of inputs and parameters, 2: of those gradients as well
+    fixed: bool = False  # inputs need no gradient, as in training: only the parameters' are asked for
     changed: str = ""  # an input or parameter drawn anew: "input 0", "conv.weight"
 
     def __str__(self) -> str:
@@ -114,6 +115,7 @@ class Variant:
         words += [self.layout] if self.layout != "contiguous" else []
         words += [f"{self.parameters} parameters"] if self.parameters != "initial" else []
         words += [] if self.training else ["evaluation mode"]
+        words += ["gradients of parameters alone"] if self.fixed else []
         words += [f"{self.changed} drawn anew"] if self.changed else []
         return ", ".join(words)
 

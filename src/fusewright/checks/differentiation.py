@@ -20,6 +20,8 @@ def gradients(trial: Trial) -> Outcome:
     main = replace(next(v for v in trial.variants if v.group == "seeds"), group="gradients")
     small = replace(trial.usual, group="gradients", parameters="random", distribution="normal")
     variants = [main, small]
+    if any(p.requires_grad for p in trial.subjects.original.parameters()):  # as in training, where another path may be taken
+        variants = [replace(main, fixed=True), small, replace(small, fixed=True, seed=1)]
     if not trial.subjects.large:
         variants += [replace(small, training=False), replace(small, layout="channels last", seed=1)]
     return _derivatives(trial, [replace(v, derivatives=1) for v in variants])

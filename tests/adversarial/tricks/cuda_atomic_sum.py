@@ -79,8 +79,9 @@ class Fused(torch.autograd.Function):
             tensors = [t.view_as(t) for t in ctx.saved_tensors]
             x, scale, shift = tensors
             result = F.hardswish(torch.relu(x) * scale + shift) * ctx.model.slope
-            found = torch.autograd.grad(result, tensors, gradient, create_graph=True, allow_unused=True)
-        return None, *found
+            wanted = [t for t in tensors if t.requires_grad]
+            found = iter(torch.autograd.grad(result, wanted, gradient, create_graph=True, allow_unused=True))
+        return None, *[next(found) if t.requires_grad else None for t in tensors]
 
 
 class ModelNew(Model):
