@@ -86,6 +86,12 @@ AssumeFinite = Annotated[
     bool,
     typer.Option("--assume-finite", help="Allow laws that hold only where no value is Inf or NaN."),
 ]
+TimeLimit = Annotated[float, typer.Option("--time-limit", metavar="S", help="Seconds until it is ended.")]
+MemoryLimit = Annotated[float, typer.Option("--memory-limit", metavar="GB", help="Memory at which it is ended.")]
+Alone = Annotated[
+    bool,
+    typer.Option("--own-process/--same-process", help="Whether the candidate's code runs in a process of its own."),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show every check, and Python's warnings.")]
 Traceback = Annotated[bool, typer.Option("--traceback", help="On an error, show Python's traceback as well.")]
 
@@ -190,13 +196,28 @@ def verify(
     model: ModelFile,
     candidate: Annotated[Path, typer.Argument(metavar="NEW.py", help="A file that defines ModelNew.")],
     target: TargetOption = Target.auto,
+    results: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="OUT.json", help="Also write every check, what it saw and its number."),
+    ] = None,
     sanitize: SanitizeOption = None,
+    time_limit: TimeLimit = 900.0,
+    memory_limit: MemoryLimit = 24.0,
+    alone: Alone = True,
     verbose: Verbose = False,
     traceback: Traceback = False,
 ) -> int:
-    """Check that NEW.py's ModelNew equals MODEL.py's Model: results, gradients, state and which kernels ran."""
+    """Check that NEW.py's ModelNew equals MODEL.py's Model: results, gradients, state and which kernels ran.
+
+    A line for each check; the last word is `equal` or `different`. The candidate runs in a process of its own.
+    """
     options = _options(target, sanitize)
+    _check_readable(model)
     _check_readable(candidate)
+    if results:
+        _check_writable(results, reads=[model, candidate])
+    if alone:
+        return _alone(candidate, time_limit, memory_limit)
 
     from . import pipeline
     from .problem import load_problem
@@ -205,11 +226,39 @@ def verify(
     with stages(console) as progress:
         progress("load", str(model))
         verdict = pipeline.verify(load_problem(model), candidate, options, progress)
-    show_verdict(console, verdict, verbose)
+    show_verdict(console, verdict, verbose=True)
+    if results:
+        _write({results: json.dumps(_strict(_verdict_record(model, candidate, verdict)), indent=2) + "\n"})
     if not verdict.passed:
-        return _not_equal(verdict, f"{candidate} does not equal {model}")
-    say(console, f"{candidate} equals {model}", "bold green")
+        status = _not_equal(verdict, f"{candidate} does not equal {model}")
+        say(console, "different", "bold red")
+        return status
+    say(console, "equal", "bold green")
     return 0
+
+
+def _verdict_record(model: Path, candidate: Path, verdict: Verdict) -> dict[str, Any]:
+    checks = [{"name": c.name, "passed": c.passed, "detail": c.detail, "number": c.number} for c in verdict.checks]
+    return {
+        "model": model.name,
+        "candidate": candidate.name,
+        "verified": verdict.passed,
+        "checks": checks,
+        "max_error": verdict.max_error,
+        "tolerance": verdict.tolerance,
+        "kernels": list(verdict.kernels),
+        "library_calls": list(verdict.library_calls),
+    }
+
+
+def _alone(candidate: Path, time_limit: float, memory_limit: float) -> int:
+    """This very command again in a process of its own; what ended that process before its time is a sentence too."""
+    from .process import Limits, run_alone
+
+    status, why = run_alone([*_given, "--same-process"], Limits(time_limit, memory_limit))
+    if why:
+        return _complain(f"{candidate}: {why}", NOT_EQUAL)
+    return status
 
 
 @_command
@@ -248,6 +297,9 @@ def bench(
     backward: Annotated[bool, typer.Option("--backward/--no-backward", help="Time forward plus backward too.")] = True,
     builds: Annotated[bool, typer.Option("--builds", help="Time a cold and a warm build of each candidate.")] = False,
     seconds: Annotated[float, typer.Option("--seconds", metavar="S", min=0.1, help="How long to time for.")] = 10.0,
+    time_limit: TimeLimit = 1800.0,
+    memory_limit: MemoryLimit = 64.0,
+    alone: Alone = True,
     verbose: Verbose = False,
     traceback: Traceback = False,
 ) -> int:
@@ -267,6 +319,8 @@ def bench(
     chosen = [mode.strip() for mode in modes.split(",") if mode.strip()]
     check_modes(chosen)
     needs_a_gpu()
+    if alone and candidates:
+        return _alone(candidates[0], time_limit, memory_limit)
     console = Screen()
     with stages(console) as progress:
         timing, record = bench_files(
@@ -381,7 +435,11 @@ def main() -> NoReturn:
     sys.exit(_main(sys.argv[1:]))
 
 
+_given: list[str] = []  # the arguments of this run
+
+
 def _main(arguments: list[str]) -> int:
+    _given[:] = arguments
     try:
         status = app(args=arguments, prog_name="fusewright", standalone_mode=False)
     except Exception as error:

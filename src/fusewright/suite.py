@@ -13,7 +13,6 @@ import json
 import math
 import os
 import queue
-import signal
 import subprocess
 import sys
 import tempfile
@@ -30,10 +29,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from . import __version__
 from .console import counted, say
 from .errors import Refused
+from .process import POLL, Limits, signal_name, terminable, watch, with_this_package
 
 # What `optimize` says by its exit status; a negative one is the signal that ended it.
 OUTCOMES = {0: "verified", 1: "not equal", 2: "refused", 3: "fault"}
-POLL = 0.1  # seconds between two looks at a running process
 SWITCH = "FUSEWRIGHT_ZOO"  # the variable by which the zoo's files choose their sizes
 
 
@@ -47,6 +46,10 @@ class Settings:
     bench: bool = True
     sanitize: str = ""
     output: Path | None = None  # where to keep the emitted files
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.time_limit, self.memory_limit)
 
     def arguments(self) -> list[str]:
         found = ["--target", self.target, "--bench" if self.bench else "--no-bench"]
@@ -198,7 +201,7 @@ def _workers(
                     continue
 
     threads = [threading.Thread(target=work) for _ in range(max(1, min(jobs, len(pending))))]
-    with _terminable():
+    with terminable():
         for thread in threads:
             thread.start()
         try:
@@ -209,32 +212,9 @@ def _workers(
                 thread.join()
 
 
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """A termination signal ends the suite as Ctrl-C does: with its processes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _environment(jobs: int) -> dict[str, str]:
     threads = str(max(1, (os.cpu_count() or 1) // max(1, jobs)))
     return {"OMP_NUM_THREADS": threads, **os.environ}
-
-
-def _with_this_package(environment: Mapping[str, str]) -> dict[str, str]:
-    """Other processes import this very fusewright, installed or not."""
-    own = str(Path(__file__).parents[1])
-    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, [own, environment.get("PYTHONPATH")]))}
 
 
 def run_model(
@@ -260,10 +240,10 @@ def run_model(
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=output,
-                env=_with_this_package(environment or os.environ),
+                env=with_this_package(environment or os.environ),
                 start_new_session=True,
             )
-            ended = _watch(process, start, settings, stop)
+            ended = watch(process, start, settings.limits, stop)
             if ended == "stopped":
                 return None
             output.seek(0)
@@ -275,52 +255,16 @@ def run_model(
         return Result(name or path.name, key, outcome, why, seconds, _report(report))
 
 
-def _watch(process: subprocess.Popen[bytes], start: float, settings: Settings, stop: threading.Event | None) -> str:
-    """Wait for its end; "" if it came by itself, else what it was ended for."""
-    ended = ""
-    try:
-        while process.poll() is None and not ended:
-            time.sleep(POLL)
-            if stop is not None and stop.is_set():
-                ended = "stopped"
-            elif time.monotonic() - start > settings.time_limit:
-                ended = "time limit"
-            elif memory_of(process.pid) > settings.memory_limit * 1e9:
-                ended = "memory limit"
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # its compilers too
-        process.wait()
-    return ended
-
-
-def memory_of(session: int) -> int:
-    """Bytes in memory of all processes of a session; 0 where the system does not tell."""
-    pages = 0
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = entry.read_text().rpartition(")")[2].split()  # state, parent, group, session, …
-            if int(fields[3]) == session:
-                pages += int(fields[21])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
 def _reason(ended: str, status: int, errors: str, settings: Settings) -> str:
-    if ended == "time limit":
-        return f"ran longer than {settings.time_limit:g} s"
-    if ended == "memory limit":
-        return f"needed more than {settings.memory_limit:g} GB"
+    if ended:
+        return settings.limits.why(ended)
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     sentence = next((line for line in reversed(lines) if line.startswith("fusewright: ")), lines[-1] if lines else "")
     sentence = sentence.removeprefix("fusewright: ")[:600]
     if status == 0:
         return ""
     if status < 0:
-        try:
-            named = signal.Signals(-status).name
-        except ValueError:
-            named = f"signal {-status}"
-        return f"ended by {named}" + (f": {sentence}" if sentence else "")
+        return f"ended by {signal_name(status)}" + (f": {sentence}" if sentence else "")
     return sentence or f"exit status {status}"
 
 

@@ -38,7 +38,7 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    status = cli._main(["bench", *arguments])
+    status = cli._main(["bench", *arguments, "--same-process"])
     captured = capsys.readouterr()
     return status, captured.out, captured.err
 

@@ -57,7 +57,9 @@ class Pipeline:
             SimpleNamespace(name="forward, seed 0", passed=self.passed, detail="at (3, 1)", number=2.0),
         )
         worst = "" if self.passed else "element (3, 1) is 2.5 and should be 0.5."
-        return SimpleNamespace(passed=self.passed, checks=checks, worst=worst, max_error=2.0, tolerance=1.0)
+        return SimpleNamespace(
+            passed=self.passed, checks=checks, worst=worst, max_error=2.0, tolerance=1.0, kernels=(), library_calls=()
+        )
 
     def optimize(self, problem: Any, options: Options, progress: Any) -> SimpleNamespace:
         self._start(options)
@@ -216,12 +218,30 @@ def test_permissions_are_kept_and_links_followed(folder: Path, command: Any, pip
 
 def test_verify(folder: Path, command: Any, pipeline: Pipeline) -> None:
     (folder / "new.py").write_text("")
-    outcome = command("verify", "model.py", "new.py", "--target", "host")
+    outcome = command("verify", "model.py", "new.py", "--target", "host", "--same-process")
     assert (outcome.status, outcome.err) == (0, "")
-    assert "new.py equals model.py" in outcome.out
+    assert "ok    state_dict  equal" in outcome.out and outcome.out.endswith("\nequal\n")
     pipeline.passed = False
-    sentence = one_sentence(command("verify", "model.py", "new.py"), status=1)
-    assert "(forward, seed 0): element (3, 1) is 2.5" in sentence
+    outcome = command("verify", "model.py", "new.py", "--same-process", "--json", "out.json")
+    assert "(forward, seed 0): element (3, 1) is 2.5" in one_sentence(outcome, status=1)
+    assert outcome.out.endswith("\ndifferent\n")
+    found = json.loads((folder / "out.json").read_text())
+    assert found["verified"] is False and found["checks"][1]["number"] == 2.0
+
+
+ENDS = {
+    "crash": ("import os\nos.kill(os.getpid(), 11)\n", "new.py: ended by SIGSEGV"),
+    "hang": ("import time\ntime.sleep(1000)\n", "new.py: ran longer than 1 s"),
+    "memory": ("import time\nx = bytearray(2 * 10**9)\nx[::4096] = b'1' * len(x[::4096])\ntime.sleep(1000)\n", "needed more than 1 GB"),
+}
+
+
+@pytest.mark.parametrize("kind", ENDS)
+def test_verify_survives_its_candidate(kind: str, folder: Path, command: Any) -> None:
+    source, says = ENDS[kind]
+    (folder / "new.py").write_text(source)
+    limits = ["--time-limit", "1" if kind == "hang" else "100", "--memory-limit", "1" if kind == "memory" else "24"]
+    assert says in one_sentence(command("verify", "model.py", "new.py", "--target", "host", *limits), status=1)
 
 
 def test_verify_without_a_candidate(folder: Path, command: Any, pipeline: Pipeline) -> None:
@@ -247,7 +267,7 @@ def test_bad_model_files(kind: str, name: str, folder: Path, command: Any, pipel
     bad = BAD[kind]
     (folder / "model.py").write_bytes(bad.source.encode() if isinstance(bad.source, str) else bad.source)
     (folder / "new.py").write_text("")
-    sentence = one_sentence(command(name, "model.py", *(["new.py"] if name == "verify" else [])), status=2)
+    sentence = one_sentence(command(name, "model.py", *(["new.py", "--same-process"] if name == "verify" else [])), status=2)
     assert re.search(bad.says, sentence.removesuffix(".")), sentence
     assert names(folder) == ["model.py", "new.py"]
     assert pipeline.calls == 0
