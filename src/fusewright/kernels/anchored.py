@@ -127,7 +127,6 @@ def anchored_kernel(
     kernel: Kernel, fused: Fused, plan: Plan, comment: list[str], argument: Any, device: str
 ) -> AnchoredText:
     """`argument(primitive)` is the Python name of a tensor in memory."""
-    from ..pytext import shape_text
     from ..takeover import input_sizes
 
     prims, anchor = plan.lowered.prims, fused.anchor
@@ -136,20 +135,16 @@ def anchored_kernel(
     batch, _, *spatial = prims[anchor.input].shape
     size_texts = {"batch": sizes.text(batch)}
     size_texts |= dict(zip(("in_d", "in_h", "in_w")[3 - len(spatial) :], map(sizes.text, spatial), strict=True))
-    lines = [
-        f"{name} = torch.empty({shape_text(prims[name].shape)}, dtype={prims[name].dtype}, device={device})"
-        for name in kernel.stores
-        if name not in kernel.overwrites
-    ]
+    lines: list[str] = []
     partial_words = 0
     if isinstance(fused.ending.reduce, OverPositions):
         partial_words = WORDS[fused.ending.reduce.accumulator]
         count = re.sub(r"\b(batch|in_[dhw])\b", lambda m: paren(size_texts[m[1]]), made.slices or "1")
         lines.append(f"slices = {count}")
         words = f"{size_texts['batch']} * slices * {anchor.conv.out_channels * partial_words}"
-        lines.append(f"partials = torch.empty(({words},), dtype=torch.float32, device={device})")
+        lines.append(f"partials = torch.empty({words}, dtype=torch.float32, device={device})")
     for name, floats in made.workspace.items():
-        lines.append(f"{name} = torch.empty(({floats},), dtype=torch.float32, device={device})")
+        lines.append(f"{name} = torch.empty({floats}, dtype=torch.float32, device={device})")
     handed = []
     for _kind, name in made.launcher_args:
         if name in ("input", "weight", "bias"):

@@ -1,0 +1,153 @@
+"""What a forward costs the CPU besides the kernels, and that saving it skips no check."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from fusewright.candidate import load_candidate
+from fusewright.options import Options
+from fusewright.pipeline import compile_problem
+from fusewright.problem import load_problem
+
+FILE = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8))
+        self.scale = nn.Parameter(torch.rand(8))
+
+    def forward(self, x):
+        return torch.tanh(self.inner(x)) * self.scale
+
+
+def get_inputs():
+    return [torch.randn(5, 6)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    path = tmp_path_factory.mktemp("lean") / "model.py"
+    path.write_text(FILE)
+    problem = load_problem(path)
+    text = compile_problem(problem, Options())[2].text
+    return SimpleNamespace(text=text, problem=problem, candidate=load_candidate(text, "host", name="model.py"))
+
+
+def launched(made: SimpleNamespace, change: object) -> list[str]:
+    """Change a fresh model and the original in the same way; they must agree. Returns what was launched."""
+    new, old = made.candidate.build_model(made.problem), made.problem.model()
+    new.load_state_dict(old.state_dict())
+    for model in (new, old):
+        change(model)  # type: ignore[operator]
+    x = made.problem.inputs()[0].to(next(old.parameters()).dtype)
+    with made.candidate.launches() as kernels:
+        got = new(x)
+    torch.testing.assert_close(got, old(x), rtol=1e-4, atol=1e-5)
+    for a, b in zip(new.state_dict().values(), old.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    return kernels
+
+
+def test_the_plan_runs_where_nothing_changed(made: SimpleNamespace) -> None:
+    assert launched(made, lambda model: None)
+
+
+def test_a_parametrized_weight_is_computed_by_its_module(made: SimpleNamespace) -> None:
+    assert launched(made, lambda model: parametrizations.weight_norm(model.inner[0]))
+
+
+def test_a_module_may_be_replaced(made: SimpleNamespace) -> None:
+    def replace_norm(model: nn.Module) -> None:
+        torch.manual_seed(4)
+        model.inner[1] = nn.BatchNorm1d(8)
+        nn.init.normal_(model.inner[1].weight)
+
+    assert launched(made, replace_norm)
+
+
+def other_shape(model: nn.Module) -> None:
+    torch.manual_seed(5)
+    model.inner[0], model.inner[1], model.scale = nn.Linear(6, 7), nn.BatchNorm1d(7), nn.Parameter(torch.rand(7))
+
+
+def other_rank(model: nn.Module) -> None:
+    torch.manual_seed(5)
+    model.scale = nn.Parameter(torch.rand(5, 8))
+
+
+OUTSIDE = {
+    "another type": lambda model: model.double(),
+    "another shape": other_shape,
+    "another rank": other_rank,
+    "evaluation": lambda model: model.eval(),
+    "evaluation of one module": lambda model: model.inner[1].eval(),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_what_lies_outside_the_plan_runs_the_original(made: SimpleNamespace, name: str) -> None:
+    assert launched(made, OUTSIDE[name]) == []
+
+
+def test_attributes_are_not_looked_up_one_by_one(made: SimpleNamespace) -> None:
+    ours = made.text.split("class ModelNew")[1]
+    assert not re.search(r"self\.(inner|scale)", ours)
+    assert "torch.ops" not in ours and "aten.linear" not in ours
+
+
+def test_what_only_kernels_see_is_one_allocation() -> None:
+    path = Path(__file__).parents[2] / "zoo" / "network" / "residual_block.py"
+    text = compile_problem(load_problem(path), Options())[2].text
+    for region in re.findall(r"^def (?:_\w+)\(sizes.*?^    return ", text, flags=re.MULTILINE | re.DOTALL):
+        starts = [
+            int(n or 0) for n in re.findall(r"= scratch\.data_ptr\(\)(?: \+ (\d+))?$", region, flags=re.MULTILINE)
+        ]
+        assert len(starts) == len(set(starts)) and all(start % 256 == 0 for start in starts)
+        kept = [
+            name
+            for name in re.findall(r"^    (\w+) = torch\.empty\(\d", region, flags=re.MULTILINE)
+            if "_scale" in name
+        ]
+        assert kept == []
+    assert "scratch" in text
+
+
+def test_a_launch_finds_function_stream_and_addresses(made: SimpleNamespace) -> None:
+    space: dict[str, object] = {}
+    exec(made.text, space)
+    calls: list[tuple[object, ...]] = []
+
+    class Function:
+        argtypes: list[object] | None = None
+
+        def __call__(self, *values: object) -> bytes | None:
+            calls.append(values)
+            return b"out of luck" if values[1] == 13 else None
+
+    library = SimpleNamespace(some_kernel=Function())
+    space["_library"] = lambda: library
+    space["_raw_stream"] = lambda index: 77
+    x = torch.zeros(3)
+    launch = space["_launch"]
+    launch("some_kernel", x, 3)  # type: ignore[operator]
+    launch("some_kernel", x, 4)  # type: ignore[operator]
+    assert calls == [(x.data_ptr(), 3, 77), (x.data_ptr(), 4, 77)]
+    assert library.some_kernel.argtypes is not None and len(library.some_kernel.argtypes) == 3
+    with pytest.raises(RuntimeError, match="some_kernel: out of luck"):
+        launch("some_kernel", x, 13)  # type: ignore[operator]
