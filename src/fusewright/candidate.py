@@ -61,7 +61,8 @@ class Candidate:
     @property
     def kernels(self) -> tuple[str, ...]:
         """The launchers it declares; empty for a file that Fusewright did not write."""
-        return tuple(self.module._KERNELS) if self.emitted else ()
+        gradients = getattr(self.module, "_GRADIENT_KERNELS", ())
+        return (*self.module._KERNELS, *gradients) if self.emitted else ()
 
     @property
     def emitted(self) -> bool:
@@ -144,10 +145,16 @@ def load_candidate(text_or_path: str | Path, target: str, sanitize: str = "", na
     if target == "cuda":
         vars(module).update(_launch=candidate._launched(module._launch))
         return candidate
-    try:
-        library = HostLibrary(compile_host(module._CUDA_SOURCE, sanitize=sanitize, include_text=host_text()))
-    except HostCompileError as error:
-        raise Refused(f"{name}: its CUDA does not compile for the host: {error}") from error
+
+
+    def build(source: str) -> Path:
+        try:
+            return compile_host(source, sanitize=sanitize, include_text=host_text())
+        except HostCompileError as error:
+            raise Refused(f"{name}: its CUDA does not compile for the host: {error}") from error
+
+    gradients = getattr(module, "_CUDA_GRADIENTS", None)
+    library = HostLibrary(build(module._CUDA_SOURCE), (lambda: build(gradients)) if gradients else None)
     candidate = Candidate(name, source, target, module, before, library)
     vars(module).update(_launch=candidate._launched(library.call), _on_device=_on_host)
     return candidate

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from string import Template
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
@@ -31,6 +31,9 @@ from .prims import Expand, Permute, Prim, Reshape, Slice, View
 from .pytext import argument_text, attribute_text, call_text, shape_text
 from .source import FORBIDDEN, without_forbidden_remarks
 from .takeover import conv_flops
+
+if TYPE_CHECKING:
+    from .emit_gradient import GradientText
 
 ASCII = str.maketrans(
     {
@@ -99,6 +102,7 @@ class Writer:
         self.texts: dict[str, KernelText] = {}
         self.anchored: dict[str, AnchoredText] = {}
         self.constants: dict[str, str] = {}
+        self.gradients: dict[str, GradientText] = {}  # by region
         self.held: dict[str, Node] = {}  # path -> leaf: the tensors of the model that `forward` reads
         self.in_place = {new: old for kernel in plan.kernels for new, old in kernel.overwrites.items()}
         self.home = {name: kernel for kernel in plan.kernels for name in kernel.stores}
@@ -194,6 +198,8 @@ class Writer:
     # ---- the file
 
     def write(self) -> Emitted:
+        from .emit_gradient import gradient_text
+
         for kernel in self.plan.kernels:
             if kernel.fused is not None:
                 name_of = functools.partial(self.tensor_name, kernel)
@@ -207,14 +213,18 @@ class Writer:
         support = list(dict.fromkeys(part for text in self.anchored.values() for part in text.support))
         kernels_text = "\n".join([*support, *parts])
         launchers = [name for k in self.plan.kernels for name in self.launchers(k)]
-        cuda = "\n".join(prelude.device_text(s) for s in prelude.used(kernels_text)) + "\n" + kernels_text
-        cuda = ascii_only(cuda)
+        cuda = with_prelude(kernels_text)
+        for region in self.regions:
+            gradient = gradient_text(self, region)
+            if gradient is not None:
+                self.gradients[region.name] = gradient
         regions = "\n\n\n".join(self.region_text(region) for region in self.regions)
         forward = self.forward_text()
         ours = Template(FILE).substitute(
             version=__version__,
-            cuda=cuda.replace("\\", "\\\\").replace("'''", ""),
-            kernels="".join(f'\n    "{name}",' for name in launchers) + ("\n" if launchers else ""),
+            cuda=cuda,
+            kernels=names_text(launchers),
+            gradients=self.gradients_text(),
             flags=FLAGS if self.anchored else "",
             held=self.held_text(),
             constants=self.constants_text(),
@@ -230,6 +240,15 @@ class Writer:
         calls = tuple(str(call.node.target) for call in self.plan.calls if call.node.target != "getitem")
         nodes = {region.name: tuple(node.name for node in self.meaning_nodes(region)) for region in self.regions}
         return Emitted(text, facts, calls, nodes)
+
+    def gradients_text(self) -> str:
+        """The kernels of backward, a unit of its own: who only infers never builds it."""
+        found = [gradient for gradient in self.gradients.values() if gradient.kernels]
+        if not found:
+            return "_CUDA_GRADIENTS, _GRADIENT_KERNELS = None, ()  # no kernels for backward"
+        cuda = with_prelude("\n".join(gradient.cuda for gradient in found))
+        names = names_text([name for gradient in found for name in gradient.kernels])
+        return f"_CUDA_GRADIENTS = '''\n{cuda}'''\n\n_GRADIENT_KERNELS = ({names})"
 
     def origins(self, kernel: Kernel) -> list[Node]:
         return origins(kernel, self.prims, self.graph)
@@ -429,7 +448,11 @@ class Writer:
         results = [self.view_text(self.lowered.value[n], lambda p: p) for n in outputs] + extra
         run = f"def {region.name}(sizes, {', '.join(names)}):\n{unpack}" + "\n".join(lines)
         run += f"\n    return ({', '.join(results)},)" if results else ""
-        return run + ("\n\n\n" + self.meaning_text(region, names, outputs, unpack) if results else "")
+        if not results:
+            return run
+        gradient = self.gradients.get(region.name)
+        parts = [run, self.meaning_text(region, names, outputs, unpack), *([gradient.function] if gradient else [])]
+        return "\n\n\n".join(parts)
 
     def launchers(self, kernel: Kernel) -> tuple[str, ...]:
         return self.anchored[kernel.name].names if kernel.fused is not None else (kernel.name,)
@@ -562,7 +585,8 @@ class Writer:
             target = f"({', '.join(results)},)" if len(results) == 1 else ", ".join(results)
             saved = self.meaning_inputs(region)
             changed = tuple(i for i, name in enumerate(saved) if self.is_overwritten(name))
-            run = f"_run({region.name}, {region.name}_meaning, {tuple(marks)}, {changed}, {sizes_text}, {arguments})"
+            gradient = f"{region.name}_gradient" if region.name in self.gradients else None
+            run = f"_run({region.name}, {region.name}_meaning, {gradient}, {tuple(marks)}, {changed}, {sizes_text}, {arguments})"
             lines.append(f"{target} = {run}")
         lines += self.updates()
         lines.append(f"return {self.result_text()}")
@@ -781,6 +805,16 @@ class Writer:
         return f"{imports}_CONSTANTS = {{{table}\n}}\n\n\n{function}"
 
 
+def with_prelude(kernels: str) -> str:
+    """A CUDA source as it stands in a Python string: what the kernels use of the prelude, then the kernels."""
+    text = ascii_only("\n".join(prelude.device_text(s) for s in prelude.used(kernels)) + "\n" + kernels)
+    return text.replace("\\", "\\\\").replace("'''", "")
+
+
+def names_text(names: list[str]) -> str:
+    return "".join(f'\n    "{name}",' for name in names) + ("\n" if names else "")
+
+
 def packed(value: torch.Tensor) -> str:
     """A tensor too long to be read as a list: its bytes, compressed, in hexadecimal (which spells no word)."""
     data = zlib.compress(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(), 9).hex()
@@ -917,20 +951,20 @@ $cuda\'\'\'
 
 _KERNELS = ($kernels)
 
+$gradients
+
 $constants
 
 @functools.lru_cache(maxsize=None)
-def _library():
+def _library(gradients=False):
     """The kernels, built on first use and kept in PyTorch's extension cache."""
-    name = "fusewright_" + hashlib.sha256(_CUDA_SOURCE.encode()).hexdigest()[:16]
+    source = _CUDA_GRADIENTS if gradients else _CUDA_SOURCE
+    name = "fusewright_" + hashlib.sha256(source.encode()).hexdigest()[:16]
     quick = {"no_implicit_headers": True} if "no_implicit_headers" in load_inline.__code__.co_varnames else {}
     path = load_inline(
-        name, cpp_sources="", cuda_sources=_CUDA_SOURCE, extra_cuda_cflags=["-O3", "-std=c++17"], is_python_module=False, **quick
+        name, cpp_sources="", cuda_sources=source, extra_cuda_cflags=["-O3", "-std=c++17"], is_python_module=False, **quick
     )
-    library = ctypes.CDLL(path or next(known for known in torch.ops.loaded_libraries if name in known))
-    for kernel in _KERNELS:
-        getattr(library, kernel).restype = ctypes.c_char_p
-    return library
+    return ctypes.CDLL(path or next(known for known in torch.ops.loaded_libraries if name in known))
 
 
 def _on_device(*tensors):
@@ -957,7 +991,8 @@ _launchers = {}
 
 def _launcher(kernel, arguments):
     """The kernel's function in the library, told what it takes: addresses and sizes, then a stream."""
-    launcher = getattr(_library(), kernel)
+    launcher = getattr(_library(True) if kernel in _GRADIENT_KERNELS else _library(), kernel)
+    launcher.restype = ctypes.c_char_p
     launcher.argtypes = [*(ctypes.c_longlong if type(a) is int else ctypes.c_void_p for a in arguments), ctypes.c_void_p]
     return _launchers.setdefault(kernel, launcher)
 
@@ -972,11 +1007,12 @@ def _launch(kernel, *arguments):
 
 
 class _Differentiable(torch.autograd.Function):
-    """Forward launches kernels; backward differentiates the same meaning, written in PyTorch's operators."""
+    """Forward launches kernels. Backward does so too where there are kernels for the gradients that are asked for;
+    otherwise it differentiates the same meaning, written in PyTorch's operators."""
 
     @staticmethod
-    def forward(ctx, launches, meaning, differentiable, changed, sizes, *tensors):
-        ctx.meaning, ctx.differentiable, ctx.sizes = meaning, differentiable, sizes
+    def forward(ctx, launches, meaning, gradient, differentiable, changed, sizes, *tensors):
+        ctx.meaning, ctx.gradient, ctx.differentiable, ctx.sizes = meaning, gradient, differentiable, sizes
         read = tensors[: meaning.__code__.co_argcount - 1]  # the meaning names the tensors it reads, after the sizes
         ctx.save_for_backward(*[t.clone() if i in changed else t for i, t in enumerate(read)])
         results = launches(sizes, *tensors)
@@ -986,25 +1022,30 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):
         again = torch.is_grad_enabled()  # a second derivative will be asked for
-        count = len(ctx.saved_tensors)
-        needed, unread = ctx.needs_input_grad[5 : 5 + count], ctx.needs_input_grad[5 + count :]
+        saved = ctx.saved_tensors
+        needed, unread = ctx.needs_input_grad[6 : 6 + len(saved)], ctx.needs_input_grad[6 + len(saved) :]
+        upstream = [g for g, smooth in zip(gradients, ctx.differentiable) if smooth]
+        kernels = ctx.gradient is not None and not again and not torch.is_autocast_enabled()
+        if kernels and all(asked or not need for asked, need in zip(ctx.gradient.asked, needed)):
+            found = ctx.gradient(ctx.sizes, *saved, *upstream)
+            if found is not None:
+                return (*[None] * 6, *[g if need else None for g, need in zip(found, needed)], *[None] * len(unread))
         with torch.enable_grad():
             if again:
-                tensors = [t.view_as(t) for t in ctx.saved_tensors]
+                tensors = [t.view_as(t) for t in saved]
             else:
-                tensors = [t.detach().requires_grad_(need) for t, need in zip(ctx.saved_tensors, needed)]
+                tensors = [t.detach().requires_grad_(need) for t, need in zip(saved, needed)]
             wanted = [t for t, need in zip(tensors, needed) if need]
             results = ctx.meaning(ctx.sizes, *tensors)
-        upstream = [g for g, smooth in zip(gradients, ctx.differentiable) if smooth]
         pairs = [(r, g) for r, g in zip(results, upstream) if r.requires_grad]
         found = iter(torch.autograd.grad([r for r, _ in pairs], wanted, [g for _, g in pairs], create_graph=again, allow_unused=True))
-        return (*[None] * 5, *[next(found) if need else None for need in needed], *[None] * len(unread))
+        return (*[None] * 6, *[next(found) if need else None for need in needed], *[None] * len(unread))
 
 
-def _run(launches, meaning, differentiable, changed, sizes, *tensors):
+def _run(launches, meaning, gradient, differentiable, changed, sizes, *tensors):
     """`changed` are the positions of tensors that will be overwritten: backward needs them as they were."""
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return _Differentiable.apply(launches, meaning, differentiable, changed, sizes, *tensors)
+        return _Differentiable.apply(launches, meaning, gradient, differentiable, changed, sizes, *tensors)
     return launches(sizes, *tensors)
 
 

@@ -323,7 +323,8 @@ class Planner:
                     and kernel.members[source.name] == "full"
                 ):
                     continue
-                if self.legal_reduce(source, at, row, kernel):
+                waits = any(self.home.get(leaf) is kernel for leaf in leaves)  # a second pass over the rows
+                if (not waits or self.fills_gpu(kernel)) and self.legal_reduce(source, at, row, kernel):
                     self.assign(prim.name, kernel, "reduce")
                     return
         kernel = Kernel(source.shape, prim.op.dims)

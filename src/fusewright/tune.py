@@ -216,7 +216,8 @@ class Tuner:
         if whole is None:
             return []
 
-        def weighed(launches: Any, meaning: Any, differentiable: Any, changed: Any, sizes: Any, *tensors: Any) -> Any:
+        def weighed(launches: Any, meaning: Any, *given: Any) -> Any:
+            _gradient, _differentiable, _changed, sizes, *tensors = given
             calls = [lambda: launches(sizes, *tensors), lambda: meaning(sizes, *tensors)]
             ours, theirs = in_turn(calls, self.clock, self.seconds / 4)
             if theirs < GAIN * ours:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -18,10 +19,15 @@ ORDERS = ("forward", "backward", "warps", "random")  # as enum Order in block.h
 
 
 class HostLibrary:
-    """Kernels on the CPU. Counts what is launched; a kernel named in `disabled` does nothing, and is not counted."""
+    """Kernels on the CPU. Counts what is launched; a kernel named in `disabled` does nothing, and is not counted.
 
-    def __init__(self, path: Path | str) -> None:
+    What `more` builds is loaded when a kernel is asked for that is not in the first library.
+    """
+
+    def __init__(self, path: Path | str, more: Callable[[], Path] | None = None) -> None:
         path = Path(path)
+        self._more = more
+        self._rest: HostLibrary | None = None
         _check_sanitizer(path)
         try:
             self._library = ctypes.CDLL(str(path))
@@ -46,12 +52,22 @@ class HostLibrary:
         try:
             launcher = getattr(self._library, kernel)
         except AttributeError:
-            raise RuntimeError(f"no launcher named {kernel} in the host library") from None
+            self._call_more(kernel, args)
+            return
         launcher.restype = ctypes.c_char_p
         self._library.cuda_on_cpu_set(*self._settings)  # a library opened twice is one library: say it each time
         message = launcher(*(_argument(kernel, arg) for arg in args), ctypes.c_void_p(None))
         if message is not None:
             raise RuntimeError(_with_line(message.decode(errors="replace"), self.path))
+
+
+    def _call_more(self, kernel: str, args: Sequence[torch.Tensor | int | None]) -> None:
+        if self._more is None:
+            raise RuntimeError(f"no launcher named {kernel} in the host library")
+        if self._rest is None:
+            self._rest = HostLibrary(self._more())
+        self._rest._settings = self._settings
+        self._rest.call(kernel, *args)
 
 
 def _check_sanitizer(path: Path) -> None:

@@ -39,6 +39,7 @@ class Evaluator:
     def __init__(self, prims: dict[str, Prim], loads: Iterable[str], levels: list[Level], vector: bool):
         self.prims, self.loads, self.levels, self.vector = prims, set(loads), levels, vector
         self.memo: dict[object, tuple[Value, Level]] = {}
+        self.said: dict[object, Value] = {}  # what was written at a level: the same by another way of counting is the same
         sizes_of_all = {size for prim in prims.values() for size in prim.shape if isinstance(size, sympy.Expr)}
         self.names: set[str] = {str(symbol) for size in sizes_of_all for symbol in size.free_symbols}
         self.symbols: set[sympy.Symbol] = set()
@@ -155,17 +156,22 @@ class Evaluator:
 
     def declare(self, prim: Prim, text: str, depends: frozenset[str]) -> Value:
         """A named constant at its level; an array over the lanes where the level holds lanes of a row."""
-        level = self.level(depends)
-        kind, name = arithmetic_type(prim.dtype), self.fresh(prim.name)
+        level, kind = self.level(depends), arithmetic_type(prim.dtype)
+        known = self.said.get((level, prim.dtype, text))
+        if known is not None:
+            return known
+        name = self.fresh(prim.name)
         if level.array:
             level.lines += [
                 f"{kind} {name}[VEC];",
                 "#pragma unroll",
                 f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {name}[{LANE}] = {text};",
             ]
-            return Value(f"{name}[{LANE}]", prim.dtype, depends)
-        level.lines.append(f"const {kind} {name} = {text};")
-        return Value(name, prim.dtype, depends)
+        else:
+            level.lines.append(f"const {kind} {name} = {text};")
+        found = Value(f"{name}[{LANE}]" if level.array else name, prim.dtype, depends)
+        self.said[level, prim.dtype, text] = found
+        return found
 
     def load(self, prim: Prim, at: Coordinates) -> Value:
         offset = linear(at, prim.shape)
@@ -175,13 +181,13 @@ class Evaluator:
         depends = offset.depends
         if self.vector and sizes.is_one(lane_factor) and not opaque_lane:
             outer = self.level(depends - {LANE})
-            name = self.fresh(prim.name)
-            outer.lines += [
-                f"{kind} {name}[VEC];",
-                f"load(&{pointer(prim.name)}[{self.offset(offset, without_lane=True)}], {name});",
-            ]
-            self.vector_loads.append((prim.name, offset))
-            return Value(f"{name}[{LANE}]", prim.dtype, depends)
+            source = f"&{pointer(prim.name)}[{self.offset(offset, without_lane=True)}]"
+            if (outer, source) not in self.said:
+                name = self.fresh(prim.name)
+                outer.lines += [f"{kind} {name}[VEC];", f"load({source}, {name});"]
+                self.vector_loads.append((prim.name, offset))
+                self.said[outer, source] = Value(f"{name}[{LANE}]", prim.dtype, depends)
+            return self.said[outer, source]
         element = f"{pointer(prim.name)}[{self.offset(offset)}]"
         text = element if C_TYPES[prim.dtype] == kind else f"to_arithmetic<{kind}>({element})"
         return self.declare(prim, text, depends)

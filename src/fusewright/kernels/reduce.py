@@ -83,7 +83,8 @@ def reduce_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
     parts = accumulators(kernel, prims)
     rows = graph.hint(sizes.product(kernel.row_shape))
     length = graph.hint(sizes.product(kernel.space[d] for d in kernel.reduced))
-    one_pass = all(a.turn == 1 for a in parts) and all(kernel.members[s] != "full" for s in kernel.stores)
+    full = [name for name in kernel.stores if kernel.members[name] == "full"]
+    one_pass = all(a.turn == 1 for a in parts) and not any(reductions_behind(name, kernel, prims) for name in full)
     if loops.lanes_reduce:
         threads = 32 if length <= 1024 else 128 if length <= 8192 else 256 if length <= 1 << 17 else 512
         if one_pass and rows * max(1, threads // 128) < FULL_GPU and length >= 1 << 14:

@@ -1,0 +1,129 @@
+"""A region's gradients as text: kernels, and the function that launches them in backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from . import sizes
+from .emit import Region, Writer
+from .errors import Unsupported
+from .gradient import gradient_graph
+from .graph import Graph, Ref
+from .kernels.pointwise import pointwise_kernel
+from .kernels.reduce import reduce_kernel
+from .lower import lower
+from .plan import Call, Cyclic, Kernel, Plan, plan
+from .pytext import call_text
+from .rewrite import rewrite
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class GradientText:
+    """What backward of one region needs in the file."""
+
+    function: str  # Python: from the tensors that the region reads and the gradients of its results to theirs
+    kernels: tuple[str, ...]
+    cuda: str
+
+
+def trainable(graph: Graph, model: nn.Module) -> set[str]:
+    """Values that training asks gradients of: parameters that have them, and what is computed from these."""
+    parameters = {name for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
+    found: set[str] = set()
+    for node in graph.nodes:
+        if (node.target == "parameter" and node.args[0] in parameters) or any(name in found for name in node.inputs):
+            found.add(node.name)
+    return found
+
+
+def gradient_text(writer: Writer, region: Region) -> GradientText | None:
+    """None where training asks for no gradient of what the region reads, or PyTorch's operators do as well."""
+    graph, arguments = writer.graph, writer.meaning_inputs(region)
+    outputs = [n for n in writer.region_outputs(region) if writer.differentiable(n)]
+    asked = trainable(graph, writer.model)
+    wanted = [name for name in arguments if name in asked and graph[name].dtype.is_floating_point]  # type: ignore[union-attr]
+    if not wanted or not outputs:
+        return None
+    found = gradient_graph(graph, writer.meaning_nodes(region), arguments, outputs, wanted)
+    if found is None:
+        return None
+    try:
+        made = plan(lower(rewrite(found)[0]))
+        if made.calls and not made.kernels:
+            return None
+        return GradientWriter(made, writer, region, arguments, wanted).text()
+    except (Unsupported, Cyclic, sizes.Unprintable):
+        return None
+
+
+class GradientWriter(Writer):
+    """Writes one function; every step of its plan stands in it, in order."""
+
+    def __init__(self, made: Plan, of: Writer, region: Region, arguments: list[str], wanted: list[str]):
+        self.of, self.forward_region = of, region
+        self.arguments, self.wanted = arguments, wanted
+        base = "fused" + region.name + "_gradient"
+        steps: list[Kernel | Call] = []
+        for step in made.steps:
+            number = sum(isinstance(s, Kernel) for s in steps) + 1
+            name = base if number == 1 else f"{base}_{number}"
+            steps.append(replace(step, name=name) if isinstance(step, Kernel) else step)
+        super().__init__(replace(made, steps=tuple(steps)), "", of.model)
+
+    def find_regions(self) -> list[Region]:
+        return [Region("gradient", tuple(self.plan.kernels))]
+
+    def condenses(self, kernel: Kernel) -> bool:
+        return False  # nothing is differentiated again from here
+
+    def value_text(self, name: str) -> str:
+        if self.graph[name].is_leaf or name in self.lowered.library:
+            return name
+        return self.view_text(
+            self.lowered.value[name], lambda prim: prim if prim in self.home else self.prims[prim].origin
+        )
+
+    def comment(self, kernel: Kernel) -> list[str]:
+        lines = [line for k in self.forward_region.kernels for line in self.of.comment(k)[1:] if "law:" not in line]
+        first = kernel is self.plan.kernels[0]
+        return [f"// {kernel.name} replaces the gradients of{'' if first else ' the same'}", *(dict.fromkeys(lines) if first else ())]
+
+    def text(self) -> GradientText:
+        for kernel in self.plan.kernels:
+            make = reduce_kernel if kernel.is_reduce else pointwise_kernel
+            self.texts[kernel.name] = make(kernel, self.prims, self.graph, self.comment(kernel))
+        names = tuple(kernel.name for kernel in self.plan.kernels)
+        return GradientText(self.function(), names, "\n".join(self.texts[name].source for name in names))
+
+    def function(self) -> str:
+        region = self.regions[0]
+        symbols = [str(s) for s in self.graph.symbols]
+        lines = [f"{', '.join(symbols)}{',' if len(symbols) == 1 else ''} = sizes"] if symbols else []
+        guards = " and ".join(f"({sizes.text(guard)})" for guard in self.graph.guards)
+        lines += [f"if not ({guards}):", "    return None"] if guards else []
+        if self.plan.steps:
+            lines.append(f"{self.free_name('device')} = {self.graph.inputs[0]}.device")
+        scratch = self.scratch(region)
+        lines += self.scratch_lines(region, scratch)
+        straight: set[str] = set()
+        for step in self.plan.steps:
+            if isinstance(step, Call):
+                lines.append(f"{step.node.name} = {call_text(step.node, self.value_text, self.free_name('device'))}")
+                continue
+            for name in (self.prims[load].origin for load in step.read_only if self.prims[load].is_load):
+                if name not in straight:
+                    straight.add(name)
+                    lines.append(f"{name} = {name}.contiguous()")
+            lines += self.launch_lines(step, scratch)
+        found = dict(zip(self.wanted, self.graph.outputs, strict=True))
+        values = [found[name].value if name in found else None for name in self.arguments]
+        results = [self.value_text(value.name) if isinstance(value, Ref) else "None" for value in values]
+        lines.append(f"return ({', '.join(results)},)")
+        name = f"{self.forward_region.name}_gradient"
+        head = f"def {name}(sizes, {', '.join(self.graph.inputs)}):\n"
+        asked = ", ".join(str(name in self.wanted) for name in self.arguments)
+        return head + "\n".join(f"    {line}" for line in lines) + f"\n\n\n{name}.asked = ({asked},)"
