@@ -2,9 +2,9 @@
 
     FUSEWRIGHT_ZOO=small PYTHONPATH=src python3 benchmarks/overhead.py [--keep FOLDER] [--with FOLDER] FILE ...
 
-The tensors are on the CPU and of the zoo's small sizes. The library's operators (convolutions, products) run on both sides, and
-eager's own operators compute, if little: compare a model with itself before and after a change of the emitted text, rather than
-with another. `--keep` leaves the emitted files in a folder; `--with` adds a column for the files that an earlier run left.
+The tensors are on the CPU and of the zoo's small sizes. `eager` and `new` are whole forwards, in which the library's operators
+(convolutions, products; all of eager's) compute, if little. `new, alone` is the emitted file's own Python: library calls answer
+with what they gave the first time. `--keep` leaves the emitted files in a folder; `--with` adds what an earlier run left there.
 Each figure is the smallest mean of a few hundred calls under no_grad, the columns measured in turn.
 """
 
@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,8 @@ from fusewright.options import Options
 from fusewright.pipeline import compile_problem
 from fusewright.problem import Problem, load_problem
 
-ROUNDS, SECONDS = 15, 0.1  # of timing for each column: how often, how long each
+ROUNDS, SECONDS = 15, 0.05  # of timing for each column: how often, how long each
+COLUMNS = ("eager", "earlier", "new", "earlier, alone", "new, alone")
 
 
 def stub_library(kernels: list[str], folder: Path) -> ctypes.CDLL:
@@ -44,9 +47,23 @@ class Stream:
     cuda_stream = 0
 
 
+def without_library(text: str) -> str:
+    """`y = torch.conv2d(...)` in forward becomes `y = _again("y", torch.conv2d, ...)`, which calls it once."""
+    before, forward = text.rsplit("    def forward(", 1)
+    call = re.compile(r"^( +)(\w+) = ((?:torch|aten)\.[\w.]+)\(", re.MULTILINE)
+    return before + "    def forward(" + call.sub(r'\1\2 = _again("\2", \3, ', forward)
+
+
 def emitted_model(text: str, problem: Problem, folder: Path) -> tuple[Any, list[str]]:
     """The file's model, made to believe that the CPU is the device; and the kernels that a forward launches."""
-    space: dict[str, Any] = {"__name__": "emitted"}
+    known: dict[str, Any] = {}
+
+    def again(name: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        if name not in known:
+            known[name] = function(*arguments, **named)
+        return known[name]
+
+    space: dict[str, Any] = {"__name__": "emitted", "_again": again}
     exec(compile(text, "emitted", "exec"), space)
     library = stub_library(list(space["_KERNELS"]), Path(tempfile.mkdtemp(dir=folder)))
     space["_library"] = lambda: library
@@ -94,16 +111,20 @@ def row(path: Path, keep: Path | None, earlier: Path | None, folder: Path) -> st
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         (keep / f"{path.stem}_new.py").write_text(text)
-    new, launched = emitted_model(text, problem, folder)
     inputs, eager = problem.inputs(), problem.model()
-    calls: dict[str, Callable[[], Any]] = {"eager": lambda: eager(*inputs), "new": lambda: new(*inputs)}
+    texts = {"new": text}
     if earlier is not None:
-        old, _ = emitted_model((earlier / f"{path.stem}_new.py").read_text(), problem, folder)
-        calls["earlier"] = lambda: old(*inputs)
+        texts["earlier"] = (earlier / f"{path.stem}_new.py").read_text()
+    calls: dict[str, Callable[[], Any]] = {"eager": partial(eager, *inputs)}
+    launched: list[str] = []
+    for name, written in texts.items():
+        new, launches = emitted_model(written, problem, folder)
+        alone, _ = emitted_model(without_library(written), problem, folder)
+        calls |= {name: partial(new, *inputs), f"{name}, alone": partial(alone, *inputs)}
+        launched = launched or launches
     found = microseconds(calls)
-    return f"{path.stem:<28} {len(launched):>8} " + " ".join(
-        f"{found[name]:>10.1f}" if name in found else " " * 10 for name in ("eager", "earlier", "new")
-    )
+    figures = [f"{found[name]:>14.1f}" if name in found else " " * 14 for name in COLUMNS]
+    return f"{path.stem:<26} {len(launched):>8} " + " ".join(figures)
 
 
 def main() -> None:
@@ -113,8 +134,8 @@ def main() -> None:
     parser.add_argument("--with", type=Path, dest="earlier")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    print("$ python3 benchmarks/overhead.py", *sys.argv[1:])
-    print(f"{'CPU microseconds a forward':<28} {'launches':>8} {'eager':>10} {'earlier':>10} {'new':>10}")
+    print("$ FUSEWRIGHT_ZOO=small PYTHONPATH=src python3 benchmarks/overhead.py", *sys.argv[1:])
+    print(f"{'CPU microseconds a forward':<26} {'launches':>8} " + " ".join(f"{name:>14}" for name in COLUMNS))
     with tempfile.TemporaryDirectory() as folder:
         for path in given.files:
             print(row(path, given.keep, given.earlier, Path(folder)), flush=True)

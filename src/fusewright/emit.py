@@ -26,7 +26,7 @@ from .kernels.anchored import AnchoredText, anchored_kernel
 from .kernels.pointwise import pointwise_kernel
 from .kernels.reduce import reduce_kernel
 from .kernels.text import KernelText, wrapped
-from .plan import Call, Kernel, Plan, counts_up, operator_name, origins
+from .plan import Call, Kernel, Plan, counts_up, operator_name, origins, same_shape
 from .prims import Expand, Permute, Prim, Reshape, Slice, View
 from .pytext import argument_text, attribute_text, call_text, shape_text
 from .source import FORBIDDEN, without_forbidden_remarks
@@ -440,11 +440,14 @@ class Writer:
         loaded = {self.argument_of(load) for kernel in region.kernels for load in kernel.read_only if load not in self.home}
         for name in (n for n in names if n in loaded):  # (what kernels made is contiguous)
             lines.append(f"    {name} = {name}.contiguous()")
-        lines.append(f"    {self.free_name('device')} = {names[0]}.device")
         scratch = self.scratch(region)
-        lines += [f"    {line}" for line in self.scratch_lines(region, scratch)]
+        work = self.scratch_lines(region, scratch)
         for kernel in region.kernels:
-            lines += [f"    {line}" for line in self.launch_lines(kernel, scratch)]
+            work += self.launch_lines(kernel, scratch)
+        device = self.free_name("device")
+        if any(f"device={device}" in line for line in work):
+            work.insert(0, f"{device} = {names[0]}.device")
+        lines += [f"    {line}" for line in work]
         results = [self.view_text(self.lowered.value[n], lambda p: p) for n in outputs] + extra
         run = f"def {region.name}(sizes, {', '.join(names)}):\n{unpack}" + "\n".join(lines)
         run += f"\n    return ({', '.join(results)},)" if results else ""
@@ -463,7 +466,7 @@ class Writer:
 
     def launch_lines(self, kernel: Kernel, scratch: dict[str, int]) -> list[str]:
         made = [name for name in kernel.stores if name not in kernel.overwrites and name not in scratch]
-        lines = [self.allocation(name, self.prims[name].shape, self.prims[name].dtype) for name in made]
+        lines = [self.like(name, kernel) or self.allocation(name, self.prims[name].shape, self.prims[name].dtype) for name in made]
         if kernel.fused is not None:
             return [*lines, *self.anchored[kernel.name].lines]
         text = self.texts[kernel.name]
@@ -480,6 +483,15 @@ class Writer:
         """Sizes one by one: as a tuple PyTorch takes twice as long to understand them."""
         extents = [sizes.text(size if isinstance(size, int) else sympy.factor(size)) for size in shape] or ["()"]
         return f"{name} = torch.empty({', '.join(extents)}, dtype={dtype}, device={self.free_name('device')})"
+
+    def like(self, name: str, kernel: Kernel) -> str:
+        """The same where the kernel reads a tensor of that shape and type, which PyTorch then need not be told."""
+        prim = self.prims[name]
+        for load in kernel.read_only if kernel.fused is None else ():
+            other = self.prims[load]
+            if load not in self.own_values(kernel) and other.dtype == prim.dtype and same_shape(other.shape, prim.shape):
+                return f"{name} = torch.empty_like({self.tensor_name(kernel, load)})"
+        return ""
 
     def scratch(self, region: Region) -> dict[str, int]:
         """Tensors of known size that only the region's kernels see, and where each begins in one allocation, in bytes."""
@@ -758,7 +770,9 @@ class Writer:
                 )
                 if not bound:
                     tests.append(f"{name}.shape[{dim}] == {self.size_text(size)}")
-        tests += [f"({self.size_text(guard)})" for guard in self.graph.guards if self.has_text(guard)]
+        if any(map(self.has_text, self.graph.guards)):
+            given = [f"{self.argument_name(b.input)}.shape[{b.dim}]" for b in self.graph.symbols.values()]
+            tests.append(f"_sizes_fit({', '.join(given)})")
         flags = training_flags(self.model)
         if flags:
             tests.append("all(_module(self, path).training == training for path, training in _TRAINING)")
@@ -776,7 +790,16 @@ class Writer:
         every = [self.argument_name(position) for position in range(len(self.graph.arguments))]
         arguments = ", ".join(["self", *([tensors] if self.held else []), *every])
         body = "\n".join(f"        and {test}" for test in tests[1:])
-        return f"def _planned_for({arguments}):\n    return (\n        {tests[0]}\n{body}\n    )"
+        return f"{self.sizes_text()}def _planned_for({arguments}):\n    return (\n        {tests[0]}\n{body}\n    )"
+
+    def sizes_text(self) -> str:
+        tests = [sizes.text(guard) for guard in self.graph.guards if self.has_text(guard)]
+        tests = [f"({test})" if " or " in test or " and " in test else test for test in tests]
+        if not tests:
+            return ""
+        head = f"def _sizes_fit({', '.join(map(str, self.graph.symbols))}):\n"
+        doc = '    """The model branches on its sizes: with these it takes the way that was planned."""\n'
+        return head + doc + "    return (\n        " + "\n        and ".join(tests) + "\n    )\n\n\n"
 
     def size_text(self, size: Any) -> str:
         """A size or a condition on sizes, in terms of the inputs' shapes."""

@@ -151,3 +151,23 @@ def test_a_launch_finds_function_stream_and_addresses(made: SimpleNamespace) -> 
     assert library.some_kernel.argtypes is not None and len(library.some_kernel.argtypes) == 3
     with pytest.raises(RuntimeError, match="some_kernel: out of luck"):
         launch("some_kernel", x, 13)  # type: ignore[operator]
+
+
+def test_another_gpu_is_made_the_current_one(made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = vars(made.candidate.module)
+    current: list[str] = []
+
+    class Device:
+        def __init__(self, device: torch.device) -> None:
+            self.device = device
+
+        def __enter__(self) -> None:
+            current.append(str(self.device))
+
+        def __exit__(self, *_: object) -> None:
+            current.append("back")
+
+    monkeypatch.setattr(torch.cuda, "device", Device)
+    monkeypatch.setitem(space, "_elsewhere", lambda tensor: not current)
+    assert launched(made, lambda model: None)
+    assert current == ["cpu", "back"]
