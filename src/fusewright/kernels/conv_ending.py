@@ -36,9 +36,9 @@ def uses(text: str, name: str) -> bool:
 
 def positions(shape: Layout, pooled: bool) -> dict[str, str]:
     """Where element (f, e) of a lane lies, in the convolution's output or in the pool's."""
-    _, fh, fw = shape.held if pooled else shape.tile.fragments
+    _, fh, fw = shape.held if pooled else shape.spread
     pd, ph, pw = shape.window if pooled else (1, 1, 1)
-    run = 1 if pooled else shape.interleave
+    run = shape.run if pooled else shape.interleave
     lane = "quad" if pooled and shape.pair == 1 else "2 * quad + e"
     fragment = "f" if fw == 1 else f"f % {fw}"
     step = 4 if pooled and shape.pair == 1 else 8
@@ -86,9 +86,9 @@ def each_element(inner: str, fragments: str, pair: str, header: str = "") -> str
 def pool(shape: Layout, kind: str) -> str:
     """Join each window's elements; all of them are in one lane."""
     pd, ph, pw = shape.window
-    _fd, fh, fw = shape.tile.fragments
+    _fd, fh, fw = shape.spread
     _, hh, hw = shape.held
-    across = shape.interleave  # window columns in neighbouring fragments
+    across = shape.across  # window columns in neighbouring fragments
     inside = 2 if shape.pair == 1 else 1  # window columns in the lane's own pair
     count = pd * ph * pw
     register = (
@@ -106,6 +106,8 @@ def pool(shape: Layout, kind: str) -> str:
 
 
 def store_elements(shape: Layout, value: str) -> str:
+    if shape.run > 1:
+        return store_runs(shape, value)
     where = positions(shape, True)
     guard = "" if shape.whole_channels else "if (c < channel_end)"
     first = value.replace("[e]", "[0]").replace("+ e]", "+ 0]")
@@ -136,6 +138,37 @@ def store_elements(shape: Layout, value: str) -> str:
         + "#pragma unroll\n  for (int f = 0; f < HELD; ++f) {\n"
         + shifted(body, 4)
         + "\n  }\n}\n"
+    )
+
+
+def store_runs(shape: Layout, value: str) -> str:
+    """Write elements of which RUN fragments take turns along a row: 2 × RUN of a lane's lie side by side."""
+    where = positions(shape, True)
+    run = shape.run
+    column = where["w"].replace("2 * quad + e", "2 * quad").removesuffix(f" + {'f' if shape.held[2] == 1 else f'f % {shape.held[2]}'} % {run}")
+    width = 4 if 2 * run % 4 == 0 else 2
+    store = f"*reinterpret_cast<float{width}*>(at + k) = make_float{width}({', '.join(f'side[k + {j}]' for j in range(width))});"
+    body = dedent(f"""
+        const int d = {where["d"]}, h = {where["h"]}, w = {column};
+        if (d < out_d && h < out_h && w < out_w) {{
+          float* const at = out + ((((long long)n * OUT_CHANNELS + c) * out_d + d) * out_h + h) * out_w + w;
+          const float side[] = {{{", ".join(value.replace("[f]", f"[f + {k % run}]").replace("[e]", f"[{k // run}]").replace("+ e]", f"+ {k // run}]") for k in range(2 * run))}}};
+          if (out_w % {width} == 0) {{
+        #pragma unroll
+            for (int k = 0; k < {2 * run}; k += {width})
+              if (w + k < out_w) {store}
+          }} else {{
+        #pragma unroll
+            for (int k = 0; k < {2 * run}; ++k)
+              if (w + k < out_w) at[k] = side[k];
+          }}
+        }}
+    """).strip("\n")
+    guard = "" if shape.whole_channels else "  if (c < channel_end)\n"
+    return (
+        "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i) {\n"
+        "  const int c = channel0 + lane_channel + 8 * i;\n"
+        f"{guard}#pragma unroll\n  for (int f = 0; f < HELD; f += {run}) {{\n" + shifted(body, 4) + "\n  }\n}\n"
     )
 
 

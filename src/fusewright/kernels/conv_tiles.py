@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from math import prod
+from math import gcd, prod
 
 from fusewright.kernels.conv_layout import Layout, layout, refusal, round_up
 from fusewright.kernels.conv_spec import IDENTITY, Body, Conv, Ending, OverChannels, OverPositions, Tile, triple
@@ -47,6 +47,9 @@ def best_tile(conv: Conv, ending: Ending, sizes: Sequence[int]) -> Tile:
 
 
 def proposed_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
+    if conv.is_phased:
+        yield from phased_tiles(conv, ending)
+        return
     channel_tiles, warps_c = channel_split(conv, ending)
     weight_bytes = 4 * prod(conv.kernel) * round_up(conv.in_channels // conv.groups, 8) * 16 * channel_tiles * warps_c
     window = prod(ending.window.size) if ending.window else 1
@@ -68,6 +71,37 @@ def proposed_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
                     yield from stepped(conv, ending, base)
 
 
+def phased_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
+    """Tiles of a strided transposed convolution. All phases are in registers, so weights serve few fragments: warps over
+    channels leave each of them more positions."""
+    wanted = -(-conv.out_channels // conv.groups // 16)
+    phases = prod(conv.phases)
+    deep = round_up(conv.in_channels // conv.groups, 8)
+    whole = isinstance(ending.reduce, OverChannels)
+    for warps in (8, 4, 2, 1):
+        for warps_c in (1, 2, 4, 8):
+            channel_tiles = -(-wanted // warps_c)
+            if warps_c > warps or warps_c > wanted:
+                break
+            if channel_tiles > 4 and whole:
+                continue
+            channel_tiles = min(channel_tiles, 4)
+            most = 32 // (channel_tiles * phases)  # fragments for 128 accumulators
+            for count in dict.fromkeys((most, most // 2, most // 4, 1)):
+                for fragments in fragment_shapes(conv, ending, count) if count else ():
+                    shape = (1, 1, warps // warps_c)
+                    base = Tile(channel_tiles, fragments, shape, warps_c, early=1.0)
+                    if warps_c == 1:
+                        yield replace(base, weights="resident", alone=True, early=0.5)
+                    for shape in warp_shapes(conv, warps // warps_c):
+                        for chunk in (32, 16, 8):
+                            tile = replace(base, warps=shape, chunk=chunk)
+                            if chunk <= deep and refusal(layout(conv, ending, tile), ending) is None:
+                                yield tile
+                                break
+                        yield replace(base, warps=shape, weights="direct")
+
+
 def channel_split(conv: Conv, ending: Ending) -> tuple[int, int]:
     """Tiles of 16 channels in a warp, and warps over channels. What is reduced over channels is in one block."""
     wanted = -(-conv.out_channels // conv.groups // 16)
@@ -79,7 +113,8 @@ def channel_split(conv: Conv, ending: Ending) -> tuple[int, int]:
 
 def fragment_shapes(conv: Conv, ending: Ending, count: int) -> Iterator[tuple[int, int, int]]:
     """Shapes of about `count` fragments that the pool window divides; tall ones first, whose rows are reused most."""
-    pd, ph, pw = triple(ending.window.size, 1) if ending.window else (1, 1, 1)
+    window = triple(ending.window.size, 1) if ending.window else (1, 1, 1)
+    pd, ph, pw = (size // gcd(size, phase) for size, phase in zip(window, triple(conv.phases, 1), strict=True))
     pw = pw if pw > 2 else 1
     d = pd
     if conv.dims == 1:
