@@ -104,7 +104,8 @@ def anchor_of(node: Node, plan: Plan) -> Anchor | None:
     if found is None or node.dtype is not torch.float32 or node.shape is None:
         return None
     transposed = node.target in TRANSPOSED
-    if transposed and (any(s != 1 for s in found.stride) or any(found.output_padding)):
+    strided = any(s != 1 for s in found.stride)
+    if transposed and (any(found.output_padding) if not strided else any(d != 1 for d in found.dilation)):
         return None
     in_channels = graph[found.input.name].shape[1]  # type: ignore[index]
     if not isinstance(in_channels, int) or not isinstance(node.shape[1], int):
@@ -115,7 +116,7 @@ def anchor_of(node: Node, plan: Plan) -> Anchor | None:
         return None
     conv = Conv(
         found.rank, in_channels, node.shape[1], found.kernel, found.stride, found.padding, found.dilation, found.groups,
-        bias=True, transposed=transposed,
+        bias=True, transposed=transposed, output_padding=found.output_padding,
     )  # fmt: skip
     result = lowered.value[node.name]
     bias = lowered.value[found.bias.name] if found.bias is not None else None
@@ -238,6 +239,13 @@ def fused(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
             return None
         after = body_of(anchor, kernel, plan, root=store, leaf=parts[0].members[0], shape=shape, row=True)
         return Fused(anchor, replace(base, reduce=OverChannels(parts[0].kind), after=after), window)
+    if (
+        over_channels
+        and full
+        and len(kernel.stores) == 1
+        and parts[0].kind in ("LogSumExp", "Sum", "Max", "Min", "Moments")
+    ):
+        return elements_and_total(base, kernel, anchor, plan, window, shape, at)
     positions = set(range(len(kernel.space) - anchor.conv.dims, len(kernel.space)))
     over_positions = positions <= set(kernel.reduced) and not full and parts[0].kind in ("Moments", "Sum", "Max", "Min")
     channel_dims = set(range(1, len(kernel.space) - anchor.conv.dims))
@@ -246,6 +254,32 @@ def fused(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
     if over_positions and whole_group and (rest != {0, 1}):
         return Fused(anchor, replace(base, reduce=OverPositions(parts[0].kind)), window)
     return None
+
+
+def elements_and_total(
+    base: Ending,
+    kernel: Kernel,
+    anchor: Anchor,
+    plan: Plan,
+    window: str | None,
+    shape: tuple[object, ...],
+    at: Coordinates,
+) -> Fused | None:
+    """A softmax, or a norm over channels: the elements wait in registers until their position's total is known."""
+    from .kernels.anchored import body_of
+    from .kernels.reduce import accumulators
+
+    prims = plan.lowered.prims
+    (part,), (store,) = accumulators(kernel, prims), kernel.stores
+    before = {anchor.value, *([window] if window else [])} - {part.source}  # gone by then
+    reads = {a.leaf for a in accesses(prims, store, at, {part.source} | before, inside=store != part.source)}
+    if reads & before or part.source not in reads or prims[store].dtype is not torch.float32:
+        return None
+    if not reads_only_here(prims, store, at, part.source, shape, before):
+        return None
+    totals = {member: f"total.{prims[member].op.field}" for member in part.members}
+    after = body_of(anchor, kernel, plan, root=store, leaf=part.source, shape=shape, totals=totals)
+    return Fused(anchor, replace(base, reduce=OverChannels(part.kind, keep=True), after=after), window)
 
 
 def ending_with(before: object, pool: ConvWindow | None, last: object) -> Ending:
@@ -302,20 +336,15 @@ def library_ms(anchor: Anchor, kernels: list[Kernel], plan: Plan) -> float:
 def conv_flops(anchor: Anchor, plan: Plan) -> int:
     conv = anchor.conv
     batch, *spatial = input_sizes(anchor, plan)
-    return (
-        2
-        * batch
-        * prod(conv.out_sizes(spatial))
-        * conv.out_channels
-        * conv.in_channels
-        // conv.groups
-        * prod(conv.kernel)
-    )
+    positions = prod(spatial if conv.is_phased else conv.out_sizes(spatial))  # each of them meets every tap
+    return 2 * batch * positions * conv.out_channels * conv.in_channels // conv.groups * prod(conv.kernel)
 
 
 def library_rate(conv: Conv) -> float:
     """TFLOP/s of cuDNN on NCHW float32 with TF32 allowed, H200: 29 at 8 input channels (it does not use TF32 there), 137 at 32."""
     depth = conv.in_channels // conv.groups
+    if conv.is_phased:  # not measured here: cuDNN's gradient kernels, at most these
+        return 30.0 if depth < 16 else 100.0
     return 30.0 if depth < 16 else 140.0 if depth < 64 else 220.0
 
 

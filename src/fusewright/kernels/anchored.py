@@ -42,8 +42,12 @@ def body_of(
     shape: tuple[Any, ...],
     at: Coordinates | None = None,
     row: bool = False,
+    totals: dict[str, str] | None = None,
 ) -> Pointwise:
-    """The chain from `leaf` (the element in a register) to `root`, at one element; for a row, from the reduced value."""
+    """The chain from `leaf` (the element in a register) to `root`, at one element; for a row, from the reduced value.
+
+    `totals` gives the text of each reduced value where the element is still there beside it.
+    """
     from ..takeover import axes_for
 
     prims = plan.lowered.prims
@@ -62,8 +66,9 @@ def body_of(
     evaluator = Evaluator(prims, loads, [fixed, channel, element], vector=False)
     evaluator.names |= TAKEN
     evaluator.results[leaf] = "value"
-    if not row:
+    if not row and totals is None:
         evaluator.results[anchor.value] = "value"
+    evaluator.results |= totals or {}
     members = [m for a in accumulators(kernel, prims) for m in a.members] if kernel.is_reduce else []
     for member in members:
         evaluator.results.setdefault(member, "value")

@@ -112,7 +112,9 @@ def constants(shape: Layout) -> str:
     conv, tile = shape.conv, shape.tile
     (td, th, tw), (rd, rh, _), (pd, ph, pw) = shape.tile_sizes, shape.rows, shape.window
     (fd, fh, fw), (wd, wh, ww) = shape.spread, shape.warps
-    window_rows = (tile.fragments[1] - 1) * shape.input_stride[1] + (shape.kernel_rows_together - 1) * conv.dilation[1] + 1
+    window_rows = (
+        (tile.fragments[1] - 1) * shape.input_stride[1] + (shape.kernel_rows_together - 1) * conv.dilation[1] + 1
+    )
 
     def axes(name: str, values: tuple[int, ...]) -> str:
         return ", ".join(f"{name}_{axis} = {value}" for axis, value in zip("DHW", values, strict=False))

@@ -143,20 +143,24 @@ def store_elements(shape: Layout, value: str) -> str:
 
 def store_runs(shape: Layout, value: str) -> str:
     """Write elements of which RUN fragments take turns along a row: 2 × RUN of a lane's lie side by side."""
-    where = positions(shape, True)
-    run = shape.run
-    column = where["w"].replace("2 * quad + e", "2 * quad").removesuffix(f" + {'f' if shape.held[2] == 1 else f'f % {shape.held[2]}'} % {run}")
-    width = 4 if 2 * run % 4 == 0 else 2
-    store = f"*reinterpret_cast<float{width}*>(at + k) = make_float{width}({', '.join(f'side[k + {j}]' for j in range(width))});"
+    where, run = positions(shape, True), shape.run
+    first_column = where["w"].replace("2 * quad + e", "2 * quad")
+    width = 4 if run % 2 == 0 else 2
+
+    def element(k: int) -> str:
+        own = value.replace("[f]", f"[f + {k % run}]")
+        return own.replace("[e]", f"[{k // run}]").replace("+ e]", f"+ {k // run}]")
+
+    wide = f"make_float{width}({', '.join(f'side[k + {j}]' for j in range(width))})"
     body = dedent(f"""
-        const int d = {where["d"]}, h = {where["h"]}, w = {column};
+        const int d = {where["d"]}, h = {where["h"]}, w = {first_column};
         if (d < out_d && h < out_h && w < out_w) {{
           float* const at = out + ((((long long)n * OUT_CHANNELS + c) * out_d + d) * out_h + h) * out_w + w;
-          const float side[] = {{{", ".join(value.replace("[f]", f"[f + {k % run}]").replace("[e]", f"[{k // run}]").replace("+ e]", f"+ {k // run}]") for k in range(2 * run))}}};
+          const float side[] = {{{", ".join(map(element, range(2 * run)))}}};
           if (out_w % {width} == 0) {{
         #pragma unroll
             for (int k = 0; k < {2 * run}; k += {width})
-              if (w + k < out_w) {store}
+              if (w + k < out_w) *reinterpret_cast<float{width}*>(at + k) = {wide};
           }} else {{
         #pragma unroll
             for (int k = 0; k < {2 * run}; ++k)
@@ -181,11 +185,14 @@ def lane_total(shape: Layout, reduce: OverChannels, value: str) -> str:
     elif reduce.bounded:
         inner = f"{each}total[f * PAIR + e].add(exp2_fast({value} * LOG2_E));"
     else:
-        # two passes over registers: one exponential an element, and no branch
+        # Two passes over registers: one exponential an element, and no branch. A scaled pivot is rounded, which moves the
+        # logarithm by no more than its own rounding, but would show in a quotient.
+        scaled = "fmaf({x}, LOG2_E, -pivot)" if not reduce.keep else "({x} - pivot) * LOG2_E"
+        pivot = "largest" if reduce.keep else "largest * LOG2_E"
         inner = (
             f"float largest = -INFINITY, sum = 0.0f;\n{each}largest = fmaxf(largest, {value});\n"
-            "    const float pivot = fabsf(largest) < INFINITY ? largest * LOG2_E : 0.0f;\n"
-            f"{each}sum += exp2_fast(fmaf({value}, LOG2_E, -pivot));\n"
+            f"    const float pivot = fabsf(largest) < INFINITY ? {pivot} : 0.0f;\n"
+            f"{each}sum += exp2_fast({scaled.format(x=value)});\n"
             "    total[f * PAIR + e].m = largest;\n    total[f * PAIR + e].s = sum;"
         )
     return (
@@ -264,9 +271,9 @@ def softmax_like(shape: Layout, ending: Ending, reduce: OverChannels, value: str
         text += "const int position = 0;\n" + across_warps(shape, reduce, held, held, "group == 0")
     names = ("d", "h", "w")[3 - shape.conv.dims :]
     statements, result = ending.after.element("value", "n", "c", names)
-    rename = {"total": "total[f * PAIR + e]"}
-    statements = [re.sub(r"\btotal\b", rename["total"], s) for s in statements]
-    result = re.sub(r"\btotal\b", rename["total"], result)
+    own_total = (r"(?<!\.)\btotal\b", "total[f * PAIR + e]")
+    statements = [re.sub(*own_total, s) for s in statements]
+    result = re.sub(*own_total, result)
     lines = [f"const float value = {value};", *statements, f"{value} = {result};"]
     joined = "\n".join(lines)
     where = positions(shape, True)

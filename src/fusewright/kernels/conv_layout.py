@@ -247,6 +247,8 @@ def refusal(shape: Layout, ending: Ending) -> str | None:
         return "a warp alone shares no copies and has all channels"
     if reduces_channels and shape.channel_blocks > 1:
         return "a block must hold all channels it reduces"
+    if isinstance(ending.reduce, OverChannels) and ending.reduce.keep:
+        accumulators += WORDS[ending.reduce.accumulator] * prod(shape.held) * shape.pair
     if accumulators + 48 > registers:
         return "too many accumulators for the registers of a thread"
     if tile.threads > 1024 or 4 * shape.shared_words > SHARED_PER_SM // tile.blocks_per_sm - 1024:

@@ -63,8 +63,7 @@ class Conv:
         if not self.is_phased:
             return self.kernel
         return tuple(
-            (s - 1 + p) // s + halo + 1
-            for s, p, halo in zip(self.stride, self.padding, self.halo, strict=True)
+            (s - 1 + p) // s + halo + 1 for s, p, halo in zip(self.stride, self.padding, self.halo, strict=True)
         )
 
     def out_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
@@ -178,8 +177,8 @@ class Tile:
     """How a block cuts the work. Triples are (depth, height, width).
 
     A warp holds `channel_tiles` × 16 output channels of `fragments` × 8 positions, `repeats` times one after the
-    other; of a strided transposed convolution, all phases of each of these positions. `chunk` input channels and `columns` kernel columns (all rows of the kernel at one depth and width) are
-    multiplied between two barriers.
+    other; of a strided transposed convolution, all phases of each of these positions. `chunk` input channels and
+    `columns` kernel columns (all rows of the kernel at one depth and width) are multiplied between two barriers.
     """
 
     channel_tiles: int
