@@ -181,7 +181,7 @@ class Writer:
             version=__version__,
             cuda=cuda.replace("\\", "\\\\").replace("'''", ""),
             kernels="".join(f'\n    "{name}",' for name in launchers) + ("\n" if launchers else ""),
-            flags=FLAGS if self.anchored else "",
+            flags=FLAGS if self.on_tensor_cores else "",
             constants=self.constants_text(),
             planned=self.planned_text(),
             regions=regions,
@@ -392,6 +392,10 @@ class Writer:
         run += f"\n    return ({', '.join(results)},)"
         return run + "\n\n\n" + self.meaning_text(region, names, outputs, unpack)
 
+    @property
+    def on_tensor_cores(self) -> list[AnchoredText]:
+        return [text for text in self.anchored.values() if text.tensor_cores]
+
     def launchers(self, kernel: Kernel) -> tuple[str, ...]:
         return self.anchored[kernel.name].names if kernel.fused is not None else (kernel.name,)
 
@@ -601,8 +605,8 @@ class Writer:
                 tests.append(f"{self.leaf_text(node)}.dtype == {node.dtype}")
         tests += [f"({self.size_text(guard)})" for guard in self.graph.guards if self.has_text(guard)]
         tests += [f"{path}.training == {training}" for path, training in training_flags(self.model)]
-        if self.anchored:
-            shared = max(text.shared_bytes for text in self.anchored.values())
+        if self.on_tensor_cores:
+            shared = max(text.shared_bytes for text in self.on_tensor_cores)
             tests.append(f"_tf32_allowed() and _has_tensor_cores({self.device()}, {shared})")
         for position, argument in enumerate(self.graph.arguments):
             if not isinstance(argument, Ref):

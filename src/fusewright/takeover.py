@@ -14,9 +14,12 @@ import torch
 from . import sizes
 from .graph import Graph, Node, Ref
 from .index import Axis, Coordinate
+from .kernels import depthwise
 from .kernels.conv import Conv, Ending, OverChannels, OverPositions
 from .kernels.conv import Window as ConvWindow
-from .kernels.conv_tiles import best_tile, candidate_tiles, predicted_ms
+from .kernels.conv_tiles import best_tile, predicted_ms
+from .kernels.conv_tiles import fits as tile_fits
+from .kernels.depthwise import is_depthwise
 from .plan import Call, Kernel, Plan, accesses, name_kernels, same_shape, tuple_key
 from .prims import Coordinates, Pointwise, Prim, Reshape, Window
 from .rewrite import Site
@@ -58,8 +61,6 @@ def tf32_allowed() -> bool:
 
 def take_over(plan: Plan) -> Plan:
     """The plan with every convolution that pays computed by the kernels that read it."""
-    if not tf32_allowed():
-        return plan
     steps = list(plan.steps)
     for call in plan.calls:
         anchor = anchor_of(call.node, plan)
@@ -69,7 +70,9 @@ def take_over(plan: Plan) -> Plan:
         if not readers or is_needed_elsewhere(call.node, plan):
             continue
         found = [fused(kernel, anchor, plan) for kernel in readers]
-        if any(f is None for f in found) or not pays(anchor, readers, [f for f in found if f], plan):
+        if any(f is None or not can_end(anchor, f.ending) for f in found) or not pays(
+            anchor, readers, [f for f in found if f], plan
+        ):
             continue
         result = plan.lowered.value[call.node.name]
         for kernel, how in zip(readers, found, strict=True):
@@ -118,6 +121,8 @@ def anchor_of(node: Node, plan: Plan) -> Anchor | None:
         found.rank, in_channels, node.shape[1], found.kernel, found.stride, found.padding, found.dilation, found.groups,
         bias=True, transposed=transposed, output_padding=found.output_padding,
     )  # fmt: skip
+    if not is_depthwise(conv) and not tf32_allowed():
+        return None
     result = lowered.value[node.name]
     bias = lowered.value[found.bias.name] if found.bias is not None else None
     value = result
@@ -313,11 +318,21 @@ def input_sizes(anchor: Anchor, plan: Plan) -> tuple[int, ...]:
 
 
 def pays(anchor: Anchor, kernels: list[Kernel], found: list[Fused], plan: Plan) -> bool:
-    at = input_sizes(anchor, plan)
-    if any(not candidate_tiles(anchor.conv, how.ending) for how in found):
-        return False
-    ours = sum(predicted_ms(anchor.conv, how.ending, at, best_tile(anchor.conv, how.ending, at)) for how in found)
+    ours = sum(ours_ms(anchor, how, plan) for how in found)
     return ours < MARGIN * library_ms(anchor, kernels, plan)
+
+
+def ours_ms(anchor: Anchor, how: Fused, plan: Plan) -> float:
+    conv, ending, at = anchor.conv, how.ending, input_sizes(anchor, plan)
+    if is_depthwise(conv):
+        return depthwise.predicted_ms(conv, ending, at)
+    return predicted_ms(conv, ending, at, best_tile(conv, ending, at))
+
+
+def can_end(anchor: Anchor, ending: Ending) -> bool:
+    """There is a kernel for this convolution with this ending."""
+    fits = depthwise.fits if is_depthwise(anchor.conv) else tile_fits
+    return fits(anchor.conv, ending)
 
 
 def library_ms(anchor: Anchor, kernels: list[Kernel], plan: Plan) -> float:
@@ -327,6 +342,9 @@ def library_ms(anchor: Anchor, kernels: list[Kernel], plan: Plan) -> float:
     moved = sum(graph.hint(sizes.product(prims[n].shape)) * 4 for k in kernels for n in (*k.loads, *k.stores))
     written = batch * conv.out_channels * prod(conv.out_sizes(spatial)) * 4
     read = batch * conv.in_channels * prod(spatial) * 4
+    if is_depthwise(conv):
+        convolution = depthwise.library_ms(conv, (batch, *spatial))
+        return convolution + moved / MEMORY_TB_PER_S * 1e-9 + LAUNCH_MS * len(kernels)
     convolution = (
         max(conv_flops(anchor, plan) / library_rate(conv) * 1e-9, (written + read) / MEMORY_TB_PER_S * 1e-9) + LAUNCH_MS
     )

@@ -12,7 +12,6 @@ that per-sample values are prepared once and the next tile is copied while this 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 from string import Template
@@ -32,6 +31,7 @@ from fusewright.kernels.conv_spec import (
     Tile,
     Window,
 )
+from fusewright.kernels.conv_text import extra_params, out_size, outputs, size_names, tidy
 from fusewright.kernels.conv_tiles import candidate_tiles, fits, predicted_ms
 
 __all__ = [
@@ -101,13 +101,6 @@ def describe(conv: Conv, ending: Ending) -> str:
     return f"// {conv.dims}-d {kind}, {taps}{strides}, {conv.in_channels} -> {conv.out_channels} channels, and what follows it."
 
 
-def tidy(source: str) -> str:
-    """Drop the lines that a placeholder left empty."""
-    lines = [line.rstrip() for line in source.splitlines()]
-    kept = [a for a, b in zip(lines, [*lines[1:], "end"], strict=False) if a or (b and b[0] not in " }#")]
-    return "\n".join(kept).strip("\n") + "\n"
-
-
 def constants(shape: Layout) -> str:
     conv, tile = shape.conv, shape.tile
     (td, th, tw), (rd, rh, _), (pd, ph, pw) = shape.tile_sizes, shape.rows, shape.window
@@ -167,21 +160,6 @@ def constants(shape: Layout) -> str:
         line(f"SHARED_BYTES = {4 * shape.shared_words}"),
     ]  # fmt: skip
     return "\n".join(lines)
-
-
-def size_names(conv: Conv) -> tuple[str, ...]:
-    return ("in_d", "in_h", "in_w")[3 - conv.dims :]
-
-
-def extra_params(ending: Ending) -> tuple[tuple[str, str], ...]:
-    """The bodies' parameters, each once."""
-    return tuple(dict.fromkeys(param for body in ending.bodies for param in body.params))
-
-
-def outputs(ending: Ending) -> tuple[tuple[str, str], ...]:
-    if isinstance(ending.reduce, OverPositions):
-        return ((f"{ending.reduce.accumulator}* __restrict__", "partials"),)
-    return (("float* __restrict__", "out"),)
 
 
 def parameters(conv: Conv, ending: Ending) -> str:
@@ -335,24 +313,9 @@ def channel_origin(shape: Layout) -> str:
     )
 
 
-def out_size(shape: Layout, axis: int) -> str:
-    """The convolution's output size along an axis, as C text over in_*."""
-    conv = shape.conv
-    size = ("in_d", "in_h", "in_w")[axis]
-    if conv.is_phased:
-        (least,) = replace(
-            conv, kernel=conv.kernel[axis : axis + 1], stride=conv.stride[axis : axis + 1], padding=conv.padding[axis : axis + 1],
-            dilation=(1,), output_padding=conv.output_padding[axis : axis + 1],
-        ).out_sizes((0,))  # fmt: skip
-        return f"{size} * {conv.stride[axis]} {'-' if least < 0 else '+'} {abs(least)}"
-    reach = conv.dilation[axis] * (conv.kernel[axis] - 1) + 1 - 2 * conv.halo[axis]
-    span = size if reach == 0 else f"({size} - {reach})" if reach > 0 else f"({size} + {-reach})"
-    return f"{span} / {conv.stride[axis]} + 1" if conv.stride[axis] > 1 else f"{span} + 1"
-
-
 def prologue(shape: Layout, ending: Ending) -> dict[str, str]:
     sizes = [
-        f"  const int conv_d = {out_size(shape, 0)}, conv_h = {out_size(shape, 1)}, conv_w = {out_size(shape, 2)};"
+        f"  const int conv_d = {out_size(shape.conv, 0)}, conv_h = {out_size(shape.conv, 1)}, conv_w = {out_size(shape.conv, 2)};"
     ]
     pooled = [f"out_{a} = conv_{a}" + (f" / {p}" if p > 1 else "") for a, p in zip("dhw", shape.window, strict=False)]
     sizes += [f"  const int {', '.join(pooled)};"]
@@ -435,7 +398,7 @@ def launcher(name: str, shape: Layout, ending: Ending) -> str:
         lines.append("  const long long " + ", ".join(f"{size} = 1" for size in missing) + ";")
     if not isinstance(ending.reduce, OverPositions):
         for axis, letter in enumerate("dhw"):
-            size = out_size(shape, axis)
+            size = out_size(shape.conv, axis)
             pooled = f"({size}) / {shape.window[axis]}" if shape.window[axis] > 1 else size
             lines.append(f"  const long long out_{letter} = {pooled};")
         tiles = " * ".join(f"((out_{a} + OUT_TILE_{a.upper()} - 1) / OUT_TILE_{a.upper()})" for a in "dhw")

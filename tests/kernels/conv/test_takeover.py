@@ -8,7 +8,7 @@ import pytest
 
 from fusewright import takeover
 from fusewright.options import Options
-from fusewright.pipeline import optimize
+from fusewright.pipeline import compile_problem, optimize
 from fusewright.problem import load_problem
 
 FILE = """
@@ -61,10 +61,27 @@ CHAINS = {
         "nn.ConvTranspose3d(5, 16, 3, stride=2, padding=1, output_padding=1)", 16, "(2, 5, 3, 4, 5)",
         "torch.amax(F.max_pool3d(x, 2), dim=1)",
     ),
+    "depthwise, pointwise": ("nn.Conv2d(12, 12, 3, padding=1, groups=12)", 12, "(2, 12, 9, 12)", "torch.tanh(x) * self.scale"),
+    "depthwise, group norm": (
+        "nn.Conv2d(8, 16, 5, stride=2, padding=2, groups=8)", 16, "(2, 8, 13, 16)", "F.silu(self.norm(x))",
+    ),
+    "depthwise, mean": (
+        "nn.Conv1d(10, 10, 7, padding=3, groups=10)", 10, "(3, 10, 50)", "F.softmax(F.gelu(x).mean(dim=2), dim=1)",
+    ),
     "transposed 1d, groups": (
         "nn.ConvTranspose1d(12, 18, 7, stride=4, padding=2, groups=2)", 18, "(2, 12, 21)", "F.hardswish(x + 0.5)",
     ),
 }  # fmt: skip
+
+
+def test_depthwise_needs_no_tensor_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain fp32: taken over whatever the flags say, and the emitted file does not ask for TF32."""
+    monkeypatch.setattr(takeover, "pays", lambda *_: True)
+    monkeypatch.setattr(takeover, "tf32_allowed", lambda: False)
+    _, made, emitted = compile_problem(load_problem(model(tmp_path, "depthwise, pointwise")), Options())
+    assert made.calls == [] and "_tf32_allowed" not in emitted.text
+    _, made, _ = compile_problem(load_problem(model(tmp_path, "transposed 2d, pointwise")), Options())
+    assert len(made.calls) == 1
 
 
 def model(tmp_path: Path, name: str) -> Path:
