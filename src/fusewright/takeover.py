@@ -6,6 +6,7 @@ and goes on; where statistics are needed first, it is computed twice and never s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -69,21 +70,69 @@ def take_over(plan: Plan) -> Plan:
         readers = [k for k in steps if isinstance(k, Kernel) and plan.lowered.value[call.node.name] in k.loads]
         if not readers or is_needed_elsewhere(call.node, plan):
             continue
-        found = [fused(kernel, anchor, plan) for kernel in readers]
-        if any(f is None or not can_end(anchor, f.ending) for f in found) or not pays(
-            anchor, readers, [f for f in found if f], plan
-        ):
+        endings = [endings_of(kernel, anchor, plan) for kernel in readers]
+        if not all(endings) or not pays(anchor, readers, [how for pairs in endings for _, how in pairs], plan):
             continue
         result = plan.lowered.value[call.node.name]
-        for kernel, how in zip(readers, found, strict=True):
-            operands = [anchor.input, anchor.weight, *([anchor.bias] if anchor.bias else [])]
-            others = [name for name in kernel.loads if name != result and name not in operands]
-            position = next(i for i, step in enumerate(steps) if step is kernel)
-            steps[position] = replace(kernel, loads=(*operands, *others), fused=how)
+        operands = [anchor.input, anchor.weight, *([anchor.bias] if anchor.bias else [])]
+        for reader, pairs in zip(readers, endings, strict=True):
+            position = next(i for i, step in enumerate(steps) if step is reader)
+            steps[position : position + 1] = [
+                replace(
+                    kernel,
+                    loads=(*operands, *(name for name in kernel.loads if name != result and name not in operands)),
+                    fused=how,
+                )
+                for kernel, how in pairs
+            ]
         steps = [step for step in steps if step is not call]
     result_plan = replace(plan, steps=tuple(steps))
     name_kernels(result_plan)
     return result_plan
+
+
+def endings_of(kernel: Kernel, anchor: Anchor, plan: Plan) -> list[tuple[Kernel, Fused]]:
+    """The kernel, or its statistics and what needs them apart, with the way each ends the convolution; none if one cannot."""
+    for kernels in ([kernel], apart(kernel, plan.lowered.prims)):
+        found = [(k, fused(k, anchor, plan)) for k in kernels]
+        able = [(k, how) for k, how in found if how is not None and can_end(anchor, how.ending)]
+        if able and len(able) == len(found):
+            return able
+    return []
+
+
+def apart(kernel: Kernel, prims: dict[str, Prim]) -> list[Kernel]:
+    """A kernel that goes over its rows again once their statistics are known, as one kernel for these and one for each tensor."""
+    full = [name for name in kernel.stores if kernel.members[name] == "full"]
+    rows = {name: role for name, role in kernel.members.items() if role != "full"}
+    if not kernel.is_reduce or not full:
+        return []
+
+    def read_by(roots: Sequence[str], stops: Sequence[str]) -> set[str]:
+        found, stack, seen = set(), list(roots), set()
+        while stack:
+            name = stack.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            if name in stops and name not in roots:
+                found.add(name)
+            else:
+                stack += prims[name].inputs
+        return found
+
+    behind = read_by(full, [*rows, *kernel.loads])
+    stored = tuple(name for name in rows if name in behind or name in kernel.stores)
+    wanted = read_by(stored, kernel.loads)
+    statistics = Kernel(
+        kernel.space, kernel.reduced, rows, stored, tuple(name for name in kernel.loads if name in wanted)
+    )
+    kernels = [statistics]
+    for name in full:
+        reads = read_by([name], [*rows, *kernel.loads])
+        loads = tuple(n for n in (*kernel.loads, *stored) if n in reads)
+        kernels.append(Kernel(prims[name].shape, (), {name: "full"}, (name,), loads))
+    return kernels
 
 
 def is_needed_elsewhere(node: Node, plan: Plan) -> bool:
@@ -200,11 +249,11 @@ def fused(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
     if window:
         op = prims[window].op
         plain = op.kernel == op.stride and not any(op.padding) and all(d == 1 for d in op.dilation) and not op.clipped
-        if not plain or len(op.kernel) != anchor.conv.dims or op.kind != "max" or not reads_only_here(
+        if not plain or len(op.kernel) != anchor.conv.dims or not reads_only_here(
             prims, prims[window].inputs[0], axes_for(anchor.out_shape), anchor.value, anchor.out_shape, set()
         ):  # fmt: skip
             return None
-        pool = ConvWindow("max", op.kernel)
+        pool = ConvWindow(op.kind, op.kernel)
     at = placed(kernel.space, shape)
     if at is None:
         return None
@@ -226,7 +275,7 @@ def fused(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
             or prims[kernel.stores[0]].dtype is not torch.float32
         ):
             return None
-        last = body_of(anchor, kernel, plan, root=kernel.stores[0], leaf=leaf, shape=shape)
+        last = body_of(anchor, kernel, plan, root=kernel.stores[0], leaf=leaf, shape=shape, at=at)
         return Fused(anchor, ending_with(before, pool, last), window)
     parts = accumulators(kernel, prims)
     if len(parts) != 1 or len(needed_reduces(kernel, prims)) == 0 or not reads_leaf(parts[0].source):

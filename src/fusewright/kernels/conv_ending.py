@@ -101,7 +101,7 @@ def pool(shape: Layout, kind: str) -> str:
     if inside == 2:
         lines += ["#pragma unroll", "  for (int pair = 0; pair < 2; ++pair)"]
     lines += [f"    joined = {join.format(x=register)};"]
-    lines += [f"{POOLED} = joined" + (";" if kind == "max" else f" * (1.0f / {count}.0f);")]
+    lines += [f"{POOLED} = joined" + (f" * (1.0f / {count}.0f);" if kind == "avg" else ";")]
     return "float pooled[LANE_CHANNELS][HELD][PAIR];\n" + each_element("\n".join(lines), "HELD", "PAIR")
 
 

@@ -131,7 +131,7 @@ IDENTITY = Pointwise()
 class Window:
     """A pool whose stride is its size, without padding, in floor mode."""
 
-    kind: str  # max | avg
+    kind: str  # max | sum | avg
     size: tuple[int, ...]
 
 

@@ -53,6 +53,17 @@ CHAINS = {
     "transposed 2d, group norm": (
         "nn.ConvTranspose2d(8, 32, 3, stride=2, bias=False)", 32, "(2, 8, 6, 9)", "F.silu(self.norm(x))",
     ),
+    "transposed 2d, group norm of a chain": (
+        "nn.ConvTranspose2d(8, 32, 4, stride=2)", 32, "(2, 8, 6, 9)", "self.norm(F.gelu(x))",
+    ),
+    "transposed 2d, norm and what follows in one kernel": (
+        "nn.ConvTranspose2d(8, 16, 4, stride=2, padding=1)", 16, "(2, 8, 6, 9)", "F.instance_norm(x) * self.scale + 1.0",
+    ),
+    "convolution, instance norm": ("nn.Conv2d(8, 16, 3)", 16, "(2, 8, 9, 10)", "F.leaky_relu(F.instance_norm(x) / 2.0)"),
+    "transposed 3d, average pool and softmax": (
+        "nn.ConvTranspose3d(5, 16, 3, stride=2, padding=1, output_padding=1)", 16, "(2, 5, 3, 4, 5)",
+        "F.softmax(torch.clamp(F.avg_pool3d(x, 2), -0.1, 0.6), dim=1)",
+    ),
     "transposed 2d, mean": (
         "nn.ConvTranspose2d(8, 16, (3, 5), stride=(2, 3))", 16, "(2, 8, 6, 9)",
         "torch.tanh(F.hardtanh(x).mean(dim=(2, 3), keepdim=True))",
