@@ -28,6 +28,7 @@ from .rules.patterns import TRANSPOSED, convolution_at
 
 MEMORY_TB_PER_S = 4.1  # H200, measured
 LAUNCH_MS = 0.003
+DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 MARGIN = 0.9  # a prediction must beat the library's by this much
 
 
@@ -153,7 +154,7 @@ def is_needed_elsewhere(node: Node, plan: Plan) -> bool:
 def anchor_of(node: Node, plan: Plan) -> Anchor | None:
     graph, lowered = plan.graph, plan.lowered
     found = convolution_at(Site(graph, node, {}), node)
-    if found is None or node.dtype is not torch.float32 or node.shape is None:
+    if found is None or node.dtype not in DTYPES or node.shape is None:
         return None
     transposed = node.target in TRANSPOSED
     strided = any(s != 1 for s in found.stride)
@@ -168,9 +169,9 @@ def anchor_of(node: Node, plan: Plan) -> Anchor | None:
         return None
     conv = Conv(
         found.rank, in_channels, node.shape[1], found.kernel, found.stride, found.padding, found.dilation, found.groups,
-        bias=True, transposed=transposed, output_padding=found.output_padding,
+        bias=True, dtype=DTYPES[node.dtype], transposed=transposed, output_padding=found.output_padding,
     )  # fmt: skip
-    if not is_depthwise(conv) and not tf32_allowed():
+    if not is_depthwise(conv) and (node.dtype is not torch.float32 or not tf32_allowed()):
         return None
     result = lowered.value[node.name]
     bias = lowered.value[found.bias.name] if found.bias is not None else None
@@ -272,7 +273,7 @@ def fused(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
         if (
             len(kernel.stores) != 1
             or not reads_leaf(kernel.stores[0])
-            or prims[kernel.stores[0]].dtype is not torch.float32
+            or DTYPES.get(prims[kernel.stores[0]].dtype) != anchor.conv.dtype
         ):
             return None
         last = body_of(anchor, kernel, plan, root=kernel.stores[0], leaf=leaf, shape=shape, at=at)
@@ -305,7 +306,8 @@ def fused(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
     channel_dims = set(range(1, len(kernel.space) - anchor.conv.dims))
     rest = set(kernel.reduced) - positions
     whole_group = rest <= {0} or rest == {2} or (rest == {1, 2} and len(channel_dims) == 2 and kernel.space[1] == 1)
-    if over_positions and whole_group and (rest != {0, 1}):
+    all_channels = rest == channel_dims == {1}
+    if over_positions and (whole_group or all_channels):
         return Fused(anchor, replace(base, reduce=OverPositions(parts[0].kind)), window)
     return None
 
@@ -388,7 +390,11 @@ def library_ms(anchor: Anchor, kernels: list[Kernel], plan: Plan) -> float:
     """The library's convolution, its result written and read again by each kernel."""
     conv, graph, prims = anchor.conv, plan.graph, plan.lowered.prims
     batch, *spatial = input_sizes(anchor, plan)
-    moved = sum(graph.hint(sizes.product(prims[n].shape)) * 4 for k in kernels for n in (*k.loads, *k.stores))
+    moved = sum(
+        graph.hint(sizes.product(prims[n].shape)) * prims[n].dtype.itemsize
+        for k in kernels
+        for n in (*k.loads, *k.stores)
+    )
     written = batch * conv.out_channels * prod(conv.out_sizes(spatial)) * 4
     read = batch * conv.in_channels * prod(spatial) * 4
     if is_depthwise(conv):

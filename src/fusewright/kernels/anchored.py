@@ -211,7 +211,10 @@ def merge_kernel(
         stores.append(
             f"{pointer(name)}[{evaluator.offset(linear(at, prim.shape))}] = {text.to_memory(prim, converted_to(result, prim))};"
         )
-    in_group = kernel.space[2] if 2 in kernel.reduced and len(kernel.space) == fused.anchor.conv.dims + 3 else 1
+    is_split = len(kernel.space) == fused.anchor.conv.dims + 3
+    in_group = kernel.space[2] if is_split and 2 in kernel.reduced else 1
+    if not is_split and 1 in kernel.reduced:
+        in_group = channels
     decode, rest = [], "row"
     for d in reversed(kept):
         if d == kept[0]:

@@ -6,7 +6,7 @@ $constants
 // acc += weight × input for the strip of ROWS × COLUMNS outputs that begins at (d0, h0, w0) of one channel. An input row is
 // in registers once, for every output row that needs it. Places outside the input are zeros.
 template <int VECTOR>
-__device__ __forceinline__ void convolve(float (&acc)[ROWS][COLUMNS], const float* __restrict__ plane,
+__device__ __forceinline__ void convolve(float (&acc)[ROWS][COLUMNS], const Element* __restrict__ plane,
                                          const float (&tap)[TAPS], int d0, int h0, int w0, int in_d, int in_h, int in_w) {
   const int first = w0 * STRIDE_W - PADDING_W - LEAD;
 #pragma unroll
@@ -16,17 +16,15 @@ __device__ __forceinline__ void convolve(float (&acc)[ROWS][COLUMNS], const floa
     for (int row = 0; row < INPUT_ROWS; ++row) {
       const int h = h0 * STRIDE_H - PADDING_H + row;
       const bool real = unsigned(d) < unsigned(in_d) && unsigned(h) < unsigned(in_h);
-      const float* const line = plane + ((long long)d * in_h + h) * in_w + first;
+      const Element* const line = plane + ((long long)d * in_h + h) * in_w + first;
       float x[SEGMENT];  // what no tap uses is never read
 #pragma unroll
       for (int k = 0; k < SEGMENT; k += VECTOR) {
         const bool inside = real && unsigned(first + k) < unsigned(in_w);
-        if (VECTOR == 4) {
-          const float4 four = inside ? *reinterpret_cast<const float4*>(line + k) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-          x[k] = four.x, x[k + 1] = four.y, x[k + 2] = four.z, x[k + 3] = four.w;
-        } else {
-          x[k] = inside ? line[k] : 0.0f;
-        }
+        float some[VECTOR] = {};
+        if (inside) load<VECTOR>(line + k, some);
+#pragma unroll
+        for (int v = 0; v < VECTOR; ++v) x[k + v] = some[v];
       }
 #pragma unroll
       for (int kh = 0; kh < KERNEL_H; ++kh) {

@@ -1,7 +1,7 @@
-"""Depthwise convolutions in plain fp32, whose ending holds the rest of the chain.
+"""Depthwise convolutions in plain fp32 arithmetic, whose ending holds the rest of the chain.
 
 Every output channel reads one input channel, so there is nothing to multiply matrices with: the kernel is as good as its
-memory traffic. A thread computes a strip of a few rows × 4 columns and reads each input row once, 16 bytes at a time;
+memory traffic. A thread computes a strip of a few rows × 4 columns and reads each input row once, 4 elements at a time;
 what neighbouring strips share comes from cache. Input and output cross memory once.
 """
 
@@ -19,6 +19,7 @@ from fusewright.kernels.conv_text import extra_params, out_size, outputs, size_n
 from fusewright.kernels.conv_tiles import ISSUE_PER_MS, LAUNCH_MS, MEMORY_TB_PER_S, MULTIPROCESSORS, instructions
 
 TEMPLATE = Template((Path(__file__).parent / "depthwise.cuh").read_text())
+ELEMENTS = {"float32": ("float", 4), "float16": ("__half", 2), "bfloat16": ("__nv_bfloat16", 2)}  # C type, bytes
 THREADS = 128
 COLUMNS = 4
 MOST_TAPS = 64  # they are kept in registers
@@ -34,7 +35,7 @@ def is_depthwise(conv: Conv) -> bool:
 def fits(conv: Conv, ending: Ending) -> bool:
     return (
         is_depthwise(conv)
-        and conv.dtype == "float32"
+        and conv.dtype in ELEMENTS
         and prod(conv.kernel) <= MOST_TAPS
         and segment(conv)[1] <= MOST_SEGMENT
         and ending.window is None
@@ -92,6 +93,7 @@ def constants(conv: Conv) -> str:
         return "constexpr int " + ", ".join(f"{name}_{a} = {v}" for a, v in zip("DHW", values, strict=True)) + ";"
 
     return "\n".join([
+        f"using Element = {ELEMENTS[conv.dtype][0]};",
         f"constexpr int IN_CHANNELS = {conv.in_channels}, OUT_CHANNELS = {conv.out_channels};",
         axes("KERNEL", conv.kernel), axes("STRIDE", conv.stride),
         axes("PADDING", conv.padding), axes("DILATION", conv.dilation),
@@ -103,23 +105,32 @@ def constants(conv: Conv) -> str:
 
 
 def parameters(conv: Conv, ending: Ending) -> str:
-    bias = (("const float* __restrict__", "bias"),) if conv.bias else ()
-    tensors = (("const float* __restrict__", "input"), ("const float* __restrict__", "weight"), *bias)
+    tensors = tuple((f"{kind} __restrict__", name) for kind, name in operands(conv))
     sizes = tuple(("int", name) for name in ("batch", "in_d", "in_h", "in_w", *(("slices",) if ending.reduce else ())))
-    lines = (tensors, extra_params(ending), outputs(ending), sizes)
+    lines = (tensors, extra_params(ending), results(conv, ending), sizes)
     return ",\n       ".join(", ".join(f"{kind} {name}" for kind, name in line) for line in lines if line)
+
+
+def operands(conv: Conv) -> list[tuple[str, str]]:
+    return [
+        (f"const {ELEMENTS[conv.dtype][0]}*", name) for name in ("input", "weight", *(["bias"] if conv.bias else []))
+    ]
+
+
+def results(conv: Conv, ending: Ending) -> tuple[tuple[str, str], ...]:
+    return outputs(ending) if ending.reduce else ((f"{ELEMENTS[conv.dtype][0]}* __restrict__", "out"),)
 
 
 def channel_values(conv: Conv, ending: Ending) -> str:
     """What a thread knows of its channel: the weights, the start of every sum, and each table's one entry."""
-    start = "bias[c]" if conv.bias else "0.0f"
+    start = "to_arithmetic<float>(bias[c])" if conv.bias else "0.0f"
     tables = [table for body in ending.bodies for table in body.tables]
     channel = "c" if conv.out_channels == conv.in_channels else f"c / {conv.out_channels // conv.in_channels}"
     lines = [
-        f"const float* const plane = input + ((long long)n * IN_CHANNELS + {channel}) * in_d * in_h * in_w;",
+        f"const Element* const plane = input + ((long long)n * IN_CHANNELS + {channel}) * in_d * in_h * in_w;",
         "float tap[TAPS];",
         "#pragma unroll",
-        "for (int k = 0; k < TAPS; ++k) tap[k] = weight[c * TAPS + k];",
+        "for (int k = 0; k < TAPS; ++k) tap[k] = to_arithmetic<float>(weight[c * TAPS + k]);",
         f"const float start = {start};",
     ]
     if tables:
@@ -164,13 +175,13 @@ STORE = """\
 #pragma unroll
 for (int r = 0; r < ROWS; ++r) {
   if (h0 + r >= out_h) break;
-  float* const at = out + ((((long long)n * OUT_CHANNELS + c) * out_d + d) * out_h + h0 + r) * out_w + w0;
+  Element* const at = out + ((((long long)n * OUT_CHANNELS + c) * out_d + d) * out_h + h0 + r) * out_w + w0;
   if (out_w % 4 == 0) {
-    *reinterpret_cast<float4*>(at) = make_float4(acc[r][0], acc[r][1], acc[r][2], acc[r][3]);
+    store<COLUMNS>(at, acc[r]);
   } else {
 #pragma unroll
     for (int column = 0; column < COLUMNS; ++column)
-      if (w0 + column < out_w) at[column] = acc[r][column];
+      if (w0 + column < out_w) at[column] = to_memory<Element>(acc[r][column]);
   }
 }
 """
@@ -222,13 +233,13 @@ def slices_expression(conv: Conv) -> str:
 
 
 def launcher_args(conv: Conv, ending: Ending) -> tuple[tuple[str, str], ...]:
-    bias = (("const float*", "bias"),) if conv.bias else ()
-    plain = tuple((kind.replace(" __restrict__", ""), name) for kind, name in (*extra_params(ending), *outputs(ending)))
+    handed = (*extra_params(ending), *results(conv, ending))
+    plain = tuple((kind.replace(" __restrict__", ""), name) for kind, name in handed)
     pointers = tuple(p for p in plain if p[0].endswith("*"))
     scalars = tuple(name for kind, name in plain if not kind.endswith("*"))
     sizes = ("batch", *size_names(conv), *(("slices",) if ending.reduce else ()))
     return (
-        ("const float*", "input"), ("const float*", "weight"), *bias, *pointers,
+        *operands(conv), *pointers,
         *(("long long", name) for name in (*scalars, *sizes)),
     )  # fmt: skip
 
@@ -256,7 +267,7 @@ def launcher(name: str, conv: Conv, ending: Ending) -> str:
     call = ", ".join(handed)
     launch = "<<<dim3((unsigned)blocks), THREADS, 0, (cudaStream_t)stream>>>"
     lines += [
-        "  if (in_w % 4 == 0 && (size_t)input % 16 == 0) {",
+        "  if (in_w % 4 == 0 && (size_t)input % (4 * sizeof(Element)) == 0) {",
         f"    kernel<4>{launch}({call});",
         "  } else {",
         f"    kernel<1>{launch}({call});",
@@ -279,7 +290,8 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int]) -> float:
     wavefronts = strips / 32 * (4 * wide.stride[2] * loads + prod(conv.kernel))
     element = prod(conv.kernel) + 2.0 + instructions(ending.before) + (4.0 if ending.reduce else 1.0)
     slots = strips * rows * COLUMNS / 32 * element + strips / 32 * loads * 4
-    moved = 4 * (batch * conv.in_channels * prod(spatial) + (0 if ending.reduce else outputs_))
+    each = ELEMENTS[conv.dtype][1]
+    moved = each * (batch * conv.in_channels * prod(spatial) + (0 if ending.reduce else outputs_))
     memory = moved / (SHARE_OF_MEMORY * MEMORY_TB_PER_S) * 1e-9
     return max(memory, wavefronts / WAVEFRONTS_PER_MS, slots / (0.7 * ISSUE_PER_MS)) + LAUNCH_MS
 
@@ -287,6 +299,6 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int]) -> float:
 def library_ms(conv: Conv, sizes: Sequence[int]) -> float:
     """The library's kernel, taken at its best (not measured): a thread for each output, eight instructions a tap."""
     outputs_ = sizes[0] * conv.out_channels * prod(conv.out_sizes(sizes[1:]))
-    moved = 4 * (sizes[0] * conv.in_channels * prod(sizes[1:]) + outputs_)
+    moved = ELEMENTS[conv.dtype][1] * (sizes[0] * conv.in_channels * prod(sizes[1:]) + outputs_)
     slots = outputs_ / 32 * 8 * prod(conv.kernel)
     return max(moved / (SHARE_OF_MEMORY * MEMORY_TB_PER_S) * 1e-9, slots / ISSUE_PER_MS) + LAUNCH_MS

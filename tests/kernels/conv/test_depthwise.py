@@ -69,6 +69,20 @@ def test_elements(case: str) -> None:
     assert explain(out, expected, allowed) is None
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+@pytest.mark.parametrize("width", [12, 13])
+def test_half_types(dtype: torch.dtype, width: int) -> None:
+    """Sums are in fp32; what is stored is rounded once."""
+    conv = replace(depthwise(2, 6, 3, 1, 1), dtype=str(dtype).removeprefix("torch."))
+    text = depthwise_kernel("k", conv, Ending())
+    values, _ = arguments(conv, 2, (9, width))
+    values |= {name: values[name].to(dtype) for name in ("input", "weight", "bias")}
+    value, allowed = convolved(conv, values["input"], values["weight"], values["bias"])
+    out = torch.full(value.shape, float("nan"), dtype=dtype)
+    launch(load(text), text, out=out, **values)
+    assert explain(out, value, allowed + value.abs() * torch.finfo(dtype).eps + 1e-7) is None
+
+
 def test_bodies_and_tables() -> None:
     conv = depthwise(2, 6, 3, 1, 1, times=2)
     pointer = "const float* __restrict__"

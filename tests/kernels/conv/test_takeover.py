@@ -64,6 +64,9 @@ CHAINS = {
         "nn.ConvTranspose3d(5, 16, 3, stride=2, padding=1, output_padding=1)", 16, "(2, 5, 3, 4, 5)",
         "F.softmax(torch.clamp(F.avg_pool3d(x, 2), -0.1, 0.6), dim=1)",
     ),
+    "transposed 2d, mean of everything": (
+        "nn.ConvTranspose2d(8, 16, 3, stride=2)", 16, "(2, 8, 6, 9)", "torch.relu(x).mean(dim=(1, 2, 3)) * 2.0",
+    ),
     "transposed 2d, mean": (
         "nn.ConvTranspose2d(8, 16, (3, 5), stride=(2, 3))", 16, "(2, 8, 6, 9)",
         "torch.tanh(F.hardtanh(x).mean(dim=(2, 3), keepdim=True))",
@@ -75,6 +78,13 @@ CHAINS = {
     "depthwise, pointwise": ("nn.Conv2d(12, 12, 3, padding=1, groups=12)", 12, "(2, 12, 9, 12)", "torch.tanh(x) * self.scale"),
     "depthwise, group norm": (
         "nn.Conv2d(8, 16, 5, stride=2, padding=2, groups=8)", 16, "(2, 8, 13, 16)", "F.silu(self.norm(x))",
+    ),
+    "depthwise, bf16": (
+        "nn.Conv2d(12, 12, 3, padding=1, groups=12).bfloat16()", 12, "(2, 12, 9, 12, dtype=torch.bfloat16)", "F.silu(x) * 2.0",
+    ),
+    "depthwise, fp16 mean": (
+        "nn.Conv2d(12, 24, 3, padding=1, groups=12).half()", 24, "(2, 12, 9, 13, dtype=torch.float16)",
+        "torch.relu(x).mean(dim=(2, 3))",
     ),
     "depthwise, mean": (
         "nn.Conv1d(10, 10, 7, padding=3, groups=10)", 10, "(3, 10, 50)", "F.softmax(F.gelu(x).mean(dim=2), dim=1)",
