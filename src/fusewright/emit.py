@@ -225,7 +225,7 @@ class Writer:
             cuda=cuda,
             kernels=names_text(launchers),
             gradients=self.gradients_text(),
-            flags=FLAGS if self.anchored else "",
+            flags=FLAGS if self.on_tensor_cores else "",
             held=self.held_text(),
             constants=self.constants_text(),
             planned=self.planned_text(),
@@ -456,6 +456,10 @@ class Writer:
         gradient = self.gradients.get(region.name)
         parts = [run, self.meaning_text(region, names, outputs, unpack), *([gradient.function] if gradient else [])]
         return "\n\n\n".join(parts)
+
+    @property
+    def on_tensor_cores(self) -> list[AnchoredText]:
+        return [text for text in self.anchored.values() if text.tensor_cores]
 
     def launchers(self, kernel: Kernel) -> tuple[str, ...]:
         return self.anchored[kernel.name].names if kernel.fused is not None else (kernel.name,)
@@ -776,8 +780,8 @@ class Writer:
         flags = training_flags(self.model)
         if flags:
             tests.append("all(_module(self, path).training == training for path, training in _TRAINING)")
-        if self.anchored:
-            shared = max(text.shared_bytes for text in self.anchored.values())
+        if self.on_tensor_cores:
+            shared = max(text.shared_bytes for text in self.on_tensor_cores)
             tests.append(f"_tf32_allowed() and _has_tensor_cores({self.device()}, {shared})")
         for position, argument in enumerate(self.graph.arguments):
             if not isinstance(argument, Ref):

@@ -6,6 +6,7 @@ and goes on; where statistics are needed first, it is computed twice and never s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -14,9 +15,12 @@ import torch
 from . import sizes
 from .graph import Graph, Node, Ref
 from .index import Axis, Coordinate
+from .kernels import depthwise
 from .kernels.conv import Conv, Ending, OverChannels, OverPositions
 from .kernels.conv import Window as ConvWindow
-from .kernels.conv_tiles import best_tile, candidate_tiles, predicted_ms
+from .kernels.conv_tiles import best_tile, predicted_ms
+from .kernels.conv_tiles import fits as tile_fits
+from .kernels.depthwise import is_depthwise
 from .plan import Call, Kernel, Plan, accesses, name_kernels, same_shape, tuple_key
 from .prims import Coordinates, Pointwise, Prim, Reshape, Window
 from .rewrite import Site
@@ -24,6 +28,7 @@ from .rules.patterns import TRANSPOSED, convolution_at
 
 MEMORY_TB_PER_S = 4.1  # H200, measured
 LAUNCH_MS = 0.003
+DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 MARGIN = 0.9  # a prediction must beat the library's by this much
 
 
@@ -59,8 +64,6 @@ def tf32_allowed() -> bool:
 
 def take_over(plan: Plan, own: frozenset[str] | None = None) -> Plan:
     """The plan with convolutions computed by the kernels that read them: those named in `own`, or else those that pay."""
-    if not tf32_allowed():
-        return plan
     steps = list(plan.steps)
     for call in plan.calls:
         if own is not None and call.node.name not in own:
@@ -71,22 +74,71 @@ def take_over(plan: Plan, own: frozenset[str] | None = None) -> Plan:
         readers = [k for k in steps if isinstance(k, Kernel) and plan.lowered.value[call.node.name] in k.loads]
         if not readers or is_needed_elsewhere(call.node, plan):
             continue
-        found = [fused(kernel, anchor, plan) for kernel in readers]
-        ends = [f for f in found if f]
-        if len(ends) < len(readers) or any(not candidate_tiles(anchor.conv, how.ending) for how in ends):
+        endings = [endings_of(kernel, anchor, plan) for kernel in readers]
+        if not all(endings):
             continue
-        if own is None and not pays(anchor, readers, ends, plan):
+        if own is None and not pays(anchor, readers, [how for pairs in endings for _, how in pairs], plan):
             continue
         result = plan.lowered.value[call.node.name]
-        for kernel, how in zip(readers, found, strict=True):
-            operands = [anchor.input, anchor.weight, *([anchor.bias] if anchor.bias else [])]
-            others = [name for name in kernel.loads if name != result and name not in operands]
-            position = next(i for i, step in enumerate(steps) if step is kernel)
-            steps[position] = replace(kernel, loads=(*operands, *others), fused=how)
+        operands = [anchor.input, anchor.weight, *([anchor.bias] if anchor.bias else [])]
+        for reader, pairs in zip(readers, endings, strict=True):
+            position = next(i for i, step in enumerate(steps) if step is reader)
+            steps[position : position + 1] = [
+                replace(
+                    kernel,
+                    loads=(*operands, *(name for name in kernel.loads if name != result and name not in operands)),
+                    fused=how,
+                )
+                for kernel, how in pairs
+            ]
         steps = [step for step in steps if step is not call]
     result_plan = replace(plan, steps=tuple(steps))
     name_kernels(result_plan)
     return result_plan
+
+
+def endings_of(kernel: Kernel, anchor: Anchor, plan: Plan) -> list[tuple[Kernel, Fused]]:
+    """The kernel, or its statistics and what needs them apart, with the way each ends the convolution; none if one cannot."""
+    for kernels in ([kernel], apart(kernel, plan.lowered.prims)):
+        found = [(k, fused(k, anchor, plan)) for k in kernels]
+        able = [(k, how) for k, how in found if how is not None and can_end(anchor, how.ending)]
+        if able and len(able) == len(found):
+            return able
+    return []
+
+
+def apart(kernel: Kernel, prims: dict[str, Prim]) -> list[Kernel]:
+    """A kernel that goes over its rows again once their statistics are known, as one kernel for these and one for each tensor."""
+    full = [name for name in kernel.stores if kernel.members[name] == "full"]
+    rows = {name: role for name, role in kernel.members.items() if role != "full"}
+    if not kernel.is_reduce or not full:
+        return []
+
+    def read_by(roots: Sequence[str], stops: Sequence[str]) -> set[str]:
+        found, stack, seen = set(), list(roots), set()
+        while stack:
+            name = stack.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            if name in stops and name not in roots:
+                found.add(name)
+            else:
+                stack += prims[name].inputs
+        return found
+
+    behind = read_by(full, [*rows, *kernel.loads])
+    stored = tuple(name for name in rows if name in behind or name in kernel.stores)
+    wanted = read_by(stored, kernel.loads)
+    statistics = Kernel(
+        kernel.space, kernel.reduced, rows, stored, tuple(name for name in kernel.loads if name in wanted)
+    )
+    kernels = [statistics]
+    for name in full:
+        reads = read_by([name], [*rows, *kernel.loads])
+        loads = tuple(n for n in (*kernel.loads, *stored) if n in reads)
+        kernels.append(Kernel(prims[name].shape, (), {name: "full"}, (name,), loads))
+    return kernels
 
 
 def is_needed_elsewhere(node: Node, plan: Plan) -> bool:
@@ -107,10 +159,11 @@ def is_needed_elsewhere(node: Node, plan: Plan) -> bool:
 def anchor_of(node: Node, plan: Plan) -> Anchor | None:
     graph, lowered = plan.graph, plan.lowered
     found = convolution_at(Site(graph, node, {}), node)
-    if found is None or node.dtype is not torch.float32 or node.shape is None:
+    if found is None or node.dtype not in DTYPES or node.shape is None:
         return None
     transposed = node.target in TRANSPOSED
-    if transposed and (any(s != 1 for s in found.stride) or any(found.output_padding)):
+    strided = any(s != 1 for s in found.stride)
+    if transposed and (any(found.output_padding) if not strided else any(d != 1 for d in found.dilation)):
         return None
     in_channels = graph[found.input.name].shape[1]  # type: ignore[index]
     if not isinstance(in_channels, int) or not isinstance(node.shape[1], int):
@@ -121,8 +174,10 @@ def anchor_of(node: Node, plan: Plan) -> Anchor | None:
         return None
     conv = Conv(
         found.rank, in_channels, node.shape[1], found.kernel, found.stride, found.padding, found.dilation, found.groups,
-        bias=True, transposed=transposed,
+        bias=True, dtype=DTYPES[node.dtype], transposed=transposed, output_padding=found.output_padding,
     )  # fmt: skip
+    if not is_depthwise(conv) and (node.dtype is not torch.float32 or not tf32_allowed()):
+        return None
     result = lowered.value[node.name]
     bias = lowered.value[found.bias.name] if found.bias is not None else None
     value = result
@@ -200,11 +255,11 @@ def fused(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
     if window:
         op = prims[window].op
         plain = op.kernel == op.stride and not any(op.padding) and all(d == 1 for d in op.dilation) and not op.clipped
-        if not plain or len(op.kernel) != anchor.conv.dims or op.kind != "max" or not reads_only_here(
+        if not plain or len(op.kernel) != anchor.conv.dims or not reads_only_here(
             prims, prims[window].inputs[0], axes_for(anchor.out_shape), anchor.value, anchor.out_shape, set()
         ):  # fmt: skip
             return None
-        pool = ConvWindow("max", op.kernel)
+        pool = ConvWindow(op.kind, op.kernel)
     at = placed(kernel.space, shape)
     if at is None:
         return None
@@ -223,10 +278,10 @@ def fused(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
         if (
             len(kernel.stores) != 1
             or not reads_leaf(kernel.stores[0])
-            or prims[kernel.stores[0]].dtype is not torch.float32
+            or DTYPES.get(prims[kernel.stores[0]].dtype) != anchor.conv.dtype
         ):
             return None
-        last = body_of(anchor, kernel, plan, root=kernel.stores[0], leaf=leaf, shape=shape)
+        last = body_of(anchor, kernel, plan, root=kernel.stores[0], leaf=leaf, shape=shape, at=at)
         return Fused(anchor, ending_with(before, pool, last), window)
     parts = accumulators(kernel, prims)
     if len(parts) != 1 or len(needed_reduces(kernel, prims)) == 0 or not reads_leaf(parts[0].source):
@@ -244,14 +299,48 @@ def fused(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
             return None
         after = body_of(anchor, kernel, plan, root=store, leaf=parts[0].members[0], shape=shape, row=True)
         return Fused(anchor, replace(base, reduce=OverChannels(parts[0].kind), after=after), window)
+    if (
+        over_channels
+        and full
+        and len(kernel.stores) == 1
+        and parts[0].kind in ("LogSumExp", "Sum", "Max", "Min", "Moments")
+    ):
+        return elements_and_total(base, kernel, anchor, plan, window, shape, at)
     positions = set(range(len(kernel.space) - anchor.conv.dims, len(kernel.space)))
     over_positions = positions <= set(kernel.reduced) and not full and parts[0].kind in ("Moments", "Sum", "Max", "Min")
     channel_dims = set(range(1, len(kernel.space) - anchor.conv.dims))
     rest = set(kernel.reduced) - positions
     whole_group = rest <= {0} or rest == {2} or (rest == {1, 2} and len(channel_dims) == 2 and kernel.space[1] == 1)
-    if over_positions and whole_group and (rest != {0, 1}):
+    all_channels = rest == channel_dims == {1}
+    if over_positions and (whole_group or all_channels):
         return Fused(anchor, replace(base, reduce=OverPositions(parts[0].kind)), window)
     return None
+
+
+def elements_and_total(
+    base: Ending,
+    kernel: Kernel,
+    anchor: Anchor,
+    plan: Plan,
+    window: str | None,
+    shape: tuple[object, ...],
+    at: Coordinates,
+) -> Fused | None:
+    """A softmax, or a norm over channels: the elements wait in registers until their position's total is known."""
+    from .kernels.anchored import body_of
+    from .kernels.reduce import accumulators
+
+    prims = plan.lowered.prims
+    (part,), (store,) = accumulators(kernel, prims), kernel.stores
+    before = {anchor.value, *([window] if window else [])} - {part.source}  # gone by then
+    reads = {a.leaf for a in accesses(prims, store, at, {part.source} | before, inside=store != part.source)}
+    if reads & before or part.source not in reads or prims[store].dtype is not torch.float32:
+        return None
+    if not reads_only_here(prims, store, at, part.source, shape, before):
+        return None
+    totals = {member: f"total.{prims[member].op.field}" for member in part.members}
+    after = body_of(anchor, kernel, plan, root=store, leaf=part.source, shape=shape, totals=totals)
+    return Fused(anchor, replace(base, reduce=OverChannels(part.kind, keep=True), after=after), window)
 
 
 def ending_with(before: object, pool: ConvWindow | None, last: object) -> Ending:
@@ -285,18 +374,37 @@ def input_sizes(anchor: Anchor, plan: Plan) -> tuple[int, ...]:
 
 
 def pays(anchor: Anchor, kernels: list[Kernel], found: list[Fused], plan: Plan) -> bool:
-    at = input_sizes(anchor, plan)
-    ours = sum(predicted_ms(anchor.conv, how.ending, at, best_tile(anchor.conv, how.ending, at)) for how in found)
+    ours = sum(ours_ms(anchor, how, plan) for how in found)
     return ours < MARGIN * library_ms(anchor, kernels, plan)
+
+
+def ours_ms(anchor: Anchor, how: Fused, plan: Plan) -> float:
+    conv, ending, at = anchor.conv, how.ending, input_sizes(anchor, plan)
+    if is_depthwise(conv):
+        return depthwise.predicted_ms(conv, ending, at)
+    return predicted_ms(conv, ending, at, best_tile(conv, ending, at))
+
+
+def can_end(anchor: Anchor, ending: Ending) -> bool:
+    """There is a kernel for this convolution with this ending."""
+    fits = depthwise.fits if is_depthwise(anchor.conv) else tile_fits
+    return fits(anchor.conv, ending)
 
 
 def library_ms(anchor: Anchor, kernels: list[Kernel], plan: Plan) -> float:
     """The library's convolution, its result written and read again by each kernel."""
     conv, graph, prims = anchor.conv, plan.graph, plan.lowered.prims
     batch, *spatial = input_sizes(anchor, plan)
-    moved = sum(graph.hint(sizes.product(prims[n].shape)) * 4 for k in kernels for n in (*k.loads, *k.stores))
+    moved = sum(
+        graph.hint(sizes.product(prims[n].shape)) * prims[n].dtype.itemsize
+        for k in kernels
+        for n in (*k.loads, *k.stores)
+    )
     written = batch * conv.out_channels * prod(conv.out_sizes(spatial)) * 4
     read = batch * conv.in_channels * prod(spatial) * 4
+    if is_depthwise(conv):
+        convolution = depthwise.library_ms(conv, (batch, *spatial))
+        return convolution + moved / MEMORY_TB_PER_S * 1e-9 + LAUNCH_MS * len(kernels)
     convolution = (
         max(conv_flops(anchor, plan) / library_rate(conv) * 1e-9, (written + read) / MEMORY_TB_PER_S * 1e-9) + LAUNCH_MS
     )
@@ -306,20 +414,15 @@ def library_ms(anchor: Anchor, kernels: list[Kernel], plan: Plan) -> float:
 def conv_flops(anchor: Anchor, plan: Plan) -> int:
     conv = anchor.conv
     batch, *spatial = input_sizes(anchor, plan)
-    return (
-        2
-        * batch
-        * prod(conv.out_sizes(spatial))
-        * conv.out_channels
-        * conv.in_channels
-        // conv.groups
-        * prod(conv.kernel)
-    )
+    positions = prod(spatial if conv.is_phased else conv.out_sizes(spatial))  # each of them meets every tap
+    return 2 * batch * positions * conv.out_channels * conv.in_channels // conv.groups * prod(conv.kernel)
 
 
 def library_rate(conv: Conv) -> float:
     """TFLOP/s of cuDNN on NCHW float32 with TF32 allowed, H200: 29 at 8 input channels (it does not use TF32 there), 137 at 32."""
     depth = conv.in_channels // conv.groups
+    if conv.is_phased:  # not measured here: cuDNN's gradient kernels, at most these
+        return 30.0 if depth < 16 else 100.0
     return 30.0 if depth < 16 else 140.0 if depth < 64 else 220.0
 
 

@@ -14,6 +14,7 @@ from ..prims import C_TYPES, Coordinates, Prim
 from . import text
 from .conv import Conv, Ending, OverPositions, Pointwise, Table, conv_kernel
 from .conv_tiles import best_tile
+from .depthwise import depthwise_kernel, is_depthwise
 from .expression import Evaluator, Level, converted_to, indent, paren, pointer
 from .loops import row_at
 from .reduce import WORDS, accumulators
@@ -42,8 +43,12 @@ def body_of(
     shape: tuple[Any, ...],
     at: Coordinates | None = None,
     row: bool = False,
+    totals: dict[str, str] | None = None,
 ) -> Pointwise:
-    """The chain from `leaf` (the element in a register) to `root`, at one element; for a row, from the reduced value."""
+    """The chain from `leaf` (the element in a register) to `root`, at one element; for a row, from the reduced value.
+
+    `totals` gives the text of each reduced value where the element is still there beside it.
+    """
     from ..takeover import axes_for
 
     prims = plan.lowered.prims
@@ -62,14 +67,16 @@ def body_of(
     evaluator = Evaluator(prims, loads, [fixed, channel, element], vector=False)
     evaluator.names |= TAKEN
     evaluator.results[leaf] = "value"
-    if not row:
+    if not row and totals is None:
         evaluator.results[anchor.value] = "value"
+    evaluator.results |= totals or {}
     members = [m for a in accumulators(kernel, prims) for m in a.members] if kernel.is_reduce else []
     for member in members:
         evaluator.results.setdefault(member, "value")
     result = evaluator.value(root, here)
     final = converted_to(result, prims[root])
-    lines, tables = with_tables(fixed.lines + channel.lines, element.lines, final, hoist=not row)
+    exact = is_depthwise(anchor.conv)
+    lines, tables = with_tables(fixed.lines + channel.lines, element.lines, final, hoist=not row, exact=exact)
     element_lines, final_text, kept = lines
     used = " ".join(
         [*element_lines, final_text, *(t.value for t in tables), *(s for t in tables for s in t.statements), *kept]
@@ -87,12 +94,13 @@ def body_of(
 
 
 def with_tables(
-    outer: list[str], element: list[str], final: str, hoist: bool
+    outer: list[str], element: list[str], final: str, hoist: bool, exact: bool
 ) -> tuple[tuple[list[str], str, list[str]], tuple[Table, ...]]:
     """Values that depend on sample and channel only are worked out once a block and kept in shared memory."""
-    element, final = [fast(line) for line in element], fast(final)
+    if not exact:
+        element, final = [fast(line) for line in element], fast(final)
     if not hoist:
-        return (element, final, [fast(line) for line in outer]), ()
+        return (element, final, [line if exact else fast(line) for line in outer]), ()
     declared = {m[1]: m[2] for line in outer if (m := re.match(r"const float (\w+) = (.*);$", line))}
     text_ = "\n".join([*element, final])
     wanted = [name for name in declared if re.search(rf"\b{name}\b", text_)]
@@ -121,6 +129,7 @@ class AnchoredText:
     shared_bytes: int
     lines: tuple[str, ...]  # with {NAME} where a tensor goes
     tile: Any
+    tensor_cores: bool = True  # and so the flag that allows TF32, and a GPU that has them
 
 
 def anchored_kernel(
@@ -130,8 +139,11 @@ def anchored_kernel(
     from ..takeover import input_sizes
 
     prims, anchor = plan.lowered.prims, fused.anchor
-    tile = best_tile(anchor.conv, fused.ending, input_sizes(anchor, plan))
-    made = conv_kernel(kernel.name, anchor.conv, fused.ending, tile, "\n".join(comment))
+    if is_depthwise(anchor.conv):
+        made = depthwise_kernel(kernel.name, anchor.conv, fused.ending, "\n".join(comment))
+    else:
+        tile = best_tile(anchor.conv, fused.ending, input_sizes(anchor, plan))
+        made = conv_kernel(kernel.name, anchor.conv, fused.ending, tile, "\n".join(comment))
     batch, _, *spatial = prims[anchor.input].shape
     size_texts = {"batch": sizes.text(batch)}
     size_texts |= dict(zip(("in_d", "in_h", "in_w")[3 - len(spatial) :], map(sizes.text, spatial), strict=True))
@@ -164,7 +176,9 @@ def anchored_kernel(
         source += "\n" + merge
         lines.append(launch)
         names.append(f"{kernel.name}_merge")
-    return AnchoredText(tuple(names), source, made.support, made.smem, tuple(lines), tile)
+    return AnchoredText(
+        tuple(names), source, made.support, made.smem, tuple(lines), made.tile, tensor_cores=made.tile is not None
+    )
 
 
 def merge_kernel(
@@ -193,7 +207,10 @@ def merge_kernel(
         stores.append(
             f"{text.target(kernel, name)}[{evaluator.offset(linear(at, prim.shape))}] = {text.to_memory(prim, converted_to(result, prim))};"
         )
-    in_group = kernel.space[2] if 2 in kernel.reduced and len(kernel.space) == fused.anchor.conv.dims + 3 else 1
+    is_split = len(kernel.space) == fused.anchor.conv.dims + 3
+    in_group = kernel.space[2] if is_split and 2 in kernel.reduced else 1
+    if not is_split and 1 in kernel.reduced:
+        in_group = channels
     decode, rest = [], "row"
     for d in reversed(kept):
         if d == kept[0]:

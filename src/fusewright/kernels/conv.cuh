@@ -23,47 +23,7 @@ __device__ __forceinline__ float ordered_weight(const float* __restrict__ weight
   return real ? $weight_at : 0.0f;
 }
 $pack_kernel
-// acc += weight × input for one part of the kernel and CHUNK input channels. At each of its TURNS it calls
-// stage(turn), which starts the copies of a share of the next step's operands.
-template <class Stage>
-__device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* lane_input,
-                                         const uint4* lane_weight, int part, Stage stage) {
-#pragma unroll UNROLLED_TURNS
-  for (int turn = 0; turn < TURNS; ++turn) {
-    const int k8 = turn / PART_COLUMNS, column = part * PART_COLUMNS + turn % PART_COLUMNS;
-    const int kd = column / KERNEL_W, kw = column % KERNEL_W;
-    const float* window = lane_input + k8 * 8 * PLANE + kd * DILATION_D * ROWS_H * PITCH + kw * DILATION_W;
-#pragma unroll
-    for (int kh0 = 0; kh0 < KERNEL_H; kh0 += KERNEL_ROWS_TOGETHER) {
-      uint32_t x[FRAGMENTS_D][WINDOW_ROWS][FRAGMENTS_W][2];  // rows that no tap uses cost nothing
-#pragma unroll
-      for (int fd = 0; fd < FRAGMENTS_D; ++fd)
-#pragma unroll
-        for (int row = 0; row < WINDOW_ROWS; ++row)
-#pragma unroll
-          for (int fw = 0; fw < FRAGMENTS_W; ++fw) {
-            const float* at = window + (fd * STRIDE_D * ROWS_H + kh0 * DILATION_H + row) * PITCH +
-                              (fw / INTERLEAVE * 8 * INTERLEAVE + fw % INTERLEAVE) * STRIDE_W;
-            x[fd][row][fw][0] = to_tf32(at[0]);
-            x[fd][row][fw][1] = to_tf32(at[4 * PLANE]);
-          }
-      if (kh0 == 0) stage(turn);
-#pragma unroll
-      for (int kh = kh0; kh < kh0 + KERNEL_ROWS_TOGETHER; ++kh)
-#pragma unroll
-        for (int tile = 0; tile < CHANNEL_TILES; ++tile) {
-          const uint4 four = lane_weight[((turn * KERNEL_H + kh) * BLOCK_TILES + tile) * 32];
-          const uint32_t w[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-          for (int f = 0; f < FRAGMENTS; ++f)
-            mma_tf32(acc[tile][f], w,
-                     x[f / (FRAGMENTS_H * FRAGMENTS_W)]
-                      [f / FRAGMENTS_W % FRAGMENTS_H * STRIDE_H + (kh - kh0) * DILATION_H][f % FRAGMENTS_W]);
-        }
-    }
-  }
-}
-
+$multiply
 template <int VECTOR>
 __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 kernel($parameters) {
@@ -97,8 +57,8 @@ $tile_state
 #pragma unroll
     for (int round = 0; round < ROUNDS; ++round) {
       const int place = $stager + round * STAGERS, row = place / ROW_PLACES;
-      const int d = tile_d * TILE_D * STRIDE_D - HALO_D + row / ROWS_H, h = tile_h * TILE_H * STRIDE_H - HALO_H + row % ROWS_H;
-      const int w = tile_w * TILE_W * STRIDE_W - HALO_W - LEAD + place % ROW_PLACES * VECTOR;
+      const int d = tile_d * STEP_D - HALO_D + row / ROWS_H, h = tile_h * STEP_H - HALO_H + row % ROWS_H;
+      const int w = tile_w * STEP_W - HALO_W - LEAD + place % ROW_PLACES * VECTOR;
       const bool real = unsigned(d) < unsigned(in_d) && unsigned(h) < unsigned(in_h) && unsigned(w) < unsigned(in_w);
       source[round] = sample + (real ? (d * in_h + h) * in_w + w : 0);
       inside |= unsigned(real) << round;
@@ -128,8 +88,8 @@ $first_weight
 $setup
   const int lane_channel = warp_c * CHANNEL_TILES * 16 + group;
   const float* const lane_input =
-      input_stages + quad * PLANE + group * INTERLEAVE * STRIDE_W + LEAD + warp_w * FRAGMENTS_W * 8 * STRIDE_W +
-      (warp_d * FRAGMENTS_D * STRIDE_D * ROWS_H + warp_h * FRAGMENTS_H * STRIDE_H) * PITCH;
+      input_stages + quad * PLANE + group * $lane_step + LEAD + warp_w * $warp_step_w +
+      (warp_d * $warp_step_d * ROWS_H + warp_h * $warp_step_h) * PITCH;
   const uint4* const lane_weight =
       reinterpret_cast<const uint4*>($weight_base) + warp_c * CHANNEL_TILES * 32 + lane;
 $state
@@ -151,7 +111,7 @@ $initialise
             $barrier
           }
 $next_step
-          multiply(acc, lane_input + buffer * INPUT_STAGE + repeat * WARPS_H * FRAGMENTS_H * STRIDE_H * PITCH,
+          multiply(acc, lane_input + buffer * INPUT_STAGE$repeat_step,
                    lane_weight + $weight_buffer, part, [&](int turn) {
                      stage_input(next_chunk, (repeat * PARTS + part) * TURNS + turn, buffer ^ 1);
 $next_weight

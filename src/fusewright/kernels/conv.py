@@ -12,6 +12,7 @@ that per-sample values are prepared once and the next tile is copied while this 
 from __future__ import annotations
 
 import re
+from math import prod
 from pathlib import Path
 from string import Template
 
@@ -30,6 +31,7 @@ from fusewright.kernels.conv_spec import (
     Tile,
     Window,
 )
+from fusewright.kernels.conv_text import extra_params, out_size, outputs, size_names, tidy
 from fusewright.kernels.conv_tiles import candidate_tiles, fits, predicted_ms
 
 __all__ = [
@@ -41,6 +43,9 @@ HERE = Path(__file__).parent
 TEMPLATE = Template((HERE / "conv.cuh").read_text())
 SUPPORT = dict(
     part.split("\n", 1) for part in re.split(r"^//: ", (HERE / "conv_support.cuh").read_text(), flags=re.MULTILINE)[1:]
+)
+MULTIPLY = dict(
+    part.split("\n", 1) for part in re.split(r"^//: ", (HERE / "conv_multiply.cuh").read_text(), flags=re.MULTILINE)[1:]
 )
 TABLES_COMPLETE = "__syncthreads();  // what all threads prepared is complete\n"
 RESIDENT_BLOCKS = 132  # multiprocessors of an H200: a grid of this many blocks × blocks_per_sm is one full wave
@@ -63,6 +68,7 @@ def conv_kernel(name: str, conv: Conv, ending: Ending, tile: Tile | None = None,
         comment=comment or describe(conv, ending),
         constants=constants(shape),
         parameters=parameters(conv, ending),
+        multiply=MULTIPLY["phases" if conv.is_phased else "taps"],
         **staging(shape),
         **prologue(shape, ending),
         state=shifted(finished.state + (TABLES_COMPLETE if shape.tables or tile.resident else ""), 2),
@@ -91,21 +97,17 @@ def support(source: str) -> tuple[str, ...]:
 def describe(conv: Conv, ending: Ending) -> str:
     taps = "×".join(map(str, conv.kernel))
     kind = "transposed convolution" if conv.transposed else "convolution"
-    return f"// {conv.dims}-d {kind}, {taps}, {conv.in_channels} -> {conv.out_channels} channels, and what follows it."
-
-
-def tidy(source: str) -> str:
-    """Drop the lines that a placeholder left empty."""
-    lines = [line.rstrip() for line in source.splitlines()]
-    kept = [a for a, b in zip(lines, [*lines[1:], "end"], strict=False) if a or (b and b[0] not in " }#")]
-    return "\n".join(kept).strip("\n") + "\n"
+    strides = ", stride " + "×".join(map(str, conv.stride)) if prod(conv.stride) > 1 else ""
+    return f"// {conv.dims}-d {kind}, {taps}{strides}, {conv.in_channels} -> {conv.out_channels} channels, and what follows it."
 
 
 def constants(shape: Layout) -> str:
     conv, tile = shape.conv, shape.tile
     (td, th, tw), (rd, rh, _), (pd, ph, pw) = shape.tile_sizes, shape.rows, shape.window
-    (fd, fh, fw), (wd, wh, ww) = tile.fragments, shape.warps
-    window_rows = (fh - 1) * conv.stride[1] + (shape.kernel_rows_together - 1) * conv.dilation[1] + 1
+    (fd, fh, fw), (wd, wh, ww) = shape.spread, shape.warps
+    window_rows = (
+        (tile.fragments[1] - 1) * shape.input_stride[1] + (shape.kernel_rows_together - 1) * conv.dilation[1] + 1
+    )
 
     def axes(name: str, values: tuple[int, ...]) -> str:
         return ", ".join(f"{name}_{axis} = {value}" for axis, value in zip("DHW", values, strict=False))
@@ -113,12 +115,20 @@ def constants(shape: Layout) -> str:
     def line(text: str, comment: str = "") -> str:
         return f"constexpr int {text};" + (f"  // {comment}" if comment else "")
 
+    by_stride = [line(axes("STRIDE", conv.stride)), line(axes("DILATION", conv.dilation))]
+    unrolled = f", UNROLLED_TURNS = {tile.unrolled or shape.turns}"
+    if conv.is_phased:
+        by_stride = [
+            line(axes("PHASES", conv.stride), "output positions for each input position"),
+            line(axes("PADDING", conv.padding)),
+            line(axes("REACH", conv.reach), "input positions that all phases together read"),
+        ]
+        unrolled = ""
     lines = [
         line(f"IN_CHANNELS = {conv.in_channels}, OUT_CHANNELS = {conv.out_channels}"),
         line(f"GROUP_IN = {shape.group_in}, GROUP_OUT = {shape.group_out}", "channels of one group"),
         line(axes("KERNEL", conv.kernel)),
-        line(axes("STRIDE", conv.stride)),
-        line(axes("DILATION", conv.dilation)),
+        *by_stride,
         line(axes("HALO", conv.halo), "zeros in front of the input"),
         "",
         line(f"WARPS_C = {tile.warps_c}, {axes('WARPS', (wd, wh, ww))}", "warps over channels and positions"),
@@ -129,6 +139,7 @@ def constants(shape: Layout) -> str:
         line(f"LANE_CHANNELS = {2 * tile.channel_tiles}, BLOCK_TILES = {tile.channel_tiles * tile.warps_c}"),
         line(f"BLOCK_CHANNELS = {shape.block_channels}, GROUP_BLOCKS = {shape.group_blocks}"),
         line(axes("TILE", (td, th, tw)), "output positions of a block"),
+        line(axes("STEP", shape.input_step), "input positions from one to the next"),
         line(axes("OUT_TILE", (td // pd, th // ph, tw // pw)), "and what is left of them after the pool"),
         line(f"HELD = {shape.held[0] * shape.held[1] * shape.held[2]}, PAIR = {shape.pair}",
              "fragments and neighbours a lane holds then"),
@@ -143,27 +154,12 @@ def constants(shape: Layout) -> str:
         line("INPUT_STAGE = CHUNK * PLANE"),
         line("WEIGHT_STAGE = CHUNK / 8 * PART_COLUMNS * KERNEL_H * BLOCK_TILES * 128"),
         line(f"STAGERS = {shape.stagers}, TILE_STEP = {shape.input_stages // 2}", "threads that share an input tile"),
-        line(f"TURNS = {shape.turns}, UNROLLED_TURNS = {tile.unrolled or shape.turns}"),
+        line(f"TURNS = {shape.turns}{unrolled}"),
         line(f"TURN_CHANNELS = {shape.turn_channels}", "copies are spread over the turns of a step"),
         *([] if tile.resident else [line(f"TURN_WEIGHTS = {shape.turn_weights}")]),
         line(f"SHARED_BYTES = {4 * shape.shared_words}"),
     ]  # fmt: skip
     return "\n".join(lines)
-
-
-def size_names(conv: Conv) -> tuple[str, ...]:
-    return ("in_d", "in_h", "in_w")[3 - conv.dims :]
-
-
-def extra_params(ending: Ending) -> tuple[tuple[str, str], ...]:
-    """The bodies' parameters, each once."""
-    return tuple(dict.fromkeys(param for body in ending.bodies for param in body.params))
-
-
-def outputs(ending: Ending) -> tuple[tuple[str, str], ...]:
-    if isinstance(ending.reduce, OverPositions):
-        return ((f"{ending.reduce.accumulator}* __restrict__", "partials"),)
-    return (("float* __restrict__", "out"),)
 
 
 def parameters(conv: Conv, ending: Ending) -> str:
@@ -179,8 +175,9 @@ def staging(shape: Layout) -> dict[str, str]:
     tile, conv = shape.tile, shape.conv
     taps = "(kd * KERNEL_H + kh) * KERNEL_W + kw"
     if conv.transposed:
-        at = ("weight[((long long)(group * GROUP_IN + in) * GROUP_OUT + out) * (KERNEL_D * KERNEL_H * KERNEL_W) +"
-              " (KERNEL_D * KERNEL_H * KERNEL_W - 1) - (" + taps + ")]")  # fmt: skip
+        turned = taps if conv.is_phased else f"(KERNEL_D * KERNEL_H * KERNEL_W - 1) - ({taps})"
+        row = "(long long)(group * GROUP_IN + in) * GROUP_OUT + out"
+        at = f"weight[({row}) * (KERNEL_D * KERNEL_H * KERNEL_W) + {turned}]"
     else:
         row = "(long long)(group * GROUP_OUT + out) * GROUP_IN + in"
         at = f"weight[({row}) * (KERNEL_D * KERNEL_H * KERNEL_W) + {taps}]"
@@ -201,7 +198,7 @@ def staging(shape: Layout) -> dict[str, str]:
         "stager": "lane" if tile.alone else "int(threadIdx.x)",
         "barrier": "__syncwarp();" if tile.alone else "__syncthreads();",
     }
-    pieces |= origin(shape)
+    pieces |= origin(shape) | lane_steps(shape)
     if tile.resident:
         return pieces | {
             "pack_kernel": "",
@@ -236,6 +233,18 @@ def staging(shape: Layout) -> dict[str, str]:
         "weight_buffer": "weight_buffer * (WEIGHT_STAGE / 4)",
         "flip_weight": "          weight_buffer ^= 1;",
     }
+
+
+def lane_steps(shape: Layout) -> dict[str, str]:
+    """How far apart lanes and warps read the staged input, by what they hold of the output."""
+    if shape.conv.is_phased:
+        across = {a: f"(FRAGMENTS_{a} / PHASES_{a})" for a in "DHW"}
+        steps = {"lane": "(INTERLEAVE / PHASES_W)", "d": across["D"], "h": across["H"], "w": f"{across['W']} * 8"}
+    else:
+        steps = {a.lower(): f"FRAGMENTS_{a} * {'8 * ' if a == 'W' else ''}STRIDE_{a}" for a in "DHW"}
+        steps["lane"] = "INTERLEAVE * STRIDE_W"
+    repeat = "" if shape.tile.repeats == 1 else " + repeat * WARPS_H * FRAGMENTS_H * STRIDE_H * PITCH"
+    return {"lane_step": steps.pop("lane"), "repeat_step": repeat, **{f"warp_step_{a}": s for a, s in steps.items()}}
 
 
 def origin(shape: Layout) -> dict[str, str]:
@@ -304,18 +313,9 @@ def channel_origin(shape: Layout) -> str:
     )
 
 
-def out_size(shape: Layout, axis: int) -> str:
-    """The convolution's output size along an axis, as C text over in_*."""
-    conv = shape.conv
-    size = ("in_d", "in_h", "in_w")[axis]
-    reach = conv.dilation[axis] * (conv.kernel[axis] - 1) + 1 - 2 * conv.halo[axis]
-    span = size if reach == 0 else f"({size} - {reach})" if reach > 0 else f"({size} + {-reach})"
-    return f"{span} / {conv.stride[axis]} + 1" if conv.stride[axis] > 1 else f"{span} + 1"
-
-
 def prologue(shape: Layout, ending: Ending) -> dict[str, str]:
     sizes = [
-        f"  const int conv_d = {out_size(shape, 0)}, conv_h = {out_size(shape, 1)}, conv_w = {out_size(shape, 2)};"
+        f"  const int conv_d = {out_size(shape.conv, 0)}, conv_h = {out_size(shape.conv, 1)}, conv_w = {out_size(shape.conv, 2)};"
     ]
     pooled = [f"out_{a} = conv_{a}" + (f" / {p}" if p > 1 else "") for a, p in zip("dhw", shape.window, strict=False)]
     sizes += [f"  const int {', '.join(pooled)};"]
@@ -398,7 +398,7 @@ def launcher(name: str, shape: Layout, ending: Ending) -> str:
         lines.append("  const long long " + ", ".join(f"{size} = 1" for size in missing) + ";")
     if not isinstance(ending.reduce, OverPositions):
         for axis, letter in enumerate("dhw"):
-            size = out_size(shape, axis)
+            size = out_size(shape.conv, axis)
             pooled = f"({size}) / {shape.window[axis]}" if shape.window[axis] > 1 else size
             lines.append(f"  const long long out_{letter} = {pooled};")
         tiles = " * ".join(f"((out_{a} + OUT_TILE_{a.upper()} - 1) / OUT_TILE_{a.upper()})" for a in "dhw")

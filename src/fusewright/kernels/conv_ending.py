@@ -36,9 +36,9 @@ def uses(text: str, name: str) -> bool:
 
 def positions(shape: Layout, pooled: bool) -> dict[str, str]:
     """Where element (f, e) of a lane lies, in the convolution's output or in the pool's."""
-    _, fh, fw = shape.held if pooled else shape.tile.fragments
+    _, fh, fw = shape.held if pooled else shape.spread
     pd, ph, pw = shape.window if pooled else (1, 1, 1)
-    run = 1 if pooled else shape.interleave
+    run = shape.run if pooled else shape.interleave
     lane = "quad" if pooled and shape.pair == 1 else "2 * quad + e"
     fragment = "f" if fw == 1 else f"f % {fw}"
     step = 4 if pooled and shape.pair == 1 else 8
@@ -86,9 +86,9 @@ def each_element(inner: str, fragments: str, pair: str, header: str = "") -> str
 def pool(shape: Layout, kind: str) -> str:
     """Join each window's elements; all of them are in one lane."""
     pd, ph, pw = shape.window
-    _fd, fh, fw = shape.tile.fragments
+    _fd, fh, fw = shape.spread
     _, hh, hw = shape.held
-    across = shape.interleave  # window columns in neighbouring fragments
+    across = shape.across  # window columns in neighbouring fragments
     inside = 2 if shape.pair == 1 else 1  # window columns in the lane's own pair
     count = pd * ph * pw
     register = (
@@ -101,11 +101,13 @@ def pool(shape: Layout, kind: str) -> str:
     if inside == 2:
         lines += ["#pragma unroll", "  for (int pair = 0; pair < 2; ++pair)"]
     lines += [f"    joined = {join.format(x=register)};"]
-    lines += [f"{POOLED} = joined" + (";" if kind == "max" else f" * (1.0f / {count}.0f);")]
+    lines += [f"{POOLED} = joined" + (f" * (1.0f / {count}.0f);" if kind == "avg" else ";")]
     return "float pooled[LANE_CHANNELS][HELD][PAIR];\n" + each_element("\n".join(lines), "HELD", "PAIR")
 
 
 def store_elements(shape: Layout, value: str) -> str:
+    if shape.run > 1:
+        return store_runs(shape, value)
     where = positions(shape, True)
     guard = "" if shape.whole_channels else "if (c < channel_end)"
     first = value.replace("[e]", "[0]").replace("+ e]", "+ 0]")
@@ -139,6 +141,41 @@ def store_elements(shape: Layout, value: str) -> str:
     )
 
 
+def store_runs(shape: Layout, value: str) -> str:
+    """Write elements of which RUN fragments take turns along a row: 2 × RUN of a lane's lie side by side."""
+    where, run = positions(shape, True), shape.run
+    first_column = where["w"].replace("2 * quad + e", "2 * quad")
+    width = 4 if run % 2 == 0 else 2
+
+    def element(k: int) -> str:
+        own = value.replace("[f]", f"[f + {k % run}]")
+        return own.replace("[e]", f"[{k // run}]").replace("+ e]", f"+ {k // run}]")
+
+    wide = f"make_float{width}({', '.join(f'side[k + {j}]' for j in range(width))})"
+    body = dedent(f"""
+        const int d = {where["d"]}, h = {where["h"]}, w = {first_column};
+        if (d < out_d && h < out_h && w < out_w) {{
+          float* const at = out + ((((long long)n * OUT_CHANNELS + c) * out_d + d) * out_h + h) * out_w + w;
+          const float side[] = {{{", ".join(map(element, range(2 * run)))}}};
+          if (out_w % {width} == 0) {{
+        #pragma unroll
+            for (int k = 0; k < {2 * run}; k += {width})
+              if (w + k < out_w) *reinterpret_cast<float{width}*>(at + k) = {wide};
+          }} else {{
+        #pragma unroll
+            for (int k = 0; k < {2 * run}; ++k)
+              if (w + k < out_w) at[k] = side[k];
+          }}
+        }}
+    """).strip("\n")
+    guard = "" if shape.whole_channels else "  if (c < channel_end)\n"
+    return (
+        "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i) {\n"
+        "  const int c = channel0 + lane_channel + 8 * i;\n"
+        f"{guard}#pragma unroll\n  for (int f = 0; f < HELD; f += {run}) {{\n" + shifted(body, 4) + "\n  }\n}\n"
+    )
+
+
 def lane_total(shape: Layout, reduce: OverChannels, value: str) -> str:
     """total[p]: the accumulator over the lane's own channels for its position p = f × PAIR + e."""
     real = "" if shape.whole_channels else "if (channel0 + lane_channel + 8 * i < channel_end) "
@@ -148,11 +185,14 @@ def lane_total(shape: Layout, reduce: OverChannels, value: str) -> str:
     elif reduce.bounded:
         inner = f"{each}total[f * PAIR + e].add(exp2_fast({value} * LOG2_E));"
     else:
-        # two passes over registers: one exponential an element, and no branch
+        # Two passes over registers: one exponential an element, and no branch. A scaled pivot is rounded, which moves the
+        # logarithm by no more than its own rounding, but would show in a quotient.
+        scaled = "fmaf({x}, LOG2_E, -pivot)" if not reduce.keep else "({x} - pivot) * LOG2_E"
+        pivot = "largest" if reduce.keep else "largest * LOG2_E"
         inner = (
             f"float largest = -INFINITY, sum = 0.0f;\n{each}largest = fmaxf(largest, {value});\n"
-            "    const float pivot = fabsf(largest) < INFINITY ? largest * LOG2_E : 0.0f;\n"
-            f"{each}sum += exp2_fast(fmaf({value}, LOG2_E, -pivot));\n"
+            f"    const float pivot = fabsf(largest) < INFINITY ? {pivot} : 0.0f;\n"
+            f"{each}sum += exp2_fast({scaled.format(x=value)});\n"
             "    total[f * PAIR + e].m = largest;\n    total[f * PAIR + e].s = sum;"
         )
     return (
@@ -231,9 +271,9 @@ def softmax_like(shape: Layout, ending: Ending, reduce: OverChannels, value: str
         text += "const int position = 0;\n" + across_warps(shape, reduce, held, held, "group == 0")
     names = ("d", "h", "w")[3 - shape.conv.dims :]
     statements, result = ending.after.element("value", "n", "c", names)
-    rename = {"total": "total[f * PAIR + e]"}
-    statements = [re.sub(r"\btotal\b", rename["total"], s) for s in statements]
-    result = re.sub(r"\btotal\b", rename["total"], result)
+    own_total = (r"(?<!\.)\btotal\b", "total[f * PAIR + e]")
+    statements = [re.sub(*own_total, s) for s in statements]
+    result = re.sub(*own_total, result)
     lines = [f"const float value = {value};", *statements, f"{value} = {result};"]
     joined = "\n".join(lines)
     where = positions(shape, True)

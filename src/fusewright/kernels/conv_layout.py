@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from fusewright.kernels.conv_spec import Conv, Ending, OverChannels, OverPositions, Tile, triple, widened
 
 SHARED_PER_SM = 227 * 1024  # sm_90; what one block may take at most
 WORDS = {"LogSumExp": 2, "Sum": 1, "Max": 1, "Min": 1, "Moments": 3}  # 32-bit words of an accumulator
+STRAIGHT_PRODUCTS = 1024  # of a strided transposed convolution, whose taps are written out
 WINDOW_REGISTERS = 48  # most registers for input rows kept for several kernel rows
 
 
@@ -29,14 +30,21 @@ class Layout:
     conv: Conv  # widened to three dimensions
     tile: Tile
     window: tuple[int, int, int]
-    interleave: int  # fragments that share one run of 8 × interleave positions (odd pool widths)
+    interleave: int  # fragments that share one run of 8 × interleave positions (odd pool widths, phases)
+    across: int  # pool columns that lie in neighbouring fragments
     pair: int  # neighbouring positions of a lane that survive the pool: 2, or 1 when the pool joins them
     tables: int
     scratch_words: int
 
     @property
+    def spread(self) -> tuple[int, int, int]:
+        """Fragments of a warp along each dimension of the output, phases included."""
+        (fd, fh, fw), (sd, sh, sw) = self.tile.fragments, self.conv.phases
+        return fd * sd, fh * sh, fw * sw
+
+    @property
     def fragments(self) -> int:
-        return prod(self.tile.fragments)
+        return prod(self.spread)
 
     @property
     def warps(self) -> tuple[int, int, int]:
@@ -45,22 +53,38 @@ class Layout:
 
     @property
     def tile_sizes(self) -> tuple[int, int, int]:
-        (fd, fh, fw), (wd, wh, ww) = self.tile.fragments, self.warps
+        (fd, fh, fw), (wd, wh, ww) = self.spread, self.warps
         return wd * fd, self.tile.repeats * wh * fh, ww * fw * 8
+
+    @property
+    def input_step(self) -> tuple[int, int, int]:
+        """Input positions from one tile to the next."""
+        steps = zip(self.tile_sizes, self.input_stride, self.conv.phases, strict=True)
+        return tuple(t * s // p for t, s, p in steps)  # type: ignore[return-value]
+
+    @property
+    def input_stride(self) -> tuple[int, ...]:
+        """Input positions from one output position to the next; of the same phase where there are phases."""
+        return (1, 1, 1) if self.conv.transposed else self.conv.stride
 
     @property
     def held(self) -> tuple[int, int, int]:
         """Fragments of a warp that are left after the window."""
-        fd, fh, fw = self.tile.fragments
-        return fd // self.window[0], fh // self.window[1], fw // self.interleave
+        fd, fh, fw = self.spread
+        return fd // self.window[0], fh // self.window[1], fw // self.across
+
+    @property
+    def run(self) -> int:
+        """Fragments that take turns along a row after the window."""
+        return self.interleave // self.across
 
     @property
     def rows(self) -> tuple[int, int, int]:
         """Input depths, rows and columns a tile reads."""
         c = self.conv
         return tuple(  # type: ignore[return-value]
-            (t - 1) * s + (k - 1) * d + 1
-            for t, s, k, d in zip(self.tile_sizes, c.stride, c.kernel, c.dilation, strict=False)
+            (t // p - 1) * s + (k - 1) * d + 1
+            for t, p, s, k, d in zip(self.tile_sizes, c.phases, self.input_stride, c.reach, c.dilation, strict=True)
         )
 
     @property
@@ -76,7 +100,7 @@ class Layout:
     def plane(self) -> int:
         """Words between two channels in shared memory: padded so that a fragment's 32 words meet no bank twice."""
         words = self.rows[0] * self.rows[1] * self.pitch
-        step = self.interleave * self.conv.stride[2]
+        step = self.interleave // self.conv.phases[2] * self.input_stride[2]
         return min(range(words, words + 32, 4), key=lambda p: (bank_conflicts(p, step), p))
 
     @property
@@ -134,9 +158,9 @@ class Layout:
     def kernel_rows_together(self) -> int:
         """Kernel rows served by one set of input rows in registers."""
         fd, fh, fw = self.tile.fragments
-        rows = (fh - 1) * self.conv.stride[1] + (self.conv.kernel[1] - 1) * self.conv.dilation[1] + 1
+        rows = (fh - 1) * self.input_stride[1] + (self.conv.reach[1] - 1) * self.conv.dilation[1] + 1
         fits = 2 * fd * rows * fw <= WINDOW_REGISTERS
-        return self.conv.kernel[1] if self.tile.together and fits else 1
+        return self.conv.reach[1] if self.tile.together and fits else 1
 
     @property
     def shared_words(self) -> int:
@@ -159,7 +183,8 @@ class Layout:
 
     @property
     def turns(self) -> int:
-        return self.tile.chunk // 8 * self.part_columns
+        columns = self.conv.reach[0] * self.conv.reach[2] if self.conv.is_phased else self.part_columns
+        return self.tile.chunk // 8 * columns
 
     @property
     def turn_channels(self) -> int:
@@ -176,10 +201,12 @@ class Layout:
 def layout(conv: Conv, ending: Ending, tile: Tile) -> Layout:
     """The layout, whether or not it fits the machine."""
     window = triple(ending.window.size, 1) if ending.window else (1, 1, 1)
-    interleave = window[2] if window[2] > 2 else 1
-    pair = 1 if window[2] == 2 else 2
+    phases = conv.phases[-1]
+    across = window[2] if window[2] > 2 or phases > 1 else 1
+    interleave = phases if phases > 1 else across
+    pair = 1 if window[2] == 2 and phases == 1 else 2
     tables = sum(len(body.tables) for body in ending.bodies) + conv.bias
-    shape = Layout(widened(conv), tile, window, interleave, pair, tables, 0)
+    shape = Layout(widened(conv), tile, window, interleave, across, pair, tables, 0)
     positions = prod(tile.warps) * prod(shape.held) * 4 * pair
     match ending.reduce:
         case OverChannels(accumulator=accumulator) if tile.warps_c > 1:
@@ -188,22 +215,26 @@ def layout(conv: Conv, ending: Ending, tile: Tile) -> Layout:
             scratch = prod(tile.warps) * shape.block_channels * WORDS[accumulator]
         case _:
             scratch = 0
-    return Layout(widened(conv), tile, window, interleave, pair, tables, scratch)
+    return replace(shape, scratch_words=scratch)
 
 
 def refusal(shape: Layout, ending: Ending) -> str | None:
     """Why this tile cannot serve this convolution, or nothing."""
     conv, tile = shape.conv, shape.tile
-    fd, fh, fw = tile.fragments
+    fd, fh, fw = shape.spread
     steps = shape.chunks * shape.parts
-    window_splits = fd % shape.window[0] or fh % shape.window[1] or fw % shape.interleave
+    window_splits = fd % shape.window[0] or fh % shape.window[1] or fw % shape.across or shape.interleave % shape.across
     accumulators = 4 * tile.channel_tiles * shape.fragments
     registers = min(255, 65536 // (tile.threads * tile.blocks_per_sm))
     reduces_channels = isinstance(ending.reduce, OverChannels)
     if conv.dtype != "float32" or not conv.tf32:
         return "only TF32 products of float32 tensors"
-    if conv.transposed and prod(conv.stride) != 1:
-        return "transposed convolutions of stride 1 only"
+    if conv.is_phased and max(conv.dilation) > 1:
+        return "strided transposed convolutions are not dilated"
+    if conv.is_phased and (tile.repeats > 1 or shape.parts > 1):
+        return "phases are one part, once"
+    if conv.is_phased and prod(conv.kernel) * tile.channel_tiles * prod(tile.fragments) > STRAIGHT_PRODUCTS:
+        return "more products in straight code than are worth compiling"
     if window_splits:
         return "the pool window does not divide a warp's positions"
     if shape.conv.kernel[0] * shape.conv.kernel[2] % shape.part_columns:
@@ -216,6 +247,8 @@ def refusal(shape: Layout, ending: Ending) -> str | None:
         return "a warp alone shares no copies and has all channels"
     if reduces_channels and shape.channel_blocks > 1:
         return "a block must hold all channels it reduces"
+    if isinstance(ending.reduce, OverChannels) and ending.reduce.keep:
+        accumulators += WORDS[ending.reduce.accumulator] * prod(shape.held) * shape.pair
     if accumulators + 48 > registers:
         return "too many accumulators for the registers of a thread"
     if tile.threads > 1024 or 4 * shape.shared_words > SHARED_PER_SM // tile.blocks_per_sm - 1024:

@@ -17,8 +17,7 @@ from typing import Protocol
 class Conv:
     """A convolution of 1 to 3 dimensions over NCHW-like tensors.
 
-    `transposed` is a transposed convolution of stride 1 (its weight is [in, out / groups, *kernel]); `padding`
-    is PyTorch's own argument in both cases.
+    A transposed convolution's weight is [in, out / groups, *kernel]; `padding` is PyTorch's own argument in both cases.
     """
 
     dims: int
@@ -33,19 +32,53 @@ class Conv:
     dtype: str = "float32"
     tf32: bool = True
     transposed: bool = False
+    output_padding: tuple[int, ...] = (0, 0, 0)  # the last of them count; transposed convolutions only
+
+    @property
+    def phases(self) -> tuple[int, ...]:
+        """Output positions that lie between one input position and the next."""
+        return self.stride if self.transposed else (1,) * len(self.kernel)
+
+    @property
+    def is_phased(self) -> bool:
+        return prod(self.phases) > 1
 
     @property
     def halo(self) -> tuple[int, ...]:
         """Zeros in front of the input, for each dimension."""
         if not self.transposed:
             return self.padding
-        return tuple(d * (k - 1) - p for k, d, p in zip(self.kernel, self.dilation, self.padding, strict=False))
+        return tuple(
+            (d * (k - 1) - p) // s
+            for k, s, d, p in zip(self.kernel, self.stride, self.dilation, self.padding, strict=True)
+        )
+
+    @property
+    def reach(self) -> tuple[int, ...]:
+        """Input positions that one output position, or the phases between two input positions, read.
+
+        Output o = s q + r of a transposed convolution takes tap k from input q + j where k = r + p - s j: every tap has
+        one phase r and one offset j, and what the phases of one q read is a window that starts at q - halo.
+        """
+        if not self.is_phased:
+            return self.kernel
+        return tuple(
+            (s - 1 + p) // s + halo + 1 for s, p, halo in zip(self.stride, self.padding, self.halo, strict=True)
+        )
 
     def out_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """Output sizes for these input sizes."""
+        if self.transposed:
+            more = self.output_padding[-len(self.kernel) :]
+            return tuple(
+                (size - 1) * s - 2 * p + d * (k - 1) + 1 + extra
+                for size, k, s, p, d, extra in zip(
+                    sizes, self.kernel, self.stride, self.padding, self.dilation, more, strict=True
+                )
+            )
         return tuple(
             (size + 2 * p - d * (k - 1) - 1) // s + 1
-            for size, k, s, p, d in zip(sizes, self.kernel, self.stride, self.halo, self.dilation, strict=False)
+            for size, k, s, p, d in zip(sizes, self.kernel, self.stride, self.padding, self.dilation, strict=False)
         )
 
 
@@ -98,7 +131,7 @@ IDENTITY = Pointwise()
 class Window:
     """A pool whose stride is its size, without padding, in floor mode."""
 
-    kind: str  # max | avg
+    kind: str  # max | sum | avg
     size: tuple[int, ...]
 
 
@@ -144,8 +177,8 @@ class Tile:
     """How a block cuts the work. Triples are (depth, height, width).
 
     A warp holds `channel_tiles` × 16 output channels of `fragments` × 8 positions, `repeats` times one after the
-    other. `chunk` input channels and `columns` kernel columns (all rows of the kernel at one depth and width) are
-    multiplied between two barriers.
+    other; of a strided transposed convolution, all phases of each of these positions. `chunk` input channels and
+    `columns` kernel columns (all rows of the kernel at one depth and width) are multiplied between two barriers.
     """
 
     channel_tiles: int
@@ -205,4 +238,5 @@ def widened(conv: Conv) -> Conv:
         stride=triple(conv.stride, 1),
         padding=triple(conv.padding, 0),
         dilation=triple(conv.dilation, 1),
+        output_padding=triple(conv.output_padding[-conv.dims :], 0),
     )

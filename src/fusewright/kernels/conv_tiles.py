@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from math import prod
+from math import gcd, prod
 
 from fusewright.kernels.conv_layout import Layout, layout, refusal, round_up
 from fusewright.kernels.conv_spec import IDENTITY, Body, Conv, Ending, OverChannels, OverPositions, Tile, triple
@@ -21,6 +21,7 @@ ISSUE_PER_MS = (
 SPECIAL_SLOTS = 5.0  # H200: of the 8 cycles a special function takes of its own unit, those not hidden
 SMALL_TILE = 1.10  # H200, statistics of the first founding model: 0.125 ms with 64 accumulators a lane, 0.115 with 128
 FEW_WARPS = 1.15  # H200, its second kernel: 0.225 ms with 8 warps on a multiprocessor, 0.204 with 16
+PHASED_OVERHEAD = 1.4  # not measured: reads of shared memory and products overlap only in part
 STEP_MS = 0.0003  # H200: what a barrier costs all warps of a block (columns 3 against 9 in the second founding model)
 LAUNCH_MS = 0.004
 CANDIDATES = 24  # more would be noise
@@ -47,6 +48,9 @@ def best_tile(conv: Conv, ending: Ending, sizes: Sequence[int]) -> Tile:
 
 
 def proposed_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
+    if conv.is_phased:
+        yield from phased_tiles(conv, ending)
+        return
     channel_tiles, warps_c = channel_split(conv, ending)
     weight_bytes = 4 * prod(conv.kernel) * round_up(conv.in_channels // conv.groups, 8) * 16 * channel_tiles * warps_c
     window = prod(ending.window.size) if ending.window else 1
@@ -68,6 +72,35 @@ def proposed_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
                     yield from stepped(conv, ending, base)
 
 
+def phased_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
+    """Tiles of a strided transposed convolution. All phases are in registers, so a weight serves few fragments: warps over
+    channels leave each of them more positions."""
+    wanted = -(-conv.out_channels // conv.groups // 16)
+    most_tiles = max(1, 32 // prod(conv.phases))  # for 128 accumulators
+    for warps in (8, 4, 2, 1):
+        for warps_c in (8, 4, 2, 1):
+            channel_tiles = -(-wanted // warps_c)
+            if not isinstance(ending.reduce, OverChannels):
+                channel_tiles = min(channel_tiles, 4)
+            if warps_c > min(warps, wanted) or channel_tiles > most_tiles:
+                continue
+            count = most_tiles // channel_tiles
+            for fragments in islice(fragment_shapes(conv, ending, count), 3):
+                base = Tile(channel_tiles, fragments, (1, 1, warps // warps_c), warps_c, early=1.0)
+                if warps_c == 1:
+                    yield replace(base, weights="resident", alone=True, early=0.5)
+                for shape in islice(warp_shapes(conv, warps // warps_c), 2):
+                    yield phased_step(conv, ending, replace(base, warps=shape))
+
+
+def phased_step(conv: Conv, ending: Ending, base: Tile) -> Tile:
+    """The tile with as many input channels a step as shared memory allows; weights that do not fit are read through L1."""
+    deep = round_up(conv.in_channels // conv.groups, 8)
+    tiles = [replace(base, chunk=chunk) for chunk in (32, 16, 8) if chunk <= deep]
+    able = [tile for tile in tiles if refusal(layout(conv, ending, tile), ending) is None]
+    return able[0] if able else replace(base, weights="direct")
+
+
 def channel_split(conv: Conv, ending: Ending) -> tuple[int, int]:
     """Tiles of 16 channels in a warp, and warps over channels. What is reduced over channels is in one block."""
     wanted = -(-conv.out_channels // conv.groups // 16)
@@ -79,7 +112,8 @@ def channel_split(conv: Conv, ending: Ending) -> tuple[int, int]:
 
 def fragment_shapes(conv: Conv, ending: Ending, count: int) -> Iterator[tuple[int, int, int]]:
     """Shapes of about `count` fragments that the pool window divides; tall ones first, whose rows are reused most."""
-    pd, ph, pw = triple(ending.window.size, 1) if ending.window else (1, 1, 1)
+    window = triple(ending.window.size, 1) if ending.window else (1, 1, 1)
+    pd, ph, pw = (size // gcd(size, phase) for size, phase in zip(window, triple(conv.phases, 1), strict=True))
     pw = pw if pw > 2 else 1
     d = pd
     if conv.dims == 1:
@@ -127,6 +161,20 @@ def instructions(body: Body) -> float:
     return len(re.findall(r"[-+*<>?]|f[a-z]+f\(", text)) + SPECIAL_SLOTS * special
 
 
+def shared_reads(shape: Layout) -> float:
+    """How much longer products take where phases leave few fragments to a weight: one product in 1.6 cycles of a
+    multiprocessor (PRODUCT_TFLOPS), four cycles to read a warp's weights from shared memory, two for an input fragment."""
+    if not shape.conv.is_phased:
+        return 1.0
+    (fd, fh, fw), reach = shape.tile.fragments, shape.conv.reach
+    rows = fh + reach[1] - 1 if shape.kernel_rows_together > 1 else fh * reach[1]
+    weights = 4 * prod(shape.conv.kernel) * shape.tile.channel_tiles
+    inputs = 2 * reach[0] * reach[2] * fd * rows * fw
+    products = prod(shape.conv.kernel) * shape.tile.channel_tiles * fd * fh * fw
+    through_l1 = 1.5 if shape.tile.weights == "direct" else 1.0
+    return PHASED_OVERHEAD * max(1.0, through_l1 * (weights + inputs) / (1.6 * products))
+
+
 def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -> float:
     """Milliseconds on an H200 for `sizes` = (batch, *spatial sizes of the input)."""
     shape: Layout = layout(conv, ending, tile)
@@ -139,10 +187,10 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -
     work = tiles * shape.channel_blocks
     rounds = max(work / seats, -(-work // seats) if work <= 4 * seats else 0)  # few rounds: the last one is felt
     crowd = rounds * seats / work
-    depth = shape.chunks * tile.chunk * prod(conv.kernel)
+    depth = shape.chunks * tile.chunk * prod(conv.kernel) / prod(conv.phases)
     small = SMALL_TILE if 4 * tile.channel_tiles * shape.fragments <= 64 else 1.0
     few = FEW_WARPS if tile.threads * tile.blocks_per_sm < 512 else 1.0
-    product_ms = small * 2e-9 * work * positions * shape.block_channels * depth / PRODUCT_TFLOPS
+    product_ms = small * shared_reads(shape) * 2e-9 * work * positions * shape.block_channels * depth / PRODUCT_TFLOPS
     copied = (
         4
         * work

@@ -24,8 +24,9 @@ def operator(conv: Conv):
     def apply(x, w, b):
         if conv.transposed:
             return transposed(
-                x, w, b, stride=conv.stride, padding=conv.padding, groups=conv.groups, dilation=conv.dilation
-            )
+                x, w, b, stride=conv.stride, padding=conv.padding, groups=conv.groups, dilation=conv.dilation,
+                output_padding=conv.output_padding[-conv.dims :],
+            )  # fmt: skip
         return plain(x, w, b, stride=conv.stride, padding=conv.padding, groups=conv.groups, dilation=conv.dilation)
 
     return apply

@@ -93,6 +93,85 @@ def test_row_alignment(width: int) -> None:
     assert explain(out, expected, allowed) is None
 
 
+def transposed(dims: int, cin: int, cout: int, k, stride, padding=0, more=0, groups=1, bias=True) -> Conv:
+    many = lambda v: v if isinstance(v, tuple) else (v,) * dims  # noqa: E731
+    return Conv(
+        dims, cin, cout, many(k), many(stride), many(padding), (1,) * dims, groups, bias,
+        transposed=True, output_padding=many(more),
+    )  # fmt: skip
+
+
+PHASED = {
+    "3x3 stride 2": (transposed(2, 9, 20, 3, 2, 1, 1), 2, (5, 7)),
+    "2x2 stride 2, every tap its own phase": (transposed(2, 16, 16, 2, 2), 1, (6, 12)),
+    "4x4 stride 2": (transposed(2, 8, 32, 4, 2, 1), 1, (7, 16)),
+    "1x1 stride 2, phases with no tap": (transposed(2, 8, 16, 1, 2, 0, 1), 1, (5, 9)),
+    "5x3 stride 2x3": (transposed(2, 11, 16, (5, 3), (2, 3), (2, 0), (1, 2)), 1, (6, 11)),
+    "7x7 stride 2": (transposed(2, 3, 16, 7, 2, 3, 1), 1, (6, 10)),
+    "stride 2x1": (transposed(2, 8, 16, 3, (2, 1), 1, (1, 0)), 1, (6, 19)),
+    "stride 1x2": (transposed(2, 8, 16, 3, (1, 2), (0, 2)), 1, (6, 19)),
+    "stride 4": (transposed(2, 8, 16, 4, 4), 1, (3, 5)),
+    "padded by more than the kernel reaches": (transposed(2, 8, 16, (2, 3), 2, (3, 4)), 1, (9, 10)),
+    "groups": (transposed(2, 16, 48, 3, 2, 1, groups=2), 1, (5, 9)),
+    "groups of awkward size": (transposed(2, 27, 30, 4, 2, 1, groups=3), 1, (5, 6)),
+    "several blocks of channels": (transposed(2, 8, 150, 3, 2, 1, 1), 1, (3, 5)),
+    "one input": (transposed(2, 24, 16, 3, 2, bias=False), 3, (1, 1)),
+    "1d": (transposed(1, 12, 20, 5, 3, 1, 2), 2, (37,)),
+    "1d stride 8": (transposed(1, 8, 16, 16, 8, 4), 1, (21,)),
+    "3d": (transposed(3, 8, 16, 3, 2, 1, 1), 1, (3, 4, 9)),
+    "3d, 4x4x4": (transposed(3, 5, 16, 4, 2, 1), 1, (2, 3, 5)),
+    "3d, stride 1x2x2": (transposed(3, 8, 20, (3, 4, 2), (1, 2, 2), (1, 1, 0)), 1, (3, 4, 5)),
+}
+
+
+@pytest.mark.parametrize("case", PHASED, ids=lambda name: name.replace(" ", "-"))
+def test_strided_transposed(case: str) -> None:
+    conv, batch, sizes = PHASED[case]
+    out, (expected, allowed) = run(conv, Ending(), batch, sizes)
+    assert explain(out, expected, allowed) is None
+
+
+PHASED_TILES = {
+    "alone": Tile(2, (1, 2, 1), (1, 1, 3), weights="resident", alone=True),
+    "staged": Tile(1, (1, 2, 1), (1, 2, 1), warps_c=2, chunk=16),
+    "rows not reused": Tile(2, (1, 2, 1), (1, 2, 2), together=False),
+    "direct, wide": Tile(1, (1, 1, 2), (1, 1, 2), warps_c=2, weights="direct"),
+}
+
+
+@pytest.mark.parametrize("name", PHASED_TILES, ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize("ending", ["elements", "rows", "moments", "softmax"])
+def test_tiles_of_phases(name: str, ending: str) -> None:
+    conv, tile = transposed(2, 20, 32, 3, 2, 1, 1), PHASED_TILES[name]
+    if ending == "moments":
+        check_moments(conv, OverPositions("Moments"), (2, 5, 21), slices=2, tile=tile)
+        return
+    after = Pointwise(lambda v, n, c, p: ([], f"exp_fast({v} - total.m) / total.s"))
+    endings = {
+        "elements": Ending(), "rows": Ending(reduce=OverChannels("LogSumExp")),
+        "softmax": Ending(reduce=OverChannels("LogSumExp", keep=True), after=after),
+    }  # fmt: skip
+    out, (value, allowed) = run(conv, endings[ending], 2, (5, 21), tile)
+    if ending == "rows":
+        value, allowed = value.logsumexp(1, keepdim=True), allowed.amax(1, keepdim=True) + 4e-6
+    elif ending == "softmax":
+        value = value.softmax(1)
+        allowed = value * (2 * allowed.amax(1, keepdim=True) + 4e-6)
+    assert explain(out, value, allowed) is None
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_pool_of_phases(rows: bool) -> None:
+    """A pool as wide as the stride; higher than it, and lower."""
+    reduce = OverChannels("Max") if rows else None
+    for conv, size in ((transposed(2, 8, 24, 3, 2, 1, 1), (4, 2)), (transposed(2, 8, 16, 4, 2, 1), (1, 2))):
+        out, found = run(conv, Ending(window=Window("max", size), reduce=reduce), 1, (5, 19))
+        value, allowed = (F.max_pool2d(part, size) for part in found)
+        if rows:
+            value, allowed = value.amax(1, keepdim=True), allowed.amax(1, keepdim=True)
+        assert explain(out, value, allowed) is None
+
+
 TILES = {
     "all together": Tile(2, (1, 2, 1), (1, 2, 2)),
     "rows not reused": Tile(2, (1, 2, 1), (1, 2, 2), together=False),
@@ -345,7 +424,8 @@ def test_declines_what_it_cannot_do() -> None:
     plain = Ending()
     assert fits(conv2d(8, 16, 3), plain)
     assert not fits(replace(conv2d(8, 16, 3), tf32=False), plain)
-    assert not fits(replace(conv2d(8, 16, 3, stride=2), transposed=True), plain)
+    assert not fits(conv2d(8, 16, 3, stride=2, dilation=2, transposed=True), plain)
+    assert not fits(transposed(2, 8, 16, 3, 2), Ending(window=Window("max", (2, 3))))
     assert not fits(conv2d(32, 32, 3, groups=2), Ending(reduce=OverChannels("Sum")))
     assert not fits(conv2d(8, 4096, 3), Ending(reduce=OverChannels("Sum")))
 

@@ -21,6 +21,15 @@ def plain(cin: int, cout: int, kernel: int, stride: int = 1) -> Conv:
     return Conv(2, cin, cout, (kernel, kernel), (stride, stride), (kernel // 2,) * 2, (1, 1))
 
 
+def transposed(dims: int, cin: int, cout: int, kernel: int) -> Conv:
+    """Of stride 2, twice as large as its input."""
+    more = (kernel % 2,) * dims
+    ones = (1,) * dims
+    return Conv(
+        dims, cin, cout, (kernel,) * dims, (2,) * dims, ones, ones, transposed=True, output_padding=more
+    )  # fmt: skip
+
+
 KERNELS = {
     "statistics of the first founding model": (CONV1, STATISTICS),
     "the rest of the first founding model": (CONV1, apply_ending()),
@@ -32,7 +41,15 @@ KERNELS = {
     "maximum over 256 channels": (plain(32, 256, 3), Ending(reduce=OverChannels("Max"))),
     "average pool": (plain(32, 64, 3), Ending(window=Window("avg", (2, 2)))),
     "sum over positions": (plain(32, 64, 3), Ending(reduce=OverPositions("Sum"))),
+    "transposed 2d": (transposed(2, 64, 64, 4), Ending()),
+    "transposed 2d, logsumexp": (transposed(2, 64, 64, 3), Ending(reduce=OverChannels("LogSumExp"))),
+    "transposed 2d, statistics": (transposed(2, 32, 64, 3), STATISTICS),
+    "transposed 3d": (transposed(3, 32, 64, 3), Ending()),
+    "transposed 3d, statistics": (transposed(3, 32, 64, 3), STATISTICS),
+    "transposed 3d, softmax": (transposed(3, 32, 64, 3), Ending(reduce=OverChannels("LogSumExp", keep=True))),
 }
+# Values that a whole tile leaves alone (running statistics, sizes) wait in local memory; the products never do.
+SPILLED_OUTSIDE = {"transposed 3d, statistics": 300, "transposed 3d, softmax": 64, "transposed 2d, statistics": 300}
 
 
 def resources(report: str) -> dict[str, tuple[int, int]]:
@@ -57,6 +74,12 @@ def compiled(text: KernelText, folder: Path) -> tuple[dict[str, tuple[int, int]]
     return resources(result.stderr), cubin
 
 
+def spills_between_products(listing: str) -> bool:
+    """Some stretch of code from one product to the next, with no barrier between, reads or writes local memory."""
+    found = re.findall(r"\b(HMMA|BAR|BRA|LDL|STL)\b", listing)
+    return re.search(r"HMMA( HMMA)*( LDL| STL)+ HMMA", " ".join(found)) is not None
+
+
 @pytest.mark.parametrize("case", KERNELS, ids=lambda name: name.replace(" ", "-"))
 def test_compiles_within_the_plan(case: str, tmp_path: Path) -> None:
     text = conv_kernel("k", *KERNELS[case])
@@ -69,10 +92,12 @@ def test_compiles_within_the_plan(case: str, tmp_path: Path) -> None:
         registers, spilled = found[names[0]]
         assert registers <= allowed
         if variant == "kernelILi4E":
-            assert spilled == 0
+            assert spilled <= SPILLED_OUTSIDE.get(case, 0)
     assert text.tile.resident or any("pack" in name for name in found)
     disassembler = shutil.which("cuobjdump")
     if disassembler:
         listing = subprocess.run([disassembler, "-sass", str(cubin)], capture_output=True, text=True).stdout
         assert "HMMA.1688.F32.TF32" in listing
+        wide = next(part for part in listing.split("Function :") if "kernelILi4E" in part.split("\n")[0])
+        assert not spills_between_products(wide)
         assert "LDGSTS.E.BYPASS.128" in listing

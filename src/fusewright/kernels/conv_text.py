@@ -1,0 +1,39 @@
+"""Text that all convolution kernels share: sizes, parameters, outputs."""
+
+from __future__ import annotations
+
+from fusewright.kernels.conv_spec import Conv, Ending, OverPositions
+
+
+def tidy(source: str) -> str:
+    """Drop the lines that a placeholder left empty."""
+    lines = [line.rstrip() for line in source.splitlines()]
+    kept = [a for a, b in zip(lines, [*lines[1:], "end"], strict=False) if a or (b and b[0] not in " }#")]
+    return "\n".join(kept).strip("\n") + "\n"
+
+
+def size_names(conv: Conv) -> tuple[str, ...]:
+    return ("in_d", "in_h", "in_w")[3 - conv.dims :]
+
+
+def extra_params(ending: Ending) -> tuple[tuple[str, str], ...]:
+    """The bodies' parameters, each once."""
+    return tuple(dict.fromkeys(param for body in ending.bodies for param in body.params))
+
+
+def outputs(ending: Ending) -> tuple[tuple[str, str], ...]:
+    if isinstance(ending.reduce, OverPositions):
+        return ((f"{ending.reduce.accumulator}* __restrict__", "partials"),)
+    return (("float* __restrict__", "out"),)
+
+
+def out_size(conv: Conv, axis: int) -> str:
+    """The output size of a widened convolution along an axis, as C text over in_*."""
+    size, stride = ("in_d", "in_h", "in_w")[axis], conv.stride[axis]
+    span = conv.dilation[axis] * (conv.kernel[axis] - 1) + 1
+    if conv.is_phased:
+        least = span - 2 * conv.padding[axis] + conv.output_padding[axis] - stride
+        return f"{size} * {stride} {'-' if least < 0 else '+'} {abs(least)}"
+    reach = span - 2 * conv.halo[axis]
+    room = size if reach == 0 else f"({size} - {reach})" if reach > 0 else f"({size} + {-reach})"
+    return f"{room} / {stride} + 1" if stride > 1 else f"{room} + 1"

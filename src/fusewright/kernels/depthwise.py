@@ -1,0 +1,304 @@
+"""Depthwise convolutions in plain fp32 arithmetic, whose ending holds the rest of the chain.
+
+Every output channel reads one input channel, so there is nothing to multiply matrices with: the kernel is as good as its
+memory traffic. A thread computes a strip of a few rows × 4 columns and reads each input row once, 4 elements at a time;
+what neighbouring strips share comes from cache. Input and output cross memory once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from string import Template
+
+from fusewright.kernels.conv_ending import shifted, uses
+from fusewright.kernels.conv_layout import round_up
+from fusewright.kernels.conv_spec import Conv, Ending, KernelText, OverChannels, OverPositions, triple, widened
+from fusewright.kernels.conv_text import extra_params, out_size, outputs, size_names, tidy
+from fusewright.kernels.conv_tiles import ISSUE_PER_MS, LAUNCH_MS, MEMORY_TB_PER_S, MULTIPROCESSORS, instructions
+
+TEMPLATE = Template((Path(__file__).parent / "depthwise.cuh").read_text())
+ELEMENTS = {"float32": ("float", 4), "float16": ("__half", 2), "bfloat16": ("__nv_bfloat16", 2)}  # C type, bytes
+THREADS = 128
+COLUMNS = 4
+MOST_TAPS = 64  # they are kept in registers
+MOST_SEGMENT = 32  # so is a piece of an input row
+SHARE_OF_MEMORY = 0.8  # not measured: of the bandwidth of a plain copy
+WAVEFRONTS_PER_MS = MULTIPROCESSORS * 1.76e6  # 128 bytes from L1, one a cycle
+
+
+def is_depthwise(conv: Conv) -> bool:
+    return conv.groups == conv.in_channels > 1 and not conv.transposed
+
+
+def fits(conv: Conv, ending: Ending) -> bool:
+    return (
+        is_depthwise(conv)
+        and conv.dtype in ELEMENTS
+        and prod(conv.kernel) <= MOST_TAPS
+        and segment(conv)[1] <= MOST_SEGMENT
+        and ending.window is None
+        and not isinstance(ending.reduce, OverChannels)
+    )
+
+
+def rows_of(conv: Conv) -> int:
+    """Output rows of a thread: many reuse more of the input, few leave more threads."""
+    if conv.dims == 1:
+        return 1
+    return 8 if conv.stride[-2] == 1 else 4
+
+
+def segment(conv: Conv) -> tuple[int, int]:
+    """Columns staged in front of the first one needed, so that 16-byte loads are aligned; and all of a row's."""
+    lead = -conv.padding[-1] % 4
+    return lead, round_up(lead + (COLUMNS - 1) * conv.stride[-1] + (conv.kernel[-1] - 1) * conv.dilation[-1] + 1, 4)
+
+
+def depthwise_kernel(name: str, conv: Conv, ending: Ending, comment: str = "") -> KernelText:
+    """The CUDA text of one depthwise convolution and its launcher.
+
+    >>> depthwise_kernel("k", Conv(2, 8, 8, (3, 3), (1, 1), (1, 1), (1, 1), 8), Ending()).launcher_args[0]
+    ('const float*', 'input')
+    """
+    if not fits(conv, ending):
+        raise ValueError(f"{name}: not a depthwise convolution that this kernel can end so")
+    wide = widened(conv)
+    source = TEMPLATE.substitute(
+        name=name,
+        comment=comment or f"// Depthwise convolution of {conv.in_channels} channels, and what follows it.",
+        constants=constants(wide),
+        parameters=parameters(conv, ending),
+        setup="\n".join(f"  {line}" for body in ending.bodies for line in body.setup),
+        begin=shifted(strip_of_each_lane(wide, ending) if ending.reduce else strip_of_each_thread(wide, ending), 2),
+        launcher=launcher(name, conv, ending),
+        **{f"out_{axis}": out_size(wide, k) for k, axis in enumerate("dhw")},
+    )
+    return KernelText(
+        name=name,
+        source=tidy(source),
+        support=(),
+        launcher_args=launcher_args(conv, ending),
+        slices=slices_expression(conv) if ending.reduce else None,
+    )
+
+
+def constants(conv: Conv) -> str:
+    """Of the convolution widened to three dimensions."""
+    rows, (lead, length) = rows_of(conv), segment(conv)
+    input_rows = (rows - 1) * conv.stride[1] + (conv.kernel[1] - 1) * conv.dilation[1] + 1
+
+    def axes(name: str, values: tuple[int, ...]) -> str:
+        return "constexpr int " + ", ".join(f"{name}_{a} = {v}" for a, v in zip("DHW", values, strict=True)) + ";"
+
+    return "\n".join([
+        f"using Element = {ELEMENTS[conv.dtype][0]};",
+        f"constexpr int IN_CHANNELS = {conv.in_channels}, OUT_CHANNELS = {conv.out_channels};",
+        axes("KERNEL", conv.kernel), axes("STRIDE", conv.stride),
+        axes("PADDING", conv.padding), axes("DILATION", conv.dilation),
+        f"constexpr int TAPS = {prod(conv.kernel)}, THREADS = {THREADS};",
+        f"constexpr int ROWS = {rows}, COLUMNS = {COLUMNS};  // outputs of a thread",
+        f"constexpr int INPUT_ROWS = {input_rows}, SEGMENT = {length};  // and the input rows and columns it reads",
+        f"constexpr int LEAD = {lead};  // columns before the first one needed",
+    ])  # fmt: skip
+
+
+def parameters(conv: Conv, ending: Ending) -> str:
+    tensors = tuple((f"{kind} __restrict__", name) for kind, name in operands(conv))
+    sizes = tuple(("int", name) for name in ("batch", "in_d", "in_h", "in_w", *(("slices",) if ending.reduce else ())))
+    lines = (tensors, extra_params(ending), results(conv, ending), sizes)
+    return ",\n       ".join(", ".join(f"{kind} {name}" for kind, name in line) for line in lines if line)
+
+
+def operands(conv: Conv) -> list[tuple[str, str]]:
+    return [
+        (f"const {ELEMENTS[conv.dtype][0]}*", name) for name in ("input", "weight", *(["bias"] if conv.bias else []))
+    ]
+
+
+def results(conv: Conv, ending: Ending) -> tuple[tuple[str, str], ...]:
+    return outputs(ending) if ending.reduce else ((f"{ELEMENTS[conv.dtype][0]}* __restrict__", "out"),)
+
+
+def channel_values(conv: Conv, ending: Ending) -> str:
+    """What a thread knows of its channel: the weights, the start of every sum, and each table's one entry."""
+    start = "to_arithmetic<float>(bias[c])" if conv.bias else "0.0f"
+    tables = [table for body in ending.bodies for table in body.tables]
+    channel = "c" if conv.out_channels == conv.in_channels else f"c / {conv.out_channels // conv.in_channels}"
+    lines = [
+        f"const Element* const plane = input + ((long long)n * IN_CHANNELS + {channel}) * in_d * in_h * in_w;",
+        "float tap[TAPS];",
+        "#pragma unroll",
+        "for (int k = 0; k < TAPS; ++k) tap[k] = to_arithmetic<float>(weight[c * TAPS + k]);",
+        f"const float start = {start};",
+    ]
+    if tables:
+        lines.append("const int channel0 = c;  // the only channel of this thread")
+    for table in tables:
+        lines += [*table.statements, f"const float {table.name}[1] = {{{table.value}}};"]
+    return "\n".join(lines)
+
+
+STRIP = """\
+const int w0 = strip % strips_w * COLUMNS, h0 = strip / strips_w % strips_h * ROWS, d = strip / (strips_w * strips_h);
+float acc[ROWS][COLUMNS];
+#pragma unroll
+for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+  for (int column = 0; column < COLUMNS; ++column) acc[r][column] = start;
+convolve<VECTOR>(acc, plane, tap, d, h0, w0, in_d, in_h, in_w);
+"""
+
+
+def each_element(conv: Conv, ending: Ending) -> str:
+    """The pointwise chain on the strip. Outside the tensor it sees the nearest element's position."""
+    names = ("d", "h", "w")[3 - conv.dims :]
+    statements, result = ending.before.element("value", "n", "c", names)
+    if not statements and result == "value":
+        return ""
+    text = "\n".join([*statements, result])
+    place = {"h": "const int h = min(h0 + r, out_h - 1);", "w": "const int w = min(w0 + column, out_w - 1);"}
+    lines = [line for name, line in place.items() if name in names and uses(text, name)]
+    lines += ["const float value = acc[r][column];", *statements, f"acc[r][column] = {result};"]
+    return over_strip("\n".join(lines))
+
+
+def over_strip(inner: str) -> str:
+    return (
+        "#pragma unroll\nfor (int r = 0; r < ROWS; ++r)\n#pragma unroll\n"
+        "  for (int column = 0; column < COLUMNS; ++column) {\n" + shifted(inner, 4) + "\n  }\n"
+    )
+
+
+STORE = """\
+#pragma unroll
+for (int r = 0; r < ROWS; ++r) {
+  if (h0 + r >= out_h) break;
+  Element* const at = out + ((((long long)n * OUT_CHANNELS + c) * out_d + d) * out_h + h0 + r) * out_w + w0;
+  if (out_w % 4 == 0) {
+    store<COLUMNS>(at, acc[r]);
+  } else {
+#pragma unroll
+    for (int column = 0; column < COLUMNS; ++column)
+      if (w0 + column < out_w) at[column] = to_memory<Element>(acc[r][column]);
+  }
+}
+"""
+
+
+def strip_of_each_thread(conv: Conv, ending: Ending) -> str:
+    """Every thread has one strip of any channel."""
+    return (
+        "const long long item = (long long)blockIdx.x * THREADS + threadIdx.x;\n"
+        "const int at_channel = int(item / strips), strip = int(item % strips);\n"
+        "const int n = at_channel / OUT_CHANNELS, c = at_channel % OUT_CHANNELS;\n"
+        "if (n >= batch) return;\n" + channel_values(conv, ending) + "\n" + STRIP + each_element(conv, ending) + STORE
+    )
+
+
+def strip_of_each_lane(conv: Conv, ending: Ending) -> str:
+    """Every warp has a slice of one channel's strips, and leaves one partial accumulator."""
+    assert isinstance(ending.reduce, OverPositions)
+    name = ending.reduce.accumulator
+    inside = "h0 + r < out_h && w0 + column < out_w"
+    if name == "Moments":
+        add = (
+            "const int count = min(ROWS, out_h - h0) * min(COLUMNS, out_w - w0);\nfloat sum = 0.0f, squares = 0.0f;\n"
+            + over_strip(f"sum += {inside} ? acc[r][column] : 0.0f;")
+            + "const float centre = sum / count;\n"
+            + over_strip(f"const float off = {inside} ? acc[r][column] - centre : 0.0f;\nsquares += off * off;")
+            + "total.merge(Moments{float(count), centre, squares});\n"
+        )
+    else:
+        add = over_strip(f"if ({inside}) total.add(acc[r][column]);")
+    loop = shifted(STRIP + each_element(conv, ending) + add, 2)
+    return (
+        "const long long item = (long long)blockIdx.x * (THREADS / 32) + threadIdx.x / 32;\n"
+        "const int c = int(item % OUT_CHANNELS), slice = int(item / OUT_CHANNELS % slices);\n"
+        "const int n = int(item / OUT_CHANNELS / slices), lane = threadIdx.x % 32;\n"
+        "if (n >= batch) return;\n"
+        "const int last = int((long long)strips * (slice + 1) / slices);\n"
+        f"{channel_values(conv, ending)}\n{name} total;\n"
+        "for (int strip = int((long long)strips * slice / slices) + lane; strip < last; strip += 32) {\n"
+        f"{loop}\n}}\n"
+        "total = merge_warp(total);\n"
+        "if (lane == 0) partials[((long long)n * slices + slice) * OUT_CHANNELS + c] = total;"
+    )
+
+
+def slices_expression(conv: Conv) -> str:
+    """Python over `batch`: enough slices that every multiprocessor has 32 warps."""
+    return f"max(1, min(64, {32 * MULTIPROCESSORS} // max(1, batch * {conv.out_channels})))"
+
+
+def launcher_args(conv: Conv, ending: Ending) -> tuple[tuple[str, str], ...]:
+    handed = (*extra_params(ending), *results(conv, ending))
+    plain = tuple((kind.replace(" __restrict__", ""), name) for kind, name in handed)
+    pointers = tuple(p for p in plain if p[0].endswith("*"))
+    scalars = tuple(name for kind, name in plain if not kind.endswith("*"))
+    sizes = ("batch", *size_names(conv), *(("slices",) if ending.reduce else ()))
+    return (
+        *operands(conv), *pointers,
+        *(("long long", name) for name in (*scalars, *sizes)),
+    )  # fmt: skip
+
+
+def launcher(name: str, conv: Conv, ending: Ending) -> str:
+    args = ", ".join(f"{kind} {arg}" for kind, arg in launcher_args(conv, ending))
+    handed = ["input", "weight", *(["bias"] if conv.bias else [])]
+    handed += [
+        arg if kind.endswith(("*", "__restrict__")) else f"({kind})({arg})" for kind, arg in extra_params(ending)
+    ]
+    handed += [arg for _, arg in outputs(ending)]
+    handed += [f"int({size})" for size in ("batch", "in_d", "in_h", "in_w", *(("slices",) if ending.reduce else ()))]
+    lines = [f'extern "C" const char* {name}({args}, void* stream) {{', f"  using namespace {name}_detail;"]
+    missing = [size for size in ("in_d", "in_h", "in_w") if size not in size_names(conv)]
+    if missing:
+        lines.append("  const long long " + ", ".join(f"{size} = 1" for size in missing) + ";")
+    if ending.reduce:
+        lines.append("  const long long blocks = (batch * slices * OUT_CHANNELS + THREADS / 32 - 1) / (THREADS / 32);")
+    else:
+        sizes = [out_size(widened(conv), k) for k in range(3)]
+        strips = f"({sizes[0]}) * (({sizes[1]} + ROWS - 1) / ROWS) * (({sizes[2]} + COLUMNS - 1) / COLUMNS)"
+        lines.append(f"  const long long strips = {strips};")
+        lines.append("  const long long blocks = (batch * OUT_CHANNELS * strips + THREADS - 1) / THREADS;")
+    lines.append("  if (blocks <= 0) return nullptr;")
+    call = ", ".join(handed)
+    launch = "<<<dim3((unsigned)blocks), THREADS, 0, (cudaStream_t)stream>>>"
+    lines += [
+        "  if (in_w % 4 == 0 && (size_t)input % (4 * sizeof(Element)) == 0) {",
+        f"    kernel<4>{launch}({call});",
+        "  } else {",
+        f"    kernel<1>{launch}({call});",
+        "  }",
+        "  return launch_error();",
+        "}",
+    ]
+    return "\n".join(lines)
+
+
+def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int]) -> float:
+    """Milliseconds on an H200 for `sizes` = (batch, *spatial sizes of the input): the slowest of memory, L1 and arithmetic."""
+    batch, spatial = sizes[0], sizes[1:]
+    out = triple(conv.out_sizes(spatial), 1)
+    rows, wide = rows_of(conv), widened(conv)
+    outputs_ = batch * conv.out_channels * prod(out)
+    strips = batch * conv.out_channels * out[0] * -(-out[1] // rows) * -(-out[2] // COLUMNS)
+    input_rows = wide.kernel[0] * ((rows - 1) * wide.stride[1] + (wide.kernel[1] - 1) * wide.dilation[1] + 1)
+    loads = input_rows * segment(conv)[1] // 4
+    wavefronts = strips / 32 * (4 * wide.stride[2] * loads + prod(conv.kernel))
+    element = prod(conv.kernel) + 2.0 + instructions(ending.before) + (4.0 if ending.reduce else 1.0)
+    slots = strips * rows * COLUMNS / 32 * element + strips / 32 * loads * 4
+    each = ELEMENTS[conv.dtype][1]
+    moved = each * (batch * conv.in_channels * prod(spatial) + (0 if ending.reduce else outputs_))
+    memory = moved / (SHARE_OF_MEMORY * MEMORY_TB_PER_S) * 1e-9
+    return max(memory, wavefronts / WAVEFRONTS_PER_MS, slots / (0.7 * ISSUE_PER_MS)) + LAUNCH_MS
+
+
+def library_ms(conv: Conv, sizes: Sequence[int]) -> float:
+    """The library's kernel, taken at its best (not measured): a thread for each output, eight instructions a tap."""
+    outputs_ = sizes[0] * conv.out_channels * prod(conv.out_sizes(sizes[1:]))
+    moved = ELEMENTS[conv.dtype][1] * (sizes[0] * conv.in_channels * prod(sizes[1:]) + outputs_)
+    slots = outputs_ / 32 * 8 * prod(conv.kernel)
+    return max(moved / (SHARE_OF_MEMORY * MEMORY_TB_PER_S) * 1e-9, slots / ISSUE_PER_MS) + LAUNCH_MS

@@ -1,0 +1,123 @@
+"""Small chains behind a convolution, through the whole line on the host, with our kernels whatever the cost model says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fusewright import takeover
+from fusewright.options import Options
+from fusewright.pipeline import compile_problem, optimize
+from fusewright.problem import load_problem
+
+FILE = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = {conv}
+        self.norm = {norm}
+        self.scale = nn.Parameter(torch.rand({channels}, 1, 1) + 0.5)
+
+    def forward(self, x):
+        x = self.conv(x)
+        return {chain}
+
+
+def get_inputs():
+    return [torch.randn{shape}]
+
+
+def get_init_inputs():
+    return []
+"""
+
+CHAINS = {
+    "transposed 2d, pointwise": (
+        "nn.ConvTranspose2d(9, 20, 4, stride=2, padding=1)", 20, "(2, 9, 5, 7)", "F.gelu(x * self.scale) * 0.5",
+    ),
+    "transposed 2d, logsumexp": (
+        "nn.ConvTranspose2d(8, 24, 3, stride=2, padding=1, output_padding=1)", 24, "(2, 8, 6, 9)",
+        "torch.tanh(torch.logsumexp(F.relu(x), dim=1, keepdim=True))",
+    ),
+    "transposed 2d, softmax": (
+        "nn.ConvTranspose2d(8, 24, 3, stride=2)", 24, "(2, 8, 6, 9)",
+        "torch.sigmoid(F.softmax(F.relu(x), dim=1) + self.scale)",
+    ),
+    "convolution, softmax": ("nn.Conv2d(8, 24, 3)", 24, "(2, 8, 8, 9)", "F.softmax(x * 2.0, dim=1) * self.scale"),
+    "transposed 2d, group norm": (
+        "nn.ConvTranspose2d(8, 32, 3, stride=2, bias=False)", 32, "(2, 8, 6, 9)", "F.silu(self.norm(x))",
+    ),
+    "transposed 2d, group norm of a chain": (
+        "nn.ConvTranspose2d(8, 32, 4, stride=2)", 32, "(2, 8, 6, 9)", "self.norm(F.gelu(x))",
+    ),
+    "transposed 2d, norm and what follows in one kernel": (
+        "nn.ConvTranspose2d(8, 16, 4, stride=2, padding=1)", 16, "(2, 8, 6, 9)", "F.instance_norm(x) * self.scale + 1.0",
+    ),
+    "convolution, instance norm": ("nn.Conv2d(8, 16, 3)", 16, "(2, 8, 9, 10)", "F.leaky_relu(F.instance_norm(x) / 2.0)"),
+    "transposed 3d, average pool and softmax": (
+        "nn.ConvTranspose3d(5, 16, 3, stride=2, padding=1, output_padding=1)", 16, "(2, 5, 3, 4, 5)",
+        "F.softmax(torch.clamp(F.avg_pool3d(x, 2), -0.1, 0.6), dim=1)",
+    ),
+    "transposed 2d, mean of everything": (
+        "nn.ConvTranspose2d(8, 16, 3, stride=2)", 16, "(2, 8, 6, 9)", "torch.relu(x).mean(dim=(1, 2, 3)) * 2.0",
+    ),
+    "transposed 2d, mean": (
+        "nn.ConvTranspose2d(8, 16, (3, 5), stride=(2, 3))", 16, "(2, 8, 6, 9)",
+        "torch.tanh(F.hardtanh(x).mean(dim=(2, 3), keepdim=True))",
+    ),
+    "transposed 3d, pool and maximum": (
+        "nn.ConvTranspose3d(5, 16, 3, stride=2, padding=1, output_padding=1)", 16, "(2, 5, 3, 4, 5)",
+        "torch.amax(F.max_pool3d(x, 2), dim=1)",
+    ),
+    "depthwise, pointwise": ("nn.Conv2d(12, 12, 3, padding=1, groups=12)", 12, "(2, 12, 9, 12)", "torch.tanh(x) * self.scale"),
+    "depthwise, group norm": (
+        "nn.Conv2d(8, 16, 5, stride=2, padding=2, groups=8)", 16, "(2, 8, 13, 16)", "F.silu(self.norm(x))",
+    ),
+    "depthwise, bf16": (
+        "nn.Conv2d(12, 12, 3, padding=1, groups=12).bfloat16()", 12, "(2, 12, 9, 12, dtype=torch.bfloat16)", "F.silu(x) * 2.0",
+    ),
+    "depthwise, fp16 mean": (
+        "nn.Conv2d(12, 24, 3, padding=1, groups=12).half()", 24, "(2, 12, 9, 13, dtype=torch.float16)",
+        "torch.relu(x).mean(dim=(2, 3))",
+    ),
+    "depthwise, mean": (
+        "nn.Conv1d(10, 10, 7, padding=3, groups=10)", 10, "(3, 10, 50)", "F.softmax(F.gelu(x).mean(dim=2), dim=1)",
+    ),
+    "transposed 1d, groups": (
+        "nn.ConvTranspose1d(12, 18, 7, stride=4, padding=2, groups=2)", 18, "(2, 12, 21)", "F.hardswish(x + 0.5)",
+    ),
+}  # fmt: skip
+
+
+def test_depthwise_needs_no_tensor_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain fp32: taken over whatever the flags say, and the emitted file does not ask for TF32."""
+    monkeypatch.setattr(takeover, "pays", lambda *_: True)
+    monkeypatch.setattr(takeover, "tf32_allowed", lambda: False)
+    _, made, emitted = compile_problem(load_problem(model(tmp_path, "depthwise, pointwise")), Options())
+    assert made.calls == [] and "_tf32_allowed" not in emitted.text
+    _, made, _ = compile_problem(load_problem(model(tmp_path, "transposed 2d, pointwise")), Options())
+    assert len(made.calls) == 1
+
+
+def model(tmp_path: Path, name: str) -> Path:
+    conv, channels, shape, chain = CHAINS[name]
+    path = tmp_path / "chain.py"
+    path.write_text(
+        FILE.format(conv=conv, norm=f"nn.GroupNorm(2, {channels})", channels=channels, shape=shape, chain=chain)
+    )
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHAINS, ids=lambda name: name.replace(" ", "-"))
+def test_chains_are_ours_and_right(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takeover, "pays", lambda *_: True)
+    run = optimize(load_problem(model(tmp_path, name)), Options(target="host"))
+    assert run.verdict.passed, "\n".join(map(str, run.verdict.checks))
+    assert run.report["library_calls"] == []
