@@ -154,6 +154,10 @@ def optimize(
         typer.Option("--json", metavar="REPORT.json", help="Also write what was done, verified or not, as JSON."),
     ] = None,
     bench: Annotated[bool, typer.Option("--bench/--no-bench", help="Time the result where there is a GPU.")] = True,
+    gradients: Annotated[
+        bool,
+        typer.Option("--gradients/--no-gradients", help="Kernels for backward too; without, PyTorch's operators do it."),
+    ] = True,
     tune: TuneOption = Tuning.auto,
     sanitize: SanitizeOption = None,
     assume_finite: AssumeFinite = False,
@@ -164,7 +168,7 @@ def optimize(
 
     The file is written only after its kernels were run and its results and gradients were found equal to the model's.
     """
-    options = _options(target, sanitize, assume_finite=assume_finite, bench=bench, tune=tune.value)
+    options = _options(target, sanitize, assume_finite=assume_finite, bench=bench, gradients=gradients, tune=tune.value)
     _check_readable(model)
     output = output or model.with_name(f"{model.stem}_new.py")
     _check_writable(output, reads=[model])

@@ -88,9 +88,9 @@ class Region:
     kernels: tuple[Kernel, ...]
 
 
-def emit(plan: Plan, source: str, model: nn.Module) -> Emitted:
+def emit(plan: Plan, source: str, model: nn.Module, gradients: bool = True) -> Emitted:
     draft = Writer(plan, source, model)
-    return Writer(draft.with_overwrites(), source, model).write()
+    return Writer(draft.with_overwrites(), source, model).write(gradients)
 
 
 class Writer:
@@ -197,7 +197,7 @@ class Writer:
 
     # ---- the file
 
-    def write(self) -> Emitted:
+    def write(self, gradients: bool = True) -> Emitted:
         from .emit_gradient import gradient_text
 
         for kernel in self.plan.kernels:
@@ -214,7 +214,7 @@ class Writer:
         kernels_text = "\n".join([*support, *parts])
         launchers = [name for k in self.plan.kernels for name in self.launchers(k)]
         cuda = with_prelude(kernels_text)
-        for region in self.regions:
+        for region in self.regions if gradients else ():
             gradient = gradient_text(self, region)
             if gradient is not None:
                 self.gradients[region.name] = gradient

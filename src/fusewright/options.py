@@ -20,6 +20,7 @@ class Options:
     assume_finite: bool = False  # allow laws that hold only for finite values
     seeds: int = 2  # how many seeds verification draws
     bench: bool = True  # time the result where a GPU is
+    gradients: bool = True  # write kernels for backward too; without them it runs PyTorch's operators
     tune: str = "auto"  # auto: choose by timing where a GPU is, or as an earlier run chose | again: time anew | off
 
     def __post_init__(self) -> None:

@@ -46,6 +46,7 @@ class Front:
     """A model read and rewritten: what every way of running it has in common."""
 
     problem: Problem
+    options: Options
     model: nn.Module
     captured: Graph
     graph: Graph
@@ -55,7 +56,7 @@ class Front:
         left = frozenset(self.graph.index) if choices.plain else choices.left
         made = take_over(plan(lower(self.graph, left), self.rules), choices.own)
         made = replace(made, captured=self.captured)
-        return made, emit(made, self.problem.source, self.model)
+        return made, emit(made, self.problem.source, self.model, self.options.gradients)
 
 
 def read_problem(problem: Problem, options: Options, progress: Progress = silent) -> Front:
@@ -67,7 +68,7 @@ def read_problem(problem: Problem, options: Options, progress: Progress = silent
     progress("rewrite", f"{len(captured.nodes)} nodes")
     graph, applied = rewrite(captured, options)
     progress("plan", f"{len(applied)} laws applied" if applied else "")
-    return Front(problem, model, captured, graph, applied)
+    return Front(problem, options, model, captured, graph, applied)
 
 
 def compile_problem(
@@ -185,7 +186,7 @@ def optimize_module(module: nn.Module, example_inputs: Sequence[Any], **options:
     chosen = Options(**options)
     graph = capture(module, example_inputs)
     graph, applied = rewrite(graph, chosen)
-    emitted = emit(take_over(plan(lower(graph), applied)), "", module)
+    emitted = emit(take_over(plan(lower(graph), applied)), "", module, chosen.gradients)
     space = ModuleType(f"fusewright_module_{len(sys.modules)}")
     vars(space)["Model"] = type(module)
     sys.modules[space.__name__] = space  # so that copies and pickles find the class
