@@ -8,6 +8,7 @@ Split: too few rows to fill the GPU; blocks leave partial accumulators, and a se
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,6 +88,8 @@ def reduce_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
     one_pass = all(a.turn == 1 for a in parts) and not any(reductions_behind(name, kernel, prims) for name in full)
     if loops.lanes_reduce:
         threads = 32 if length <= 1024 else 128 if length <= 8192 else 256 if length <= 1 << 17 else 512
+        if kept_in_registers(kernel, prims, loops, parts):
+            threads = next(t for t in (32, 64, 128, 256, 512) if length <= t * KEPT)
         if one_pass and rows * max(1, threads // 128) < FULL_GPU and length >= 1 << 14:
             return Split(kernel, prims, graph, comment, loops, parts).write()
         return Rows(kernel, prims, graph, comment, loops, parts, threads).write()
@@ -94,6 +97,18 @@ def reduce_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
     if one_pass and blocks < FULL_GPU // 8 and length >= 1 << 9:
         return Split(kernel, prims, graph, comment, loops, parts).write()
     return Columns(kernel, prims, graph, comment, loops, parts, split_for(rows, length)).write()
+
+
+KEPT = 32  # elements of a row that a thread keeps in registers from one pass to the next
+
+
+def kept_in_registers(kernel: Kernel, prims: dict[str, Prim], loops: Walk, parts: list[Accumulator]) -> bool:
+    """A row of known length that is gone over twice, and is short enough for its threads to hold what they read of it."""
+    length = sizes.product(loop.size for loop in loops.reduced)
+    again = any(a.turn > 1 for a in parts) or any(kernel.members[name] == "full" for name in kernel.stores)
+    tensors = [n for n in kernel.read_only if sizes.same(sizes.product(prims[n].shape), sizes.product(kernel.space))]
+    narrow = all(prims[n].dtype.itemsize <= 4 for n in tensors)
+    return isinstance(length, int) and length <= 512 * KEPT and again and 1 <= len(tensors) <= 2 and narrow
 
 
 def split_for(rows: int, length: int) -> int:
@@ -141,6 +156,7 @@ class Base:
         self.share = share  # threads that work on one row
         self.chunk = 1  # elements of a column that are collected before they are added
         self.tiles: dict[str, str] = {}
+        self.kept: dict[str, str] = {}  # what is read in a pass -> the array that keeps it for the next
 
     # ---- one pass over the row
 
@@ -285,8 +301,15 @@ class Rows(Base):
         lines = [f"const Index row = {row};"]
         lines += ["if (row >= rows) return;"] if per_block > 1 else []
         lines += decode(self.loops.kept, "row", self.evaluator)
+        keeps = kept_in_registers(self.kernel, self.prims, self.loops, self.parts)
+        if keeps:
+            length = self.evaluator.size(sizes.product(loop.size for loop in self.loops.reduced))
+            each = f"{self.threads} * VEC" if self.width > 1 else str(self.threads)
+            lines.append(
+                f"constexpr int STEPS = ({length} + {each} - 1) / ({each});  // of a thread over its row, kept in registers"
+            )
         for turn in range(1, self.turns + 1):
-            loop = self.loop(turn)  # may add values of the row that it uses
+            loop = self.loop(turn, keeps)  # may add values of the row that it uses
             lines += self.take_row_lines()
             lines += [f"{a.kind} {a.name};" for a in self.parts if a.turn == turn]
             lines += loop
@@ -320,18 +343,65 @@ class Rows(Base):
             block=f"dim3({self.threads}, {per_block})" if per_block > 1 else f"dim3({self.threads})",
         )
 
-    def loop(self, turn: int) -> list[str]:
+    def loop(self, turn: int, keeps: bool) -> list[str]:
         body = self.pass_over(turn)
         length = sizes.product(loop.size for loop in self.loops.reduced)
         step = f"{self.threads} * VEC" if self.width > 1 else str(self.threads)
         start = "threadIdx.x * VEC" if self.width > 1 else "threadIdx.x"
         decoded = decode(self.loops.reduced, "item", self.evaluator)
+        if keeps:
+            step_over = f"(step * {self.threads} + threadIdx.x)" + (" * VEC" if self.width > 1 else "")
+            return [
+                *self.kept_rows(body, again=turn > 1, more=turn < self.turns),
+                "#pragma unroll",
+                "for (int step = 0; step < STEPS; ++step) {",
+                f"  const Index item = {step_over};",
+                f"  if ({self.evaluator.size(length)} % ({step}) != 0 && item >= {self.evaluator.size(length)}) break;",
+                *indent([*decoded, *body]),
+                "}",
+            ]
         return [
             "#pragma unroll 4",
             f"for (Index item = {start}; item < {self.evaluator.size(length)}; item += {step}) {{",
             *indent([*decoded, *body]),
             "}",
         ]
+
+    def kept_rows(self, body: list[str], again: bool, more: bool) -> list[str]:
+        """Declarations of the rows that a pass keeps for later ones; `body` is changed to keep them, or to use what was kept."""
+        declared: list[str] = []
+        written = {pointer(name) for name in self.kernel.written}
+        for n, line in enumerate(body):
+            found = VECTOR_LOAD.fullmatch(line) or SINGLE_LOAD.fullmatch(line)
+            if found is None or found["pointer"] in written:
+                continue
+            source, name = found["source"], found["name"]
+            vector = line.startswith("load(")
+            if source in self.kept:
+                row = self.kept[source]
+                if vector:
+                    kind = body[n - 1].split()[0]
+                    body[n - 1], body[n] = f"const {kind}(&{name})[VEC] = {row}[step];", ""
+                else:
+                    body[n] = f"const {found['kind']} {name} = {row}[step];"
+            elif more:
+                row = self.kept[source] = self.evaluator.fresh(f"{found['pointer'].removesuffix('_ptr')}_row")
+                if vector:
+                    kind = body[n - 1].split()[0]
+                    declared.append(f"{kind} {row}[STEPS][VEC];")
+                    body[n - 1] = f"{kind}(&{name})[VEC] = {row}[step];"
+                else:
+                    declared.append(f"{found['kind']} {row}[STEPS];")
+                    body[n] = f"const {found['kind']} {name} = {row}[step] = {source};"
+        body[:] = [line for line in body if line]
+        return declared
+
+
+# A load of neighbouring elements and of a single one, as `expression.py` writes them.
+VECTOR_LOAD = re.compile(r"load\(&(?P<source>(?P<pointer>\w+_ptr)\[.*\]), (?P<name>\w+)\);")
+SINGLE_LOAD = re.compile(
+    r"const (?P<kind>\w+) (?P<name>\w+) = (?P<source>(?:to_arithmetic<\w+>\()?(?P<pointer>\w+_ptr)\[[^\[\]]*\]\)?);"
+)
 
 
 def first_row(width: int, vector: bool, sharing: bool) -> list[str]:

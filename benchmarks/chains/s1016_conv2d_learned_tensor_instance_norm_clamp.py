@@ -1,0 +1,39 @@
+"""Written by zoo/generate.py, seed 1016."""
+
+import os
+
+import torch
+import torch.nn as nn
+
+SMALL = os.environ.get("FUSEWRIGHT_ZOO") == "small"
+
+
+class Model(nn.Module):
+    """conv2d: a learned tensor, instance norm, clamp, abs, instance norm."""
+
+    def __init__(self, in_channels, out_channels):
+        super().__init__()
+        self.anchor = nn.Conv2d(in_channels, out_channels, 3, padding=1)
+        self.factor1 = nn.Parameter(torch.randn(out_channels, 1, 1))
+        self.norm1 = nn.InstanceNorm2d(out_channels)
+        self.norm2 = nn.InstanceNorm2d(out_channels)
+
+    def forward(self, x):
+        x = self.anchor(x)
+        x = x - self.factor1
+        x = self.norm1(x)
+        x = torch.clamp(x, max=0.83)
+        x = torch.abs(x)
+        x = self.norm2(x)
+        return x
+
+
+batch, in_channels, out_channels, height, width = (2, 4, 8, 15, 14) if SMALL else (64, 32, 64, 112, 112)
+
+
+def get_inputs():
+    return [torch.randn(batch, in_channels, height, width)]
+
+
+def get_init_inputs():
+    return [in_channels, out_channels]

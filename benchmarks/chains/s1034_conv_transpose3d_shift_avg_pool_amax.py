@@ -1,0 +1,35 @@
+"""Written by zoo/generate.py, seed 1034."""
+
+import os
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+SMALL = os.environ.get("FUSEWRIGHT_ZOO") == "small"
+
+
+class Model(nn.Module):
+    """conv_transpose3d: shift, avg pool, amax over 3."""
+
+    def __init__(self, in_channels, out_channels):
+        super().__init__()
+        self.anchor = nn.ConvTranspose3d(in_channels, out_channels, 3)
+
+    def forward(self, x):
+        x = self.anchor(x)
+        x = x + 1.15
+        x = F.avg_pool3d(x, 2)
+        x = torch.amax(x, dim=(3,), keepdim=True)
+        return x
+
+
+batch, in_channels, out_channels, depth, height, width = (2, 2, 8, 5, 6, 5) if SMALL else (16, 16, 32, 16, 40, 40)
+
+
+def get_inputs():
+    return [torch.randn(batch, in_channels, depth, height, width)]
+
+
+def get_init_inputs():
+    return [in_channels, out_channels]
