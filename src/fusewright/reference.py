@@ -236,7 +236,8 @@ class _InFloat64(TorchDispatchMode):
         for start in range(0, flat.numel(), STRETCH):
             part = flat[start : start + STRETCH]
             place = int(torch.randint(STRETCH, (), generator=self.places))
-            part.addcmul_(part, pool[place : place + part.numel()], value=delta)
+            share = (part * pool[place : place + part.numel()]).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+            part.add_(share, alpha=delta)  # an infinity stays one
         return tensor if dense else tensor.copy_(flat.view(tensor.shape))
 
     def _random(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -72,7 +72,8 @@ def take_over(plan: Plan, own: frozenset[str] | None = None) -> Plan:
         if anchor is None:
             continue
         readers = [k for k in steps if isinstance(k, Kernel) and plan.lowered.value[call.node.name] in k.loads]
-        if not readers or is_needed_elsewhere(call.node, plan):
+        several_anchors = any(kernel.fused is not None for kernel in readers)
+        if not readers or several_anchors or is_needed_elsewhere(call.node, plan):
             continue
         endings = [endings_of(kernel, anchor, plan) for kernel in readers]
         if not all(endings):

@@ -99,6 +99,14 @@ def test_rounding_goes_where_the_flags_allow_it() -> None:
     assert 0.2 * 2.0**-24 < spread(nn.Tanh(), x, FP32) < 2.0**-24
 
 
+def test_an_infinity_is_not_rounded_to_nan() -> None:
+    """∞ (1 + δu) = ∞: what saturates behind it keeps its spread."""
+    x = torch.randn(2, 3, 8, 8)
+    x[0, 1, 4, 4], x[1, 2, 2, 2] = float("inf"), float("-inf")
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Hardtanh())
+    assert 0 < spread(model, x, TF32_CONVOLUTIONS) < 1e-2
+
+
 def test_gradients_are_rounded_too() -> None:
     x = torch.randn(2, 3, 8, 8, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(4, 3, 3, 3, dtype=torch.float64, requires_grad=True)

@@ -17,6 +17,7 @@ from fusewright.host import run_sanitized, sanitizer_report
 from fusewright.kernels.conv import (
     Conv,
     Ending,
+    KernelText,
     OverChannels,
     OverPositions,
     Pointwise,
@@ -412,12 +413,34 @@ def test_sanitized(sanitize: str, name: str, kind: str) -> None:
     floats = {"input": 2 * 11 * 9 * 13, "weight": 20 * 11 * 9, "bias": 20, "out": 2 * 4 * 6, "partials": 2 * 2 * 20 * 3}
     floats |= {buffer: eval(count) for buffer, count in text.workspace.items()}
     sizes = {"batch": 2, "in_h": 9, "in_w": 13, "slices": 2}
+    check_sanitized(text, floats, sizes, sanitize)
+
+
+def check_sanitized(text: KernelText, floats: dict[str, int], sizes: dict[str, int], sanitize: str) -> None:
     arguments = [{"floats": floats[a]} if kind.endswith("*") else sizes[a] for kind, a in text.launcher_args]
     library = load(text, sanitize=sanitize, path=True)
     command = [str(Path(__file__).parent / "sanitized_run.py"), str(library), "k", json.dumps(arguments)]
     process = run_sanitized(command, sanitize, env={"PYTHONMALLOC": "malloc"})
     assert sanitizer_report(process.stderr) is None
     assert process.returncode == 0, process.stderr[-2000:]
+
+
+@pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
+@pytest.mark.parametrize("name", SANITIZED)
+@pytest.mark.parametrize("kind", ["elements", "moments"])
+def test_phases_sanitized(sanitize: str, name: str, kind: str) -> None:
+    conv = transposed(2, 11, 20, 3, 2, 1, 1)
+    tile = replace(SANITIZED[name], columns=None)
+    text = conv_kernel("k", conv, Ending() if kind == "elements" else STATISTICS, tile)
+    floats = {
+        "input": 2 * 11 * 5 * 7,
+        "weight": 20 * 11 * 9,
+        "bias": 20,
+        "out": 2 * 20 * 10 * 14,
+        "partials": 2 * 2 * 20 * 3,
+    }
+    floats |= {buffer: eval(count) for buffer, count in text.workspace.items()}
+    check_sanitized(text, floats, {"batch": 2, "in_h": 5, "in_w": 7, "slices": 2}, sanitize)
 
 
 def test_declines_what_it_cannot_do() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from kernels.conv.harness import launch, load
 from kernels.conv.reference import explain, operands, operator
+from kernels.conv.test_conv_host import check_sanitized
 from kernels.conv.test_conv_nvcc import compiled
 
 from fusewright.kernels.conv import Conv, Ending, OverChannels, OverPositions, Pointwise, Table, Window
@@ -122,6 +123,17 @@ def test_over_positions(accumulator: str, slices: int) -> None:
         assert explain(partials[..., 0].sum(1), value.sum(2), allowed * value.shape[2] + 1e-5) is None
     else:
         assert explain(partials[..., 0].amax(1), value.amax(2), allowed) is None
+
+
+@pytest.mark.parametrize("sanitize", ["address", "undefined"])
+@pytest.mark.parametrize("width", [12, 13])
+@pytest.mark.parametrize("kind", ["elements", "moments"])
+def test_sanitized(sanitize: str, width: int, kind: str) -> None:
+    conv = depthwise(2, 6, 5, 1, 2)
+    text = depthwise_kernel("k", conv, Ending() if kind == "elements" else Ending(reduce=OverPositions("Moments")))
+    plane = 2 * 6 * 9 * width
+    floats = {"input": plane, "weight": 6 * 25, "bias": 6, "out": plane, "partials": 2 * 2 * 6 * 3}
+    check_sanitized(text, floats, {"batch": 2, "in_h": 9, "in_w": width, "slices": 2}, sanitize)
 
 
 def test_declines_what_it_cannot_do() -> None:

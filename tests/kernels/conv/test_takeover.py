@@ -114,6 +114,22 @@ def model(tmp_path: Path, name: str) -> Path:
     return path
 
 
+def test_a_kernel_computes_one_convolution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two convolutions that one kernel joins, the second stays with the library."""
+    monkeypatch.setattr(takeover, "pays", lambda *_: True)
+    path = tmp_path / "joined.py"
+    text = FILE.format(
+        conv="nn.Conv2d(8, 16, 3)",
+        norm="nn.Conv2d(8, 16, 3)",
+        channels=16,
+        shape="(2, 8, 9, 9)",
+        chain="torch.relu(x + y)",
+    )
+    path.write_text(text.replace("        x = self.conv(x)\n", "        y = self.norm(x)\n        x = self.conv(x)\n"))
+    _, made, _ = compile_problem(load_problem(path), Options())
+    assert len(made.calls) == 1 and len(made.kernels) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHAINS, ids=lambda name: name.replace(" ", "-"))
 def test_chains_are_ours_and_right(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
