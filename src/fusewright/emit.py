@@ -200,6 +200,10 @@ class Writer:
     def write(self, gradients: bool = True) -> Emitted:
         from .emit_gradient import gradient_text
 
+        calls = tuple(str(call.node.target) for call in self.plan.calls if call.node.target != "getitem")
+        if not self.plan.kernels:
+            ours = Template(UNCHANGED).substitute(version=__version__)
+            return Emitted(without_forbidden_remarks(self.source) + "\n\n" + ours.strip("\n") + "\n", (), calls)
         for kernel in self.plan.kernels:
             if kernel.fused is not None:
                 name_of = functools.partial(self.tensor_name, kernel)
@@ -237,7 +241,6 @@ class Writer:
         assert found is None, f"the emitted text holds the word {found[0] if found else ''!r}"
         text = without_forbidden_remarks(self.source) + "\n\n" + ours.strip("\n") + "\n"
         facts = tuple(fact for kernel in self.plan.kernels for fact in self.facts(kernel))
-        calls = tuple(str(call.node.target) for call in self.plan.calls if call.node.target != "getitem")
         nodes = {region.name: tuple(node.name for node in self.meaning_nodes(region)) for region in self.regions}
         return Emitted(text, facts, calls, nodes)
 
@@ -609,8 +612,6 @@ class Writer:
         if self.held:
             lines[:0] = wrapped("(", [node.name for node in self.held_leaves()], f",) = {self.free_name('tensors')}", limit=112)
         body = "\n".join(f"        {line}" for line in lines)
-        if not self.plan.kernels:
-            return ""  # nothing of ours to run: the original's forward is inherited
         parameters, unpack = self.signature()
         given = ", ".join(self.argument_name(i) for i in range(len(self.graph.arguments)))
         tensors = self.free_name("tensors")
@@ -960,6 +961,17 @@ def _has_tensor_cores(device, shared_bytes):
     return properties.major >= 8 and limit >= shared_bytes
 '''
 
+UNCHANGED = '''
+# ---------------------------------------------------------------------------------------------------------------------
+# Below: written by Fusewright $version. PyTorch's own operators are left as they are: no kernel would gain on them.
+
+_KERNELS = ()
+
+
+class ModelNew(Model):
+    """Model, unchanged."""
+'''
+
 FILE = '''
 # ---------------------------------------------------------------------------------------------------------------------
 # Below: written by Fusewright $version. ModelNew computes what Model computes, with the CUDA kernels in _CUDA_SOURCE.
@@ -1065,6 +1077,8 @@ class _Differentiable(torch.autograd.Function):
             wanted = [t for t, need in zip(tensors, needed) if need]
             results = ctx.meaning(ctx.sizes, *tensors)
         pairs = [(r, g) for r, g in zip(results, upstream) if r.requires_grad]
+        if not pairs or not wanted:
+            return (None,) * len(ctx.needs_input_grad)
         found = iter(torch.autograd.grad([r for r, _ in pairs], wanted, [g for _, g in pairs], create_graph=again, allow_unused=True))
         return (*[None] * 6, *[next(found) if need else None for need in needed], *[None] * len(unread))
 

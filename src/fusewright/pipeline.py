@@ -193,6 +193,6 @@ def optimize_module(module: nn.Module, example_inputs: Sequence[Any], **options:
     exec(compile(emitted.text, f"<{space.__name__}>", "exec"), vars(space))
     new: nn.Module = space.ModelNew.__new__(space.ModelNew)
     vars(new).update(vars(module))
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() and emitted.kernels:
         space._library()
     return new
