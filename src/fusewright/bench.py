@@ -21,7 +21,7 @@ from .bench_trial import CONTROL, MODES, Device, Runs, Subject, Trial, put_back
 from .candidate import Candidate, load_candidate
 from .errors import Refused
 from .options import Options
-from .problem import Problem, _seeded, load_problem, shown
+from .problem import Problem, load_problem, seeded_everything, shown
 from .reference import type_of
 from .roofline import Ceilings, Placed, Work, floor_ms, limit_ms, placed, rate_kind, reached
 
@@ -151,7 +151,7 @@ def bench(
         if candidate.name in [other.name for other in candidates[:position]]:
             raise Refused(f"{candidate.name}: given twice")
     seed = secrets.randbits(32)
-    with _seeded(seed % 2**32):
+    with seeded_everything(seed % 2**32):
         trial = Trial(problem, device, random.Random(seed), progress)
         return _bench(trial, candidates, modes, facts, tampered or {}, seconds, backward, builds, seed)
 

@@ -28,7 +28,7 @@ from .errors import Refused
 from .guard import Snapshot, snapshot
 from .host import HostCompileError, HostLibrary, compile_host
 from .prelude import host_text
-from .problem import Problem, _seeded, shown
+from .problem import Problem, seeded_everything, shown
 from .reference import base_name, is_view
 
 EMITTED = ("_CUDA_SOURCE", "_KERNELS", "_launch", "_on_device")  # what a file written by Fusewright defines
@@ -74,9 +74,9 @@ class Candidate:
 
     def build_model(self, problem: Problem, seed: int = 0) -> nn.Module:
         """`ModelNew(*get_init_inputs())` with the original's arguments, under the seed the original was made with."""
-        with _seeded(seed):
+        with seeded_everything(seed):
             arguments = problem.namespace.get_init_inputs()
-        with _seeded(seed), _its_own_errors(self.name, "ModelNew(*get_init_inputs())"):
+        with seeded_everything(seed), _its_own_errors(self.name, "ModelNew(*get_init_inputs())"):
             model = self.module.ModelNew(*arguments)
         if not isinstance(model, nn.Module):
             raise Refused(f"{self.name}: ModelNew(...) made a {type(model).__name__}, not a torch.nn.Module")
@@ -190,7 +190,7 @@ def _execute(source: str, name: str) -> ModuleType:
     module = ModuleType(f"_fusewright_candidate_{next(_serial)}")
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # for tracebacks and for Triton
     sys.modules[module.__name__] = module  # pickle looks classes up by their module's name
-    with _seeded(0), _its_own_errors(name, "importing it"):
+    with seeded_everything(0), _its_own_errors(name, "importing it"):
         exec(code, module.__dict__)
     return module
 

@@ -101,7 +101,8 @@ def _flags() -> dict[str, Any]:
 
 def _set_precision(new: Any, old: Any, rounding: float) -> None:
     coarse = rounding > 2.0**-24
+    old.allow_tf32 = coarse  # by the older name first: PyTorch does not let it be read after only the newer was set
     try:
         new.fp32_precision = "tf32" if coarse else "ieee"
     except (AttributeError, RuntimeError):
-        old.allow_tf32 = coarse
+        return

@@ -39,10 +39,10 @@ class Problem:
 
     def model(self, seed: int = 0) -> nn.Module:
         """`Model(*get_init_inputs())`, the same for the same seed; the caller's random state is left as it was."""
-        with _user_code(self.path, "get_init_inputs()", _defined(self, "get_init_inputs")), _seeded(seed):
+        with _user_code(self.path, "get_init_inputs()", _defined(self, "get_init_inputs")), seeded_everything(seed):
             arguments = self.namespace.get_init_inputs()
         _check_sequence(self, "get_init_inputs", arguments)
-        with _user_code(self.path, "Model(*get_init_inputs())", _defined(self, "Model")), _seeded(seed):
+        with _user_code(self.path, "Model(*get_init_inputs())", _defined(self, "Model")), seeded_everything(seed):
             model = self.namespace.Model(*arguments)
             parameters = dict(model.named_parameters())
         _check_model(self, model, parameters)
@@ -50,7 +50,7 @@ class Problem:
 
     def inputs(self, seed: int = 0) -> list[Any]:
         """`get_inputs()` as a list, the same for the same seed; the caller's random state is left as it was."""
-        with _user_code(self.path, "get_inputs()", _defined(self, "get_inputs")), _seeded(seed):
+        with _user_code(self.path, "get_inputs()", _defined(self, "get_inputs")), seeded_everything(seed):
             values = self.namespace.get_inputs()
         _check_sequence(self, "get_inputs", values)
         _check_inputs(self, values)
@@ -123,7 +123,7 @@ def _execute(path: Path, source: str) -> ModuleType:
     namespace.__file__ = str(path)
     sys.modules[name] = namespace  # pickle and dataclasses look classes up by their module's name
     try:
-        with _user_code(path, "importing it", shown(path)), _seeded(0):
+        with _user_code(path, "importing it", shown(path)), seeded_everything(0):
             exec(code, namespace.__dict__)
     except BaseException:
         del sys.modules[name]
@@ -156,7 +156,7 @@ def _user_code(path: Path, doing: str, at: str) -> Iterator[None]:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded_everything(seed: int) -> Iterator[None]:
     """Seed every generator a model file may draw from, and restore them all afterwards."""
     numpy: Any = sys.modules.get("numpy")
     python_state = random.getstate()
