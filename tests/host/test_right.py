@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
 from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from host_sources import PRELUDE, RIGHT
+from on_gpu import GpuLibrary, build
 
 from fusewright.host import ORDERS, HostLibrary, compile_host
 from fusewright.host.compile import _FLAGS
 
 
-@pytest.fixture(params=ORDERS)
-def kernels(right: HostLibrary, request: pytest.FixtureRequest) -> HostLibrary:
+@pytest.fixture(params=[*ORDERS, pytest.param("on a GPU", marks=pytest.mark.gpu)])
+def kernels(right: HostLibrary, request: pytest.FixtureRequest) -> Any:
+    """The same kernels with their threads in each order, and by nvcc on a GPU: every wrapper of the prelude is among them."""
+    if request.param == "on a GPU":
+        return request.getfixturevalue("right_on_gpu")
     right.set_order(request.param, seed=7)
     return right
+
+
+@pytest.fixture(scope="session")
+def right_on_gpu() -> GpuLibrary:
+    return GpuLibrary()
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_nvcc_takes_the_same_source(tmp_path: Path) -> None:
+    assert build(tmp_path, "sm_90").exists()
 
 
 def test_pointwise_with_a_tail(kernels: HostLibrary) -> None:
