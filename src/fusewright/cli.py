@@ -174,6 +174,8 @@ def optimize(
     _check_writable(output, reads=[model])
     if report:
         _check_writable(report, reads=[model, output])
+    if sanitize and _needs_runtime(sanitize):
+        return _under(sanitize.value)
 
     from . import pipeline
     from .problem import load_problem
@@ -222,6 +224,8 @@ def verify(
         _check_writable(results, reads=[model, candidate])
     if alone:
         return _alone(candidate, time_limit, memory_limit)
+    if sanitize and _needs_runtime(sanitize):
+        return _under(sanitize.value)
 
     from . import pipeline
     from .problem import load_problem
@@ -253,6 +257,26 @@ def _verdict_record(model: Path, candidate: Path, verdict: Verdict) -> dict[str,
         "kernels": list(verdict.kernels),
         "library_calls": list(verdict.library_calls),
     }
+
+
+def _under(sanitize: str) -> int:
+    """This very command again in a process that has the sanitizer's runtime; what it finds becomes a sentence."""
+    from .host.sanitize import FOUND_SOMETHING, run_sanitized, sanitizer_report
+    from .process import with_this_package
+
+    environment = with_this_package({**os.environ, "FUSEWRIGHT_SANITIZED": sanitize})
+    say(Screen(), f"under the {sanitize} sanitizer, in a process of its own: this takes several times as long")
+    run = run_sanitized(["-m", "fusewright", *_given], sanitize, env=environment)
+    sys.stdout.write(run.stdout)
+    found = sanitizer_report(run.stderr)
+    if run.returncode == FOUND_SOMETHING or found:
+        return _complain(f"the {sanitize} sanitizer found a fault in a kernel: {found or 'it says no more'}", NOT_EQUAL)
+    sys.stderr.write(run.stderr)
+    return run.returncode if run.returncode >= 0 else _complain(f"it ended with signal {-run.returncode}", FAULT)
+
+
+def _needs_runtime(sanitize: Sanitizer | None) -> bool:
+    return sanitize is not None and os.environ.get("FUSEWRIGHT_SANITIZED") != sanitize.value
 
 
 def _alone(candidate: Path, time_limit: float, memory_limit: float) -> int:

@@ -27,6 +27,9 @@ from .tune import PREDICTED, Choices, Tuned, key, recall, remember, shown, tune
 
 Progress = Callable[[str, str], None]
 
+# Checks that a fault in the kernels of backward makes fail.
+OF_GRADIENTS = {"gradients", "second derivatives", "kernels launched", "kernels matter"}
+
 
 @dataclass(frozen=True)
 class Run:
@@ -52,11 +55,11 @@ class Front:
     graph: Graph
     rules: tuple[Any, ...]
 
-    def finish(self, choices: Choices) -> tuple[Plan, Emitted]:
+    def finish(self, choices: Choices, gradients: bool = True) -> tuple[Plan, Emitted]:
         left = frozenset(self.graph.index) if choices.plain else choices.left
         made = take_over(plan(lower(self.graph, left), self.rules), choices.own)
         made = replace(made, captured=self.captured)
-        return made, emit(made, self.problem.source, self.model, self.options.gradients)
+        return made, emit(made, self.problem.source, self.model, gradients and self.options.gradients)
 
 
 def read_problem(problem: Problem, options: Options, progress: Progress = silent) -> Front:
@@ -88,15 +91,26 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
     target = choose_target(options)
     front = read_problem(problem, options, progress)
     tuned = tuned_for(front, options, progress) if target == "cuda" else Tuned(PREDICTED)
-    made, emitted = front.finish(tuned.choices)
-    progress("emit", f"{len(made.kernels)} kernels")
-    progress("build", target)
-    candidate = load_candidate(emitted.text, target, options.sanitize, name=problem.path.stem + "_new.py")
-    progress("verify", "")
-    kind_may_change = any(NONFINITE_KIND in rule.tags for rule in made.rules)
-    verdict = verify_candidate(
-        problem, candidate, graph=front.graph, options=options, kind_may_change=kind_may_change, progress=progress
-    )
+    choices, gradients, notes = tuned.choices, options.gradients, []
+    while True:
+        made, emitted = front.finish(choices, gradients)
+        progress("emit", f"{len(made.kernels)} kernels")
+        progress("build", target)
+        candidate = load_candidate(emitted.text, target, options.sanitize, name=problem.path.stem + "_new.py")
+        progress("verify", "")
+        kind_may_change = any(NONFINITE_KIND in rule.tags for rule in made.rules)
+        verdict = verify_candidate(
+            problem, candidate, graph=front.graph, options=options, kind_may_change=kind_may_change, progress=progress
+        )
+        failed = {check.name for check in verdict.checks if not check.passed}
+        if failed and gradients and failed <= OF_GRADIENTS:
+            gradients = False
+            notes.append(f"backward is left to PyTorch's operators: its kernels did not verify ({verdict.worst})")
+        elif failed and choices != PREDICTED:
+            choices = PREDICTED
+            notes.append(f"what timing chose did not verify ({verdict.worst}); this is the file as predicted")
+        else:
+            break
     timing = None
     if target == "cuda" and options.bench and verdict.passed:
         from .bench import bench
@@ -106,7 +120,7 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
         )
     record = run_record(problem, made, emitted, verdict, timing, before=made.captured)
     found = record | report(problem, target, emitted, made, verdict) | {"tuning": tuned.to_dict()}
-    found["notes"] = [*found["notes"], *shown(tuned)]
+    found["notes"] = [*found["notes"], *shown(tuned), *notes]
     return Run(emitted.text, verdict, found)
 
 

@@ -159,7 +159,10 @@ def test_optimize_says_what_it_did(folder: Path, command: Any, pipeline: Pipelin
     assert "  ok    state_dict  equal" in command("optimize", "model.py", "-v").out
 
 
-def test_optimize_takes_its_options(folder: Path, command: Any, pipeline: Pipeline) -> None:
+def test_optimize_takes_its_options(
+    folder: Path, command: Any, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSEWRIGHT_SANITIZED", "address")
     flags = ["--target", "host", "--no-bench", "--sanitize", "address", "--assume-finite"]
     assert command("optimize", "model.py", "-o", "out.py", "--json", "report.json", *flags).status == 0
     assert pipeline.options == Options(target="host", sanitize="address", assume_finite=True, bench=False)
@@ -167,7 +170,10 @@ def test_optimize_takes_its_options(folder: Path, command: Any, pipeline: Pipeli
     assert json.loads((folder / "report.json").read_text()) == REPORT
 
 
-def test_a_sanitizer_implies_the_host(folder: Path, command: Any, pipeline: Pipeline) -> None:
+def test_a_sanitizer_implies_the_host(
+    folder: Path, command: Any, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSEWRIGHT_SANITIZED", "thread")
     assert command("optimize", "model.py", "--sanitize", "thread").status == 0
     assert pipeline.options and pipeline.options.target == "host"
 

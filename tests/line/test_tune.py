@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +142,23 @@ def test_choices_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert recall("key") is None
     monkeypatch.setenv("FUSEWRIGHT_CACHE", str(tmp_path / "choices" / "key.json"))
     remember("key", found)  # nowhere to write: no matter
+
+
+def test_a_wrong_kernel_of_backward_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fusewright import emit_gradient, pipeline
+
+    right = emit_gradient.gradient_graph
+
+    def wrong(graph: Any, nodes: Any, arguments: Any, outputs: Any, wanted: Any) -> Any:
+        found = right(graph, nodes, arguments, outputs, wanted)
+        assert found is not None
+        turned = [replace(n, target=torch.ops.aten.cos.default) if "tanh" in str(n.target) else n for n in found.nodes]
+        return replace(found, nodes=tuple(turned))
+
+    monkeypatch.setattr(emit_gradient, "gradient_graph", wrong)
+    text = CHAIN.replace("torch.softmax(self.lin(y), -1)", "torch.tanh(self.lin(y))")
+    (tmp_path / "model.py").write_text(text)
+    run = pipeline.optimize(load_problem(tmp_path / "model.py"), Options(target="host"))
+    failed = [check for check in run.verdict.checks if not check.passed]
+    assert not failed and "_gradient(" not in run.text
+    assert any("its kernels did not verify" in note for note in run.report["notes"])
