@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -128,7 +129,8 @@ def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:
     """What timing on this GPU chooses, or chose when it was asked before. Where timing itself fails, the prediction stands."""
     if options.tune == "off":
         return Tuned(PREDICTED)
-    _, predicted = front.finish(PREDICTED)
+    forward_only = functools.partial(front.finish, gradients=False)
+    _, predicted = forward_only(PREDICTED)
     name = key(predicted, torch.cuda.get_device_name())
     known = recall(name) if options.tune == "auto" else None
     if known is not None:
@@ -136,8 +138,8 @@ def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:
     from .bench_device import Gpu
 
     try:
-        clock = Gpu(torch.device("cuda"))
-        found = tune(front.problem, front.finish, clock, progress=lambda detail: progress("tune", detail))
+        clock = Gpu(torch.device("cuda", torch.cuda.current_device()))
+        found = tune(front.problem, forward_only, clock, progress=lambda detail: progress("tune", detail))
     except (RuntimeError, Refused, Unsupported) as error:
         torch.cuda.empty_cache()
         return Tuned(PREDICTED, notes=(f"not tuned: {(str(error).splitlines() or [''])[0]}",))
