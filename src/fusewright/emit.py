@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import itertools
 import re
 import sys
 import zlib
@@ -72,6 +73,35 @@ class Emitted:
     regions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the nodes that each of its functions computes
 
 
+class Shared:
+    """Kernels of one CUDA unit, each shape once."""
+
+    def __init__(self) -> None:
+        self.first: dict[str, KernelText] = {}
+        self.also: dict[str, list[str]] = {}  # by kernel: what else it stands for, as comments
+
+    def add(self, text: KernelText) -> KernelText:
+        """The text under the name by which it is launched."""
+        first = self.first.setdefault(text.shape, text)
+        if first is not text:
+            self.also.setdefault(first.name, []).extend(comments(text.source)[1:])
+        return replace(text, name=first.name)
+
+    def source(self, name: str) -> str:
+        """A kernel's CUDA with a remark of what else it is launched for; nothing if there is none of that name."""
+        found = next((text for text in self.first.values() if text.name == name), None)
+        if found is None:
+            return ""
+        known = comments(found.source)
+        also = [line for line in dict.fromkeys(self.also.get(name, [])) if line not in known]
+        return "\n".join([*known, *(["// and, with other tensors,"] if also else []), *also, found.source.split("\n", len(known))[-1]])
+
+
+def comments(source: str) -> list[str]:
+    """The lines of comment that a kernel begins with."""
+    return list(itertools.takewhile(lambda line: line.startswith("//"), source.splitlines()))
+
+
 ALIGNED = 256  # bytes: where the parts of one allocation begin
 
 
@@ -102,6 +132,7 @@ class Writer:
         self.texts: dict[str, KernelText] = {}
         self.anchored: dict[str, AnchoredText] = {}
         self.constants: dict[str, str] = {}
+        self.kernels, self.gradient_kernels = Shared(), Shared()
         self.gradients: dict[str, GradientText] = {}  # by region
         self.held: dict[str, Node] = {}  # path -> leaf: the tensors of the model that `forward` reads
         self.in_place = {new: old for kernel in plan.kernels for new, old in kernel.overwrites.items()}
@@ -212,11 +243,11 @@ class Writer:
                 )
                 continue
             make = reduce_kernel if kernel.is_reduce else pointwise_kernel
-            self.texts[kernel.name] = make(kernel, self.prims, self.graph, self.comment(kernel))
-        parts = [(self.anchored.get(k.name) or self.texts[k.name]).source for k in self.plan.kernels]
+            self.texts[kernel.name] = self.kernels.add(make(kernel, self.prims, self.graph, self.comment(kernel)))
+        parts = [self.kernels.source(k.name) or self.anchored[k.name].source for k in self.plan.kernels if self.is_first(k)]
         support = list(dict.fromkeys(part for text in self.anchored.values() for part in text.support))
         kernels_text = "\n".join([*support, *parts])
-        launchers = [name for k in self.plan.kernels for name in self.launchers(k)]
+        launchers = list(dict.fromkeys(name for k in self.plan.kernels for name in self.launchers(k)))
         cuda = with_prelude(kernels_text)
         for region in self.regions if gradients else ():
             gradient = gradient_text(self, region)
@@ -240,17 +271,17 @@ class Writer:
         found = FORBIDDEN.search(ours)
         assert found is None, f"the emitted text holds the word {found[0] if found else ''!r}"
         text = without_forbidden_remarks(self.source) + "\n\n" + ours.strip("\n") + "\n"
-        facts = tuple(fact for kernel in self.plan.kernels for fact in self.facts(kernel))
+        facts = together([fact for kernel in self.plan.kernels for fact in self.facts(kernel)])
         nodes = {region.name: tuple(node.name for node in self.meaning_nodes(region)) for region in self.regions}
         return Emitted(text, facts, calls, nodes)
 
     def gradients_text(self) -> str:
         """The kernels of backward, a unit of its own: who only infers never builds it."""
-        found = [gradient for gradient in self.gradients.values() if gradient.kernels]
+        found = [name for gradient in self.gradients.values() for name in gradient.kernels]
         if not found:
             return "_CUDA_GRADIENTS, _GRADIENT_KERNELS = None, ()  # no kernels for backward"
-        cuda = with_prelude("\n".join(gradient.cuda for gradient in found))
-        names = names_text([name for gradient in found for name in gradient.kernels])
+        cuda = with_prelude("\n".join(map(self.gradient_kernels.source, found)))
+        names = names_text(found)
         return f"_CUDA_GRADIENTS = '''\n{cuda}'''\n\n_GRADIENT_KERNELS = ({names})"
 
     def origins(self, kernel: Kernel) -> list[Node]:
@@ -465,7 +496,11 @@ class Writer:
         return [text for text in self.anchored.values() if text.tensor_cores]
 
     def launchers(self, kernel: Kernel) -> tuple[str, ...]:
-        return self.anchored[kernel.name].names if kernel.fused is not None else (kernel.name,)
+        return self.anchored[kernel.name].names if kernel.fused is not None else (self.texts[kernel.name].name,)
+
+    def is_first(self, kernel: Kernel) -> bool:
+        """It stands in the file; another of its shape is launched by its name."""
+        return kernel.fused is not None or self.texts[kernel.name].name == kernel.name
 
     def tensor_name(self, kernel: Kernel, prim: str) -> str:
         """What a tensor that the kernel reads is called in its region."""
@@ -483,7 +518,7 @@ class Writer:
             own = partial_of(kernel)
             lines += [self.pointer(own, scratch)] if own in scratch else [self.allocation(own, (words,), torch.int32)]
             tensors.append(own)
-        lines.append(f"_launch({', '.join([repr(kernel.name).replace(chr(39), chr(34)), *tensors, *text.sizes])})")
+        lines.append(f"_launch({', '.join([repr(text.name).replace(chr(39), chr(34)), *tensors, *text.sizes])})")
         return lines
 
     def allocation(self, name: str, shape: tuple[Any, ...], dtype: torch.dtype) -> str:
@@ -837,6 +872,16 @@ def with_prelude(kernels: str) -> str:
     """A CUDA source as it stands in a Python string: what the kernels use of the prelude, then the kernels."""
     text = ascii_only("\n".join(prelude.device_text(s) for s in prelude.used(kernels)) + "\n" + kernels)
     return text.replace("\\", "\\\\").replace("'''", "")
+
+
+def together(facts: list[KernelFacts]) -> tuple[KernelFacts, ...]:
+    """A kernel that is launched for several places moves and computes what all of them do."""
+    found: dict[str, KernelFacts] = {}
+    for fact in facts:
+        known = found.setdefault(fact.name, KernelFacts(fact.name, (), 0, 0))
+        replaces = tuple(dict.fromkeys((*known.replaces, *fact.replaces)))
+        found[fact.name] = KernelFacts(fact.name, replaces, known.bytes + fact.bytes, known.flops + fact.flops)
+    return tuple(found.values())
 
 
 def names_text(names: list[str]) -> str:

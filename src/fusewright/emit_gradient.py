@@ -26,8 +26,7 @@ class GradientText:
     """What backward of one region needs in the file."""
 
     function: str  # Python: from the tensors that the region reads and the gradients of its results to theirs
-    kernels: tuple[str, ...]
-    cuda: str
+    kernels: tuple[str, ...]  # those that stand in the file because of it
 
 
 def trainable(graph: Graph, model: nn.Module) -> set[str]:
@@ -95,9 +94,9 @@ class GradientWriter(Writer):
     def text(self) -> GradientText:
         for kernel in self.plan.kernels:
             make = reduce_kernel if kernel.is_reduce else pointwise_kernel
-            self.texts[kernel.name] = make(kernel, self.prims, self.graph, self.comment(kernel))
-        names = tuple(kernel.name for kernel in self.plan.kernels)
-        return GradientText(self.function(), names, "\n".join(self.texts[name].source for name in names))
+            text = make(kernel, self.prims, self.graph, self.comment(kernel))
+            self.texts[kernel.name] = self.of.gradient_kernels.add(text)
+        return GradientText(self.function(), tuple(kernel.name for kernel in self.plan.kernels if self.is_first(kernel)))
 
     def function(self) -> str:
         region = self.regions[0]

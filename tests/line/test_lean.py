@@ -171,3 +171,43 @@ def test_another_gpu_is_made_the_current_one(made: SimpleNamespace, monkeypatch:
     monkeypatch.setitem(space, "_elsewhere", lambda tensor: not current)
     assert launched(made, lambda model: None)
     assert current == ["cpu", "back"]
+
+
+NETWORK = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(24, 24) for _ in range(4)])
+        self.norms = nn.ModuleList([nn.LayerNorm(24) for _ in range(4)])
+
+    def forward(self, x):
+        for layer, norm in zip(self.layers, self.norms):
+            x = torch.tanh(norm(layer(x)))
+        return x
+
+
+def get_inputs():
+    return [torch.rand(6, 24)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_kernels_of_one_shape_stand_in_the_file_once(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(NETWORK)
+    emitted = compile_problem(load_problem(tmp_path / "model.py"), Options())[2]
+    assert emitted.text.count('_launch("fused_layer_norm_tanh", ') == 4
+    assert [fact.name for fact in emitted.kernels] == ["fused_layer_norm_tanh"]
+    one = compile_problem(load_problem(one_layer(tmp_path)), Options())[2]
+    assert emitted.kernels[0].bytes == 4 * one.kernels[0].bytes
+
+
+def one_layer(folder: Path) -> Path:
+    (folder / "one.py").write_text(NETWORK.replace("range(4)", "range(1)"))
+    return folder / "one.py"

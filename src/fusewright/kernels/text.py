@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import sympy
@@ -30,6 +31,18 @@ class KernelText:
     tensors: tuple[str, ...]  # primitives: those it reads, then those it writes
     sizes: tuple[str, ...]  # symbols
     workspace: Workspace | None = None
+    own: frozenset[str] = frozenset()  # names that mean something in this kernel alone
+
+    @property
+    def shape(self) -> str:
+        """The source with its own names numbered: kernels of the same shape are one kernel with other arguments."""
+        numbers: dict[str, str] = {}
+        code = "\n".join(line for line in self.source.splitlines() if not line.startswith("//"))
+        return re.sub(
+            r"[A-Za-z_]\w*",
+            lambda m: numbers.setdefault(m[0], f"@{len(numbers)}") if m[0] in self.own else m[0],
+            code,
+        )
 
 
 def has_window(kernel: Kernel, prims: dict[str, Prim]) -> bool:
@@ -156,9 +169,11 @@ def finish(
     if last is not None:
         source += indent(last[1])
     source += ["  return launch_error();", "}"]
-    return KernelText(
-        name, "\n".join(source) + "\n", (*kernel.read_only, *kernel.written), tuple(launch_symbols), workspace
-    )
+    tensors = (*kernel.read_only, *kernel.written)
+    accumulators = {f"{member}_acc" for member, role in kernel.members.items() if role == "reduce"}
+    own = evaluator.names | accumulators | {part for n in tensors for part in (n, pointer(n))} | set(launch_symbols)
+    own |= {name, f"{name}_kernel", f"{name}_merge"}
+    return KernelText(name, "\n".join(source) + "\n", tensors, tuple(launch_symbols), workspace, frozenset(own))
 
 
 def mentioned(kernel: Kernel, prims: dict[str, Prim]) -> set[str]:
