@@ -37,7 +37,7 @@ class KernelText:
     def shape(self) -> str:
         """The source with its own names numbered: kernels of the same shape are one kernel with other arguments."""
         numbers: dict[str, str] = {}
-        code = "\n".join(line for line in self.source.splitlines() if not line.startswith("//"))
+        code = " ".join(word for line in self.source.splitlines() if not line.startswith("//") for word in line.split())
         return re.sub(
             r"[A-Za-z_]\w*",
             lambda m: numbers.setdefault(m[0], f"@{len(numbers)}") if m[0] in self.own else m[0],
