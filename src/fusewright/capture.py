@@ -50,6 +50,7 @@ def _export(model: nn.Module, inputs: tuple[Any, ...], file: str) -> torch.expor
     for shapes in (dynamic, None):  # static sizes where symbolic ones cannot be had
         try:
             exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
+            detach_what_needs_no_gradient(exported.graph_module)
             exported = exported.run_decompositions({})
             if _symbols_are_input_sizes(exported):
                 return exported
@@ -59,6 +60,24 @@ def _export(model: nn.Module, inputs: tuple[Any, ...], file: str) -> torch.expor
         why = "the values of a tensor become a number or a size, so the model is not one graph"
         raise Unsupported(f"{file or 'the model'}: {why}")
     raise Unsupported(_why_not(failure, file)) from failure
+
+
+def detach_what_needs_no_gradient(module: torch.nn.Module) -> None:
+    """What is computed under no_grad leaves it detached. The exporter knows such parts; its decompositions forget them."""
+    for inner in (m for m in module.modules() if isinstance(m, torch.fx.GraphModule)):
+        for call in inner.graph.find_nodes(op="call_function", target=torch.ops.higher_order.wrap_with_set_grad_enabled):
+            enabled, part, *_ = call.args
+            if enabled:
+                continue
+            graph = inner.get_submodule(part.target).graph
+            output = graph.output_node()
+            with graph.inserting_before(output):
+                for result in output.all_input_nodes:
+                    if isinstance(result.meta.get("val"), torch.Tensor):
+                        detached = graph.call_function(torch.ops.aten.detach.default, (result,))
+                        detached.meta = dict(result.meta)
+                        output.replace_input_with(result, detached)
+            inner.get_submodule(part.target).recompile()
 
 
 def _dynamic_dims(argument: Any) -> dict[int, Any] | None:
