@@ -19,6 +19,7 @@ from torch import nn
 from torch.export import Dim as ExportDim
 from torch.utils import _pytree as pytree
 
+from . import stand_ins
 from .errors import Unsupported
 from .graph import Binding, Graph, Node, Output, Ref, Where
 
@@ -39,7 +40,7 @@ LAYOUT_GUARDS = ("torch/_prims_common", "torch/_refs", "torch/_subclasses/fake_i
 
 def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
     """The model's forward on these inputs as a graph. Sizes are symbolic where the model allows it."""
-    with quiet():
+    with quiet(), stand_ins.in_place():
         exported = _export(model, tuple(inputs), file)
     return _Reader(exported, inputs, file).graph().check()
 
@@ -73,7 +74,8 @@ def detach_what_needs_no_gradient(module: torch.nn.Module) -> None:
             output = graph.output_node()
             with graph.inserting_before(output):
                 for result in output.all_input_nodes:
-                    if isinstance(result.meta.get("val"), torch.Tensor):
+                    changed = getattr(getattr(result.target, "_schema", None), "is_mutable", False)  # keeps its history
+                    if isinstance(result.meta.get("val"), torch.Tensor) and not changed:
                         detached = graph.call_function(torch.ops.aten.detach.default, (result,))
                         detached.meta = dict(result.meta)
                         output.replace_input_with(result, detached)
