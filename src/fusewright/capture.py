@@ -19,6 +19,7 @@ from torch import nn
 from torch.export import Dim as ExportDim
 from torch.utils import _pytree as pytree
 
+from . import stand_ins
 from .errors import Unsupported
 from .graph import Binding, Graph, Node, Output, Ref, Where
 
@@ -39,7 +40,7 @@ LAYOUT_GUARDS = ("torch/_prims_common", "torch/_refs", "torch/_subclasses/fake_i
 
 def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
     """The model's forward on these inputs as a graph. Sizes are symbolic where the model allows it."""
-    with quiet():
+    with quiet(), stand_ins.in_place():
         exported = _export(model, tuple(inputs), file)
     return _Reader(exported, inputs, file).graph().check()
 
@@ -50,6 +51,7 @@ def _export(model: nn.Module, inputs: tuple[Any, ...], file: str) -> torch.expor
     for shapes in (dynamic, None):  # static sizes where symbolic ones cannot be had
         try:
             exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
+            detach_what_needs_no_gradient(exported.graph_module)
             exported = exported.run_decompositions({})
             if _symbols_are_input_sizes(exported):
                 return exported
@@ -59,6 +61,25 @@ def _export(model: nn.Module, inputs: tuple[Any, ...], file: str) -> torch.expor
         why = "the values of a tensor become a number or a size, so the model is not one graph"
         raise Unsupported(f"{file or 'the model'}: {why}")
     raise Unsupported(_why_not(failure, file)) from failure
+
+
+def detach_what_needs_no_gradient(module: torch.nn.Module) -> None:
+    """What is computed under no_grad leaves it detached. The exporter knows such parts; its decompositions forget them."""
+    for inner in (m for m in module.modules() if isinstance(m, torch.fx.GraphModule)):
+        for call in inner.graph.find_nodes(op="call_function", target=torch.ops.higher_order.wrap_with_set_grad_enabled):
+            enabled, part, *_ = call.args
+            if enabled:
+                continue
+            graph = inner.get_submodule(part.target).graph
+            output = graph.output_node()
+            with graph.inserting_before(output):
+                for result in output.all_input_nodes:
+                    changed = getattr(getattr(result.target, "_schema", None), "is_mutable", False)  # keeps its history
+                    if isinstance(result.meta.get("val"), torch.Tensor) and not changed:
+                        detached = graph.call_function(torch.ops.aten.detach.default, (result,))
+                        detached.meta = dict(result.meta)
+                        output.replace_input_with(result, detached)
+            inner.get_submodule(part.target).recompile()
 
 
 def _dynamic_dims(argument: Any) -> dict[int, Any] | None:

@@ -387,11 +387,17 @@ class Writer:
         return self.meaning_inputs(region), loads, foreign
 
     def node_holding(self, prim: str) -> str | None:
-        """A needed node whose value is this primitive itself."""
+        """A needed node whose elements are this primitive's, in the same order."""
         for name in self.needed_nodes:
-            if self.lowered.value.get(name) == prim:
+            if name in self.lowered.value and self.elements(self.lowered.value[name]) == prim:
                 return name
         return None
+
+    def elements(self, name: str) -> str:
+        """The primitive in memory whose elements a value has in the same order: through reshapes alone."""
+        while name not in self.home and isinstance(self.prims[name].op, Reshape):
+            name = self.prims[name].inputs[0]
+        return name
 
     def meaning_nodes(self, region: Region) -> list[Node]:
         """Graph nodes that the region's outputs are computed from, back to what is in memory before the region runs."""
@@ -435,7 +441,29 @@ class Writer:
         updates = any(
             isinstance(o.value, Ref) and o.value.name == name and o.kind == "buffer" for o in self.graph.outputs
         )
-        return node.dtype.is_floating_point and (returned or read or not updates)
+        return node.dtype.is_floating_point and (returned or read or not updates) and name in self.smooth
+
+    @functools.cached_property
+    def smooth(self) -> set[str]:
+        """Values with a path back to a tensor that may ask for a gradient, along which nothing stops it."""
+        found: set[str] = set()
+        for node in self.graph.nodes:
+            carries = node.dtype is None or node.dtype.is_floating_point or node.dtype.is_complex
+            if carries and node.target not in STOPS and (node.is_leaf or any(n in found for n in meaning_reads(node))):
+                found.add(node.name)
+        return found
+
+    def gradient_sources(self, region: Region, name: str) -> bool | tuple[int, ...]:
+        """Positions of the tensors its meaning reads that a result's gradient flows to: True for all, False for none."""
+        if not self.differentiable(name):
+            return False
+        read = self.meaning_inputs(region)
+        reached: dict[str, set[str]] = {n: {n} & self.smooth for n in read}
+        for node in self.meaning_nodes(region):
+            behind = set().union(*(reached[n] for n in meaning_reads(node)))
+            reached[node.name] = behind if node.name in self.smooth else set()
+        found = tuple(i for i, n in enumerate(read) if n in reached[name])
+        return found if len(found) < len(self.smooth & set(read)) else True
 
     def region_arguments(self, region: Region) -> list[tuple[str, str]]:
         """(name inside the region, text in `forward`) of every tensor it takes."""
@@ -461,7 +489,7 @@ class Writer:
         others = {n for k in self.plan.kernels if self.region_of_kernel(k) is not region for n in k.loads}
         own = [n for k in region.kernels for n in k.stores]
         outputs = self.region_outputs(region)
-        held = {self.lowered.value[n] for n in outputs}
+        held = {self.elements(self.lowered.value[n]) for n in outputs}
         return outputs, [n for n in own if n in others and n not in held]
 
     def region_text(self, region: Region) -> str:
@@ -530,9 +558,12 @@ class Writer:
         """The same where the kernel reads a tensor of that shape and type, which PyTorch then need not be told."""
         prim = self.prims[name]
         for load in kernel.read_only if kernel.fused is None else ():
-            other = self.prims[load]
-            if load not in self.own_values(kernel) and other.dtype == prim.dtype and same_shape(other.shape, prim.shape):
-                return f"{name} = torch.empty_like({self.tensor_name(kernel, load)})"
+            if load in self.own_values(kernel):
+                continue
+            other, tensor = self.prims[load], self.argument_of(load)
+            shape = self.graph[tensor].shape if tensor in self.graph.index else other.shape  # a node may be a reshape of it
+            if other.dtype == prim.dtype and shape is not None and same_shape(shape, prim.shape):
+                return f"{name} = torch.empty_like({tensor})"
         return ""
 
     def scratch(self, region: Region) -> dict[str, int]:
@@ -634,7 +665,7 @@ class Writer:
             if not results:  # it only overwrites buffers
                 lines.append(f"{region.name}({sizes_text}, {', '.join(text for _, text in self.region_arguments(region))})")
                 continue
-            marks = [self.differentiable(n) for n in outputs] + [False] * len(extra)
+            marks = [self.gradient_sources(region, n) for n in outputs] + [False] * len(extra)
             arguments = ", ".join(text for _, text in self.region_arguments(region))
             target = f"({', '.join(results)},)" if len(results) == 1 else ", ".join(results)
             saved = self.meaning_inputs(region)
@@ -907,6 +938,11 @@ def training_flags(model: nn.Module) -> list[tuple[str, bool]]:
     return found
 
 
+# Results of these have no gradient, whatever they are made of.
+STOPS = tuple(
+    getattr(torch.ops.aten, name).default
+    for name in "detach detach_ zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty".split()
+)
 BATCH_NORMS = ("aten._native_batch_norm_legit_functional.default", "aten._native_batch_norm_legit.no_stats")
 
 
@@ -1097,10 +1133,12 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx, launches, meaning, gradient, differentiable, changed, sizes, *tensors):
         ctx.meaning, ctx.gradient, ctx.differentiable, ctx.sizes = meaning, gradient, differentiable, sizes
-        read = tensors[: meaning.__code__.co_argcount - 1]  # the meaning names the tensors it reads, after the sizes
+        read = tensors[: meaning.__code__.co_argcount - 1]  # as in _run
         ctx.save_for_backward(*[t.clone() if i in changed else t for i, t in enumerate(read)])
         results = launches(sizes, *tensors)
-        ctx.mark_non_differentiable(*[r for r, smooth in zip(results, differentiable) if not smooth])
+        need = ctx.needs_input_grad[6:]
+        smooth = [d if type(d) is bool else any(need[i] for i in d) for d in differentiable]
+        ctx.mark_non_differentiable(*[r for r, is_smooth in zip(results, smooth) if not is_smooth])
         return results
 
     @staticmethod
@@ -1129,8 +1167,10 @@ class _Differentiable(torch.autograd.Function):
 
 
 def _run(launches, meaning, gradient, differentiable, changed, sizes, *tensors):
-    """`changed` are the positions of tensors that will be overwritten: backward needs them as they were."""
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+    """`differentiable` says of each result whether it has a gradient: True, False, or where one of these tensors asks for it.
+    `changed` are the positions of tensors that will be overwritten: backward needs them as they were."""
+    read = tensors[: meaning.__code__.co_argcount - 1]  # backward goes through what the meaning reads, after the sizes
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in read):
         return _Differentiable.apply(launches, meaning, gradient, differentiable, changed, sizes, *tensors)
     return launches(sizes, *tensors)
 

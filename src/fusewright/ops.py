@@ -17,7 +17,7 @@ import torch
 from torch._ops import OpOverload
 
 from .graph import Graph, Node, Ref
-from .prims import Size
+from .prims import C_TYPES, Size
 from .prims import literal as literal
 
 if TYPE_CHECKING:
@@ -66,10 +66,12 @@ def pointwise(
     bounds: Callable[..., Interval] | None = None,
     cost: int = 1,
     floats: bool = False,
+    exact: bool = False,
 ) -> None:
     """A record for an operator that works element by element. `cuda` gets every schema argument by name, as C++ text.
 
     `floats`: the expression is right for floats only; on integers the operator stays with PyTorch.
+    `exact`: a half is first rounded as memory would round it, because a bit decides the result.
     """
 
     def lower(build: Lowering, node: Node) -> str | None:
@@ -82,7 +84,8 @@ def pointwise(
         for argument, value in node.bound().items():
             if isinstance(value, Ref):
                 texts[argument] = f"{{{len(placeholders)}}}"
-                placeholders.append(build.value[value.name])
+                name = build.value[value.name]
+                placeholders.append(as_in_memory(build, name) if exact else name)
             elif isinstance(value, sympy.Expr):  # a number computed from sizes
                 texts[argument] = f"{{{len(placeholders)}}}"
                 placeholders.append(
@@ -98,6 +101,15 @@ def pointwise(
         return build.pointwise("", expression, placeholders, node.dtype, compute, cost)
 
     register(Record(name, targets, lower, pointwise=True, cuda=cuda, monotone=monotone, bounds=bounds, cost=cost))
+
+
+def as_in_memory(build: Lowering, name: str) -> str:
+    """A value of a half type rounded to it: in registers it is a float."""
+    dtype = build[name].dtype
+    if dtype not in (torch.float16, torch.bfloat16) or build[name].is_load:
+        return name
+    kind = C_TYPES[dtype]
+    return build.pointwise("rounded", f"to_arithmetic<float, {kind}>(to_memory<{kind}, float>({{0}}))", [name], dtype)
 
 
 def in_double(expression: str) -> str:
@@ -449,7 +461,12 @@ pointwise("maximum", aten.maximum.default, cuda=lambda a: f"larger({a.self}, {a.
 
 for _name, _symbol in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
     _packet = getattr(aten, _name)
-    pointwise(_name, _packet.Tensor, _packet.Scalar, cuda=lambda a, symbol=_symbol: f"{a.self} {symbol} {a.other}")
+    pointwise(
+        _name,
+        *(_packet.Tensor, _packet.Scalar),
+        cuda=lambda a, symbol=_symbol: f"{a.self} {symbol} {a.other}",
+        exact=True,
+    )
 pointwise("logical_not", aten.logical_not.default, cuda=lambda a: f"!{a.self}")
 pointwise("logical_and", aten.logical_and.default, cuda=lambda a: f"({a.self} && {a.other})")
 pointwise("logical_or", aten.logical_or.default, cuda=lambda a: f"({a.self} || {a.other})")

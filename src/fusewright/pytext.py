@@ -21,6 +21,7 @@ BINDINGS = {
         f"aten.conv_transpose{name}": f"torch.conv_transpose{name[:2]}"
         for name in ("1d.default", "2d.input", "3d.input")
     },
+    **dict.fromkeys(("aten.view.default", "aten._unsafe_view.default"), "torch.reshape"),  # whatever the layout is here
     "aten.linear.default": "torch.nn.functional.linear",
     "aten.scaled_dot_product_attention.default": "torch.nn.functional.scaled_dot_product_attention",
 }

@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 
 from . import sizes
 from .graph import Dim, Node, Ref
-from .ops import Record, aten, compute_type, literal, register
+from .ops import Record, as_in_memory, aten, compute_type, literal, register
 from .prims import Expand, Flip, Iota, Permute, Size, Slice, Window
 
 if TYPE_CHECKING:
@@ -357,7 +357,7 @@ def index_or_value(
     if wants_index:
         if rank == 0:
             return None
-        found = build.reduce("index", f"Arg{kind}", source, dims, "position()", torch.int64)
+        found = build.reduce("index", f"Arg{kind}", as_in_memory(build, source), dims, "position()", torch.int64)
     else:
         found = build.reduce("", kind, source, dims)
     return build.drop(found, dims, keepdim)
@@ -406,7 +406,7 @@ def arg_extreme(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         return None
     kind = "Max" if "max" in str(node.target) else "Min"
     if a["dim"] is None:  # of the whole tensor, counted in memory order
-        flat = build.reshape(source, [sizes.product(build[source].shape)], "flat")
+        flat = build.reshape(as_in_memory(build, source), [sizes.product(build[source].shape)], "flat")
         found = build.reduce("index", f"Arg{kind}", flat, [0], "position()", torch.int64)
         return build.reshape(found, node.shape or (), "")
     return index_or_value(build, node, source, a["dim"], a["keepdim"], kind, True)

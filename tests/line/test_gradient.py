@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fusewright.candidate import load_candidate
 from fusewright.capture import capture
 from fusewright.gradient import gradient_graph
 from fusewright.graph import Graph, Ref
 from fusewright.interpret import interpret
 from fusewright.lower import lower
 from fusewright.options import Options
+from fusewright.pipeline import compile_problem
 from fusewright.plan import plan
+from fusewright.problem import load_problem
 from fusewright.rewrite import rewrite
 
 
@@ -114,3 +118,54 @@ def test_what_cannot_be_differentiated_is_declined() -> None:
     graph = capture(model, [torch.randn(2, 6, 4, 4)])
     nodes = [n for n in graph.nodes if not n.is_leaf]
     assert gradient_graph(graph, nodes, ["x", "weight"], [nodes[-1].name], ["weight"]) is None
+
+
+PARTS = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(6))
+
+    def forward(self, x):
+        sizes = x.abs()
+        first = torch.sort(sizes, -1).values
+        with torch.no_grad():
+            largest = (x * self.weight).amax(-1, keepdim=True)
+        learned = torch.tanh(x * self.weight) + largest
+        return learned, first, x / (x.abs() + 1), (learned > 0).float(), learned.detach() * 2, first * x.abs(), largest
+
+
+def get_inputs():
+    return [torch.randn(5, 6)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize("of_input", [False, True])
+@pytest.mark.parametrize("of_weight", [False, True])
+def test_results_have_gradients_where_the_originals_do(of_input: bool, of_weight: bool, tmp_path: Path) -> None:
+    path = tmp_path / "parts.py"
+    path.write_text(PARTS)
+    problem = load_problem(path)
+    new = load_candidate(compile_problem(problem, Options())[2].text, "host", name="parts.py").build_model(problem)
+    old = problem.model()
+    new.load_state_dict(old.state_dict())
+    x = problem.inputs()[0]
+    found = []
+    for model in (new, old):
+        model.weight.requires_grad_(of_weight)
+        given = x.clone().requires_grad_(of_input)
+        results = model(given)
+        wanted = [t for t in (given, model.weight) if t.requires_grad]
+        smooth = [r for r in results if r.requires_grad]
+        gradients = torch.autograd.grad([r.sum() for r in smooth], wanted) if wanted else ()
+        found.append(([r.requires_grad for r in results], [*results, *gradients]))
+    assert found[0][0] == found[1][0]
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-5, atol=1e-5)
