@@ -102,20 +102,28 @@ def phased_step(conv: Conv, ending: Ending, base: Tile) -> Tile:
 
 
 def channel_split(conv: Conv, ending: Ending) -> tuple[int, int]:
-    """Tiles of 16 channels in a warp, and warps over channels. What is reduced over channels is in one block."""
+    """Tiles of 16 channels in a warp, and warps over channels. What is reduced over channels is in one block.
+
+    A lane holds the whole of a pool's window: where that is wide, of fewer channels.
+    """
     wanted = -(-conv.out_channels // conv.groups // 16)
+    most = max(1, min(4, 32 // prod(window_fragments(conv, ending))))  # for 128 accumulators
     if not isinstance(ending.reduce, OverChannels):
-        return min(4, wanted), 1
-    warps = next((w for w in (1, 2, 4, 8) if 4 * w >= wanted), 16)
+        return min(most, wanted), 1
+    warps = next((w for w in (1, 2, 4, 8) if most * w >= wanted), 16)
     return -(-wanted // warps), warps
+
+
+def window_fragments(conv: Conv, ending: Ending) -> tuple[int, int, int]:
+    """The least fragments, deep, high and wide, that a pool's window divides. A window two wide lies in a lane's own pair."""
+    window = triple(ending.window.size, 1) if ending.window else (1, 1, 1)
+    deep, high, wide = (size // gcd(size, phase) for size, phase in zip(window, triple(conv.phases, 1), strict=True))
+    return deep, high, wide if wide > 2 else 1
 
 
 def fragment_shapes(conv: Conv, ending: Ending, count: int) -> Iterator[tuple[int, int, int]]:
     """Shapes of about `count` fragments that the pool window divides; tall ones first, whose rows are reused most."""
-    window = triple(ending.window.size, 1) if ending.window else (1, 1, 1)
-    pd, ph, pw = (size // gcd(size, phase) for size, phase in zip(window, triple(conv.phases, 1), strict=True))
-    pw = pw if pw > 2 else 1
-    d = pd
+    d, ph, pw = window_fragments(conv, ending)
     if conv.dims == 1:
         yield 1, 1, max(pw, count // pw * pw)
         return

@@ -223,6 +223,18 @@ def test_windows(name: str, rows: bool) -> None:
     assert explain(out, value, allowed) is None
 
 
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_wide_window_of_many_channels(rows: bool) -> None:
+    """A lane cannot hold 16 positions of 64 channels: it takes fewer channels."""
+    ending = Ending(window=Window("max", (4, 4)), reduce=OverChannels("Max") if rows else None)
+    out, (value, allowed) = run(conv2d(8, 72, 3, padding=1), ending, 1, (14, 35))
+    value, allowed = F.max_pool2d(value, 4), F.max_pool2d(allowed, 4)
+    if rows:
+        value, allowed = value.amax(1, keepdim=True), allowed.amax(1, keepdim=True)
+    assert explain(out, value, allowed) is None
+    assert fits(Conv(3, 16, 128, (3,) * 3, (1,) * 3, (0,) * 3, (1,) * 3), Ending(window=Window("max", (3, 3, 3))))
+
+
 REDUCTIONS = {
     "LogSumExp": lambda v, a: (v.logsumexp(1, keepdim=True), a.amax(1, keepdim=True) + 4e-6),
     "Sum": lambda v, a: (v.sum(1, keepdim=True), a.sum(1, keepdim=True) + 1e-5),

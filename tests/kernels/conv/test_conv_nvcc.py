@@ -40,6 +40,7 @@ KERNELS = {
     "softmax over 64 channels": (plain(32, 64, 3), Ending(reduce=OverChannels("LogSumExp", keep=True))),
     "maximum over 256 channels": (plain(32, 256, 3), Ending(reduce=OverChannels("Max"))),
     "average pool": (plain(32, 64, 3), Ending(window=Window("avg", (2, 2)))),
+    "maximum in windows of 4x4": (plain(8, 64, 3), Ending(window=Window("max", (4, 4)))),
     "sum over positions": (plain(32, 64, 3), Ending(reduce=OverPositions("Sum"))),
     "transposed 2d": (transposed(2, 64, 64, 4), Ending()),
     "transposed 2d, logsumexp": (transposed(2, 64, 64, 3), Ending(reduce=OverChannels("LogSumExp"))),
