@@ -70,7 +70,8 @@ def detach_what_needs_no_gradient(module: torch.nn.Module) -> None:
             enabled, part, *_ = call.args
             if enabled:
                 continue
-            graph = inner.get_submodule(part.target).graph
+            region: Any = inner.get_submodule(part.target)
+            graph = region.graph
             output = graph.output_node()
             with graph.inserting_before(output):
                 for result in output.all_input_nodes:
@@ -79,7 +80,7 @@ def detach_what_needs_no_gradient(module: torch.nn.Module) -> None:
                         detached = graph.call_function(torch.ops.aten.detach.default, (result,))
                         detached.meta = dict(result.meta)
                         output.replace_input_with(result, detached)
-            inner.get_submodule(part.target).recompile()
+            region.recompile()
 
 
 def _dynamic_dims(argument: Any) -> dict[int, Any] | None:
