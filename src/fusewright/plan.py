@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import sizes
+from . import index, sizes
 from .graph import Dim, Graph, Node, Output, Ref
 from .index import Axis, Coordinate
 from .lower import Lowered
@@ -153,6 +153,20 @@ def window_taps(op: Window, at: Coordinates) -> Coordinates:
         )  # of a single tap too: what it reads is read inside the window
         taps.append(c * op.stride[i] + tap * op.dilation[i] + -op.padding[i])
     return at[:-rank] + tuple(taps)
+
+
+def element_at(kernel: Kernel, shape: tuple[Dim, ...], at: Coordinates) -> Coordinates | None:
+    """Where a tensor of this shape has the element `at` of the kernel's space: the same elements in the same order.
+
+    A reduction may run over the groups of a norm and write what is made of it in the shape of the tensor. None where that
+    would take a division.
+    """
+    if same_shape(kernel.space, shape):
+        return at
+    if not kernel.is_reduce or not sizes.same(sizes.product(kernel.space), sizes.product(shape)):
+        return None
+    found = index.reshape(at, kernel.space, shape)
+    return None if any(axis.divided is not None for c in found for axis in c.terms) else found
 
 
 def broadcast_at(at: Coordinates, shape: tuple[Dim, ...]) -> Coordinates:
@@ -354,9 +368,10 @@ class Planner:
         """A value that must be in memory: in a pass of a reduce kernel over the same space, or in a pointwise kernel."""
         leaves = self.leaves(prim.name, prim.shape)
         for kernel in self.kernels:
-            if not same_shape(kernel.space, prim.shape) or not self.shares(leaves, kernel):
+            element, row = self.coordinates(kernel)
+            at = element_at(kernel, prim.shape, element)
+            if at is None or not self.shares(leaves, kernel):
                 continue
-            at, row = self.coordinates(kernel)
             if kernel.is_reduce:
                 reads_reduction = any(self.home.get(leaf) is kernel for leaf in leaves)
                 if not reads_reduction or not self.fills_gpu(kernel):

@@ -240,10 +240,10 @@ template <typename A> __device__ __forceinline__ A shuffle_xor(const A& mine, in
   memcpy(&theirs, word, sizeof(A));
   return theirs;
 }
-// Merges the accumulators of a warp; every lane gets the same total.
-template <typename A> __device__ __forceinline__ A merge_warp(A mine) {
+// Merges the accumulators of a warp, or of each LANES lanes of it; every lane gets the same total.
+template <int LANES = 32, typename A> __device__ __forceinline__ A merge_warp(A mine) {
 #pragma unroll
-  for (int mask = 16; mask > 0; mask >>= 1) {
+  for (int mask = LANES / 2; mask > 0; mask >>= 1) {
     const A other = shuffle_xor(mine, mask);
     const bool lower = (threadIdx.x & mask) == 0;  // the same order of operands in both lanes
     A first = lower ? mine : other;
@@ -256,9 +256,9 @@ template <typename A> __device__ __forceinline__ A merge_warp(A mine) {
 //: section merge_row needs shuffle
 // Merges the accumulators of the THREADS threads that share a row; every thread gets the total, in a fixed order.
 template <int THREADS, typename A> __device__ __forceinline__ A merge_row(A mine) {
-  mine = merge_warp(mine);
-  if (THREADS == 32) return mine;
-  __shared__ alignas(16) unsigned char storage[THREADS / 32 * sizeof(A)];
+  mine = merge_warp<(THREADS < 32 ? THREADS : 32)>(mine);
+  if (THREADS <= 32) return mine;
+  __shared__ alignas(16) unsigned char storage[(THREADS + 31) / 32 * sizeof(A)];
   A* const partial = reinterpret_cast<A*>(storage);
   __syncthreads();  // an earlier use of `partial` is over
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = mine;

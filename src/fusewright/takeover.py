@@ -333,6 +333,8 @@ def elements_and_total(
 
     prims = plan.lowered.prims
     (part,), (store,) = accumulators(kernel, prims), kernel.stores
+    if not same_shape(prims[store].shape, shape):
+        return None
     before = {anchor.value, *([window] if window else [])} - {part.source}  # gone by then
     reads = {a.leaf for a in accesses(prims, store, at, {part.source} | before, inside=store != part.source)}
     if reads & before or part.source not in reads or prims[store].dtype is not torch.float32:

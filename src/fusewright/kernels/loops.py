@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .. import sizes
 from ..graph import Dim, Graph
 from ..index import Axis, Coordinate, linear
-from ..plan import Kernel, accesses, axes_of
+from ..plan import Kernel, accesses, axes_of, element_at
 from ..prims import Coordinates, Prim, Reduce
 from .expression import LANE, Evaluator, pointer
 
@@ -99,8 +99,9 @@ def walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> Walk:
     for name in kernel.stores:
         prim = prims[name]
         if kernel.members[name] == "full":
-            visit(name, at, True)
-            offset = linear(at, prim.shape)
+            here = full_at(at, kernel, prim)
+            visit(name, here, True)
+            offset = linear(here, prim.shape)
             offsets.append(offset)
             vote(offset, prim)
         elif kernel.members[name] == "row":
@@ -120,6 +121,13 @@ def walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> Walk:
             dims.append(best)
     checks = [*offsets, *uses]
     return Walk(merge(kept, kernel, checks), merge(reduced, kernel, checks), lanes_reduce)
+
+
+def full_at(at: Coordinates, kernel: Kernel, prim: Prim) -> Coordinates:
+    """Where a value of the whole space has the element `at`."""
+    found = element_at(kernel, prim.shape, at)
+    assert found is not None, f"{prim.name} does not lie like the space of {kernel.name}"
+    return found
 
 
 def row_at(row: Coordinates, kernel: Kernel, prim: Prim) -> Coordinates:

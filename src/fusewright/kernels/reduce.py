@@ -1,6 +1,6 @@
 """Reduce kernels: one or more accumulators for each row of the space, in as many passes over the row as they depend on each other.
 
-By rows: the elements of a row lie together in memory; a warp or a block works on a row, its lanes along it.
+By rows: the elements of a row lie together in memory; a warp, a part of one or a block works on a row, its lanes along it.
 By columns: the rows themselves lie side by side (a reduction over the channels of NCHW data); each thread works on VEC
 neighbouring rows, so that what a warp reads at once is one piece of memory.
 Split: too few rows to fill the GPU; blocks leave partial accumulators, and a second kernel merges them in a fixed order.
@@ -19,7 +19,7 @@ from ..plan import Kernel
 from ..prims import Prim, arithmetic_type
 from . import text
 from .expression import LANE, Evaluator, Level, Value, converted_to, indent, pointer
-from .loops import Walk, c_product, decode, needed_reduces, row_at, vector_conditions, vector_width, walk
+from .loops import Walk, c_product, decode, full_at, needed_reduces, row_at, vector_conditions, vector_width, walk
 from .text import KernelText, Workspace
 
 FULL_GPU = 132 * 2  # blocks below which a GPU of the H200's size stands partly idle
@@ -88,8 +88,10 @@ def reduce_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
     one_pass = all(a.turn == 1 for a in parts) and not any(reductions_behind(name, kernel, prims) for name in full)
     if loops.lanes_reduce:
         threads = 32 if length <= 1024 else 128 if length <= 8192 else 256 if length <= 1 << 17 else 512
-        if kept_in_registers(kernel, prims, loops, parts):
-            threads = next(t for t in (32, 64, 128, 256, 512) if length <= t * KEPT)
+        if kept_in_registers(kernel, prims, length, parts):
+            threads = next((t for t in (32, 64, 128, 256, 512) if length <= t * KEPT), 1024)
+        width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims, loops.reduced)
+        threads = next((t for t in SHORT_ROWS if length <= t * width), threads)
         if one_pass and rows * max(1, threads // 128) < FULL_GPU and length >= 1 << 14:
             return Split(kernel, prims, graph, comment, loops, parts).write()
         return Rows(kernel, prims, graph, comment, loops, parts, threads).write()
@@ -99,16 +101,40 @@ def reduce_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
     return Columns(kernel, prims, graph, comment, loops, parts, split_for(rows, length)).write()
 
 
+SHORT_ROWS = (4, 8, 16)  # threads of a warp for a row that leaves the others nothing to read
 KEPT = 32  # elements of a row that a thread keeps in registers from one pass to the next
 
 
-def kept_in_registers(kernel: Kernel, prims: dict[str, Prim], loops: Walk, parts: list[Accumulator]) -> bool:
-    """A row of known length that is gone over twice, and is short enough for its threads to hold what they read of it."""
-    length = sizes.product(loop.size for loop in loops.reduced)
+def kept_in_registers(kernel: Kernel, prims: dict[str, Prim], length: int, parts: list[Accumulator]) -> bool:
+    """A row that is gone over twice, and is short enough for its threads to hold what they read of it, or much of it.
+
+    A multiprocessor works on several rows at once: rows of a 128 × 128 image, eight to each, are more than the L2 cache holds.
+    """
     again = any(a.turn > 1 for a in parts) or any(kernel.members[name] == "full" for name in kernel.stores)
-    tensors = [n for n in kernel.read_only if sizes.same(sizes.product(prims[n].shape), sizes.product(kernel.space))]
+    tensors = whole_tensors(kernel, prims)
+    read_first = set().union(*(loads_behind(a.source, kernel, prims) for a in parts))
+    kept = [n for n in tensors if n in read_first]
     narrow = all(prims[n].dtype.itemsize <= 4 for n in tensors)
-    return isinstance(length, int) and length <= 512 * KEPT and again and 1 <= len(tensors) <= 2 and narrow
+    most = 1 if length > 512 * KEPT else 2  # 1024 threads have 64 registers each
+    return again and 1 <= len(kept) <= most and len(tensors) <= 2 and narrow
+
+
+def whole_tensors(kernel: Kernel, prims: dict[str, Prim]) -> list[str]:
+    """What the kernel reads as large as its space."""
+    total = sizes.product(kernel.space)
+    return [name for name in kernel.read_only if sizes.same(sizes.product(prims[name].shape), total)]
+
+
+def loads_behind(root: str, kernel: Kernel, prims: dict[str, Prim]) -> set[str]:
+    """What the kernel reads to compute a value."""
+    found: set[str] = set()
+    stack = [root]
+    while stack:
+        name = stack.pop()
+        if name not in found:
+            found.add(name)
+            stack += prims[name].inputs if name not in kernel.loads else ()
+    return found & set(kernel.loads)
 
 
 def split_for(rows: int, length: int) -> int:
@@ -219,8 +245,9 @@ class Base:
 
     def store_full(self, name: str, element: Level, lanes: Level, after: list[str]) -> None:
         prim = self.prims[name]
-        result = self.evaluator.value(name, self.at)
-        offset = linear(self.at, prim.shape)
+        at = full_at(self.at, self.kernel, prim)
+        result = self.evaluator.value(name, at)
+        offset = linear(at, prim.shape)
         if self.width > 1:
             out = self.evaluator.fresh(f"{name}_out")
             element.lines.append(f"{arithmetic_type(prim.dtype)} {out}[VEC];")
@@ -281,11 +308,20 @@ class Base:
 
 
 class Rows(Base):
-    """A warp or a block for each row."""
+    """A warp, a part of one or a block for each row."""
 
     @property
     def threads(self) -> int:
         return self.share
+
+    @property
+    def planned_length(self) -> int:
+        return self.graph.hint(sizes.product(loop.size for loop in self.loops.reduced))
+
+    @property
+    def shares_warp(self) -> bool:
+        """Several rows are in one warp."""
+        return self.threads < 32
 
     @property
     def rows_a_block(self) -> int:
@@ -298,15 +334,21 @@ class Rows(Base):
             if per_block > 1
             else "static_cast<Index>(blockIdx.x)"
         )
-        lines = [f"const Index row = {row};"]
-        lines += ["if (row >= rows) return;"] if per_block > 1 else []
+        if self.shares_warp:
+            lines = [
+                f"const bool inside = {row} < rows;  // threads outside still take part in the merge",
+                f"const Index row = inside ? {row} : 0;",
+            ]
+        else:
+            lines = [f"const Index row = {row};"]
+            lines += ["if (row >= rows) return;"] if per_block > 1 else []
         lines += decode(self.loops.kept, "row", self.evaluator)
-        keeps = kept_in_registers(self.kernel, self.prims, self.loops, self.parts)
+        keeps = kept_in_registers(self.kernel, self.prims, self.planned_length, self.parts)
         if keeps:
-            length = self.evaluator.size(sizes.product(loop.size for loop in self.loops.reduced))
             each = f"{self.threads} * VEC" if self.width > 1 else str(self.threads)
+            kept = min(self.planned_length, self.threads * KEPT)
             lines.append(
-                f"constexpr int STEPS = ({length} + {each} - 1) / ({each});  // of a thread over its row, kept in registers"
+                f"constexpr int STEPS = ({kept} + {each} - 1) / ({each});  // of a thread over its row, kept in registers"
             )
         for turn in range(1, self.turns + 1):
             loop = self.loop(turn, keeps)  # may add values of the row that it uses
@@ -324,7 +366,8 @@ class Rows(Base):
             )
         values = self.take_row_lines()
         if stores:  # one thread reads and writes: a buffer may be overwritten
-            lines += ["if (threadIdx.x == 0) {", *indent([*values, *stores]), "}"]
+            first = "inside && threadIdx.x == 0" if self.shares_warp else "threadIdx.x == 0"
+            lines += [f"if ({first}) {{", *indent([*values, *stores]), "}"]
         setup = [
             f"const long long rows = {c_product([loop.size for loop in self.loops.kept])};",
             "if (rows == 0) return nullptr;",
@@ -346,55 +389,71 @@ class Rows(Base):
     def loop(self, turn: int, keeps: bool) -> list[str]:
         body = self.pass_over(turn)
         length = sizes.product(loop.size for loop in self.loops.reduced)
+        decoded = decode(self.loops.reduced, "item", self.evaluator)
+        inside = "inside && " if self.shares_warp else ""
         step = f"{self.threads} * VEC" if self.width > 1 else str(self.threads)
         start = "threadIdx.x * VEC" if self.width > 1 else "threadIdx.x"
-        decoded = decode(self.loops.reduced, "item", self.evaluator)
+        unroll = ["#pragma unroll 4"]
+        lines: list[str] = []
         if keeps:
-            step_over = f"(step * {self.threads} + threadIdx.x)" + (" * VEC" if self.width > 1 else "")
-            return [
-                *self.kept_rows(body, again=turn > 1, more=turn < self.turns),
-                "#pragma unroll",
-                "for (int step = 0; step < STEPS; ++step) {",
-                f"  const Index item = {step_over};",
-                f"  if ({self.evaluator.size(length)} % ({step}) != 0 && item >= {self.evaluator.size(length)}) break;",
-                *indent([*decoded, *body]),
-                "}",
-            ]
+            lines = self.kept_loop(turn, body, decoded, step)
+            if isinstance(length, int) and length <= self.threads * KEPT:
+                return lines
+            start, unroll = f"STEPS * {step} + {start}", []  # what is not kept, if there is more
         return [
-            "#pragma unroll 4",
-            f"for (Index item = {start}; item < {self.evaluator.size(length)}; item += {step}) {{",
+            *lines,
+            *unroll,
+            f"for (Index item = {start}; {inside}item < {self.evaluator.size(length)}; item += {step}) {{",
             *indent([*decoded, *body]),
             "}",
         ]
 
-    def kept_rows(self, body: list[str], again: bool, more: bool) -> list[str]:
-        """Declarations of the rows that a pass keeps for later ones; `body` is changed to keep them, or to use what was kept."""
+    def kept_loop(self, turn: int, body: list[str], decoded: list[str], step: str) -> list[str]:
+        """A pass over the part of a row that stays in registers: all that is new of it is read before any of it is used."""
+        declared, loads, changed = self.kept_rows(body, more=turn < self.turns)
+        length = sizes.product(loop.size for loop in self.loops.reduced)
+        whole = f"{self.evaluator.size(length)} % ({step}) != 0 && " if isinstance(length, int) else ""
+        outside = f"{whole}item >= {self.evaluator.size(length)}"
+        if self.shares_warp:
+            outside = f"!inside || ({outside})" if whole else f"!inside || {outside}"
+
+        def over(lines: list[str]) -> list[str]:
+            return [
+                "#pragma unroll",
+                "for (int step = 0; step < STEPS; ++step) {",
+                f"  const Index item = (step * {self.threads} + threadIdx.x)" + (" * VEC;" if self.width > 1 else ";"),
+                f"  if ({outside}) continue;",
+                *indent([*decoded, *lines]),
+                "}",
+            ]
+
+        return [*declared, *(over(loads) if loads else []), *over(changed)]
+
+    def kept_rows(self, body: list[str], more: bool) -> tuple[list[str], list[str], list[str]]:
+        """Of a pass: the rows it keeps, declared; the loads that fill them; and its body, which uses them and those kept before."""
         declared: list[str] = []
-        written = {pointer(name) for name in self.kernel.written}
+        loads: list[str] = []
+        body = list(body)
+        large = {pointer(name) for name in whole_tensors(self.kernel, self.prims)}
         for n, line in enumerate(body):
             found = VECTOR_LOAD.fullmatch(line) or SINGLE_LOAD.fullmatch(line)
-            if found is None or found["pointer"] in written:
+            if found is None or found["pointer"] not in large:
                 continue
             source, name = found["source"], found["name"]
             vector = line.startswith("load(")
-            if source in self.kept:
-                row = self.kept[source]
-                if vector:
-                    kind = body[n - 1].split()[0]
-                    body[n - 1], body[n] = f"const {kind}(&{name})[VEC] = {row}[step];", ""
-                else:
-                    body[n] = f"const {found['kind']} {name} = {row}[step];"
-            elif more:
+            kind = body[n - 1].split()[0] if vector else found["kind"]
+            if source not in self.kept:
+                if not more:
+                    continue
                 row = self.kept[source] = self.evaluator.fresh(f"{found['pointer'].removesuffix('_ptr')}_row")
-                if vector:
-                    kind = body[n - 1].split()[0]
-                    declared.append(f"{kind} {row}[STEPS][VEC];")
-                    body[n - 1] = f"{kind}(&{name})[VEC] = {row}[step];"
-                else:
-                    declared.append(f"{found['kind']} {row}[STEPS];")
-                    body[n] = f"const {found['kind']} {name} = {row}[step] = {source};"
-        body[:] = [line for line in body if line]
-        return declared
+                declared.append(f"{kind} {row}[STEPS][VEC];" if vector else f"{kind} {row}[STEPS];")
+                loads.append(f"load(&{source}, {row}[step]);" if vector else f"{row}[step] = {source};")
+            row = self.kept[source]
+            if vector:
+                body[n - 1], body[n] = f"const {kind}(&{name})[VEC] = {row}[step];", ""
+            else:
+                body[n] = f"const {kind} {name} = {row}[step];"
+        return declared, loads, [line for line in body if line]
 
 
 # A load of neighbouring elements and of a single one, as `expression.py` writes them.

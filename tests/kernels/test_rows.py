@@ -1,0 +1,103 @@
+"""Reduce kernels by rows, planned for large sizes and run on the host at small ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fusewright.candidate import load_candidate
+from fusewright.options import Options
+from fusewright.pipeline import compile_problem
+from fusewright.plan import Plan
+from fusewright.problem import load_problem
+
+FILE = """import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+
+    def forward(self, x):
+        return {forward}
+
+
+def get_inputs():
+    return [torch.randn({shape})]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def made(folder: Path, init: str, forward: str, shape: str) -> tuple[Plan, str, nn.Module, nn.Module]:
+    """The plan for these sizes, the emitted text, the original and what was made of it, on the host."""
+    file = folder / "chain.py"
+    file.write_text(FILE.format(init=init, forward=forward, shape=shape))
+    problem = load_problem(file)
+    _, plan, emitted = compile_problem(problem, Options(gradients=False))
+    candidate = load_candidate(emitted.text, "host")
+    new = candidate.build_model(problem)
+    original = problem.model()
+    new.load_state_dict(original.state_dict())
+    return plan, emitted.text, original, new
+
+
+def check(original: nn.Module, new: nn.Module, *shape: int) -> None:
+    x = torch.randn(*shape)
+    with torch.no_grad():
+        torch.testing.assert_close(new(x), original(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("length", "lanes"), [(16, 4), (32, 8), (64, 16), (128, 32), (30, 16)])
+def test_short_rows_share_a_warp(tmp_path: Path, length: int, lanes: int) -> None:
+    """30 elements are 15 pairs: 16 threads a row. The last block has rows that are not there."""
+    plan, text, original, new = made(
+        tmp_path, f"self.norm = nn.LayerNorm({length})", "F.silu(self.norm(x))", f"4096, 12, {length}"
+    )
+    assert len(plan.kernels) == 1
+    assert f"merge_row<{lanes}>" in text
+    check(original, new, 3, 7, length)
+
+
+@pytest.mark.parametrize("size", [(16, 16), (5, 7), (48, 48), (33, 37)])
+def test_rows_of_any_length_stay_in_registers_as_far_as_they_fit(tmp_path: Path, size: tuple[int, int]) -> None:
+    """Planned for rows of 1024 elements; shorter ones leave registers empty, what is longer is read again."""
+    plan, text, original, new = made(
+        tmp_path, "self.norm = nn.InstanceNorm2d(3)", "F.relu(self.norm(x)) + x", "512, 3, 32, 32"
+    )
+    assert len(plan.kernels) == 1
+    assert "(1024 + 32 * VEC - 1) / (32 * VEC)" in text
+    check(original, new, 2, 3, *size)
+
+
+def test_short_rows_that_are_only_reduced(tmp_path: Path) -> None:
+    _, text, original, new = made(tmp_path, "self.k = 2.0", "torch.logsumexp(x, dim=-1) * self.k", "4096, 12, 24")
+    assert "merge_row<8>" in text
+    check(original, new, 3, 7, 24)
+
+
+@pytest.mark.parametrize(
+    ("init", "forward", "shape", "small"),
+    [
+        ("self.norm = nn.GroupNorm(256, 8192)", "F.silu(self.norm(x)) * 2.0", "1024, 8192", (3, 8192)),
+        ("self.norm = nn.GroupNorm(8, 64)", "F.gelu(self.norm(x)) + x", "128, 64, 32, 32", (3, 64, 5, 7)),
+        ("self.norm = nn.GroupNorm(8, 64)", "F.gelu(self.norm(x)) + x", "128, 64, 32, 32", (3, 64, 4, 8)),
+        ("self.norm = nn.InstanceNorm2d(1)", "self.norm(x[:, None, None])[:, 0, 0] + x", "1024, 4096", (3, 4096)),
+        ("self.k = 0.5", "torch.softmax(x, dim=1).flatten(2) * self.k", "64, 16, 128, 128", (3, 16, 5, 7)),
+    ],
+)
+def test_what_follows_a_norm_is_written_where_its_statistics_are_made(
+    tmp_path: Path, init: str, forward: str, shape: str, small: tuple[int, ...]
+) -> None:
+    """The kernel's space is cut into groups, the result is not: the same elements in the same order."""
+    plan, _, original, new = made(tmp_path, init, forward, shape)
+    assert [len(kernel.stores) for kernel in plan.kernels] == [1]
+    check(original, new, *small)
