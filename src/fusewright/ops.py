@@ -277,6 +277,16 @@ pointwise(
     cuda=lambda a: f"({a.self} == 0.0f && {a.other} == {a.other} ? 0.0f : {a.self} * logf({a.other}))",
     cost=12,
 )
+pointwise(
+    "logaddexp",
+    aten.logaddexp.default,
+    cuda=lambda a: (
+        f"({a.self} == {a.other} && fabsf({a.self}) == INFINITY ? {a.self} : "
+        f"larger({a.self}, {a.other}) + log1pf(expf(-fabsf({a.self} - {a.other}))))"
+    ),
+    cost=24,
+    floats=True,
+)
 pointwise("frac", aten.frac.default, cuda=lambda a: f"({a.self} - truncf({a.self}))", floats=True)
 pointwise("floor", aten.floor.default, cuda=lambda a: f"floorf({a.self})", monotone=1, floats=True)
 pointwise("ceil", aten.ceil.default, cuda=lambda a: f"ceilf({a.self})", monotone=1, floats=True)
@@ -454,8 +464,8 @@ pointwise(
 pointwise(
     "clamp_max", aten.clamp_max.default, aten.clamp_max.Tensor, cuda=lambda a: _clamp_between(a.self, None, a.max)
 )
-pointwise("minimum", aten.minimum.default, cuda=lambda a: f"smaller({a.self}, {a.other})")
-pointwise("maximum", aten.maximum.default, cuda=lambda a: f"larger({a.self}, {a.other})")
+pointwise("minimum", aten.minimum.default, aten.min.other, cuda=lambda a: f"smaller({a.self}, {a.other})")
+pointwise("maximum", aten.maximum.default, aten.max.other, cuda=lambda a: f"larger({a.self}, {a.other})")
 
 # ---- comparison, choice, logic
 
