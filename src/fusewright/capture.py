@@ -69,19 +69,18 @@ def detach_what_needs_no_gradient(module: torch.nn.Module) -> None:
     """What is computed under no_grad leaves it detached. The exporter knows such parts; its decompositions forget them."""
     for inner in (m for m in module.modules() if isinstance(m, torch.fx.GraphModule)):
         for call in inner.graph.find_nodes(op="call_function", target=torch.ops.higher_order.wrap_with_set_grad_enabled):
-            enabled, part, *_ = call.args
-            if enabled:
+            part: Any = inner.get_submodule(str(call.args[1].target))
+            if call.args[0]:  # enabled
                 continue
-            graph = inner.get_submodule(part.target).graph
+            graph = part.graph
             output = graph.output_node()
             with graph.inserting_before(output):
                 for result in output.all_input_nodes:
-                    changed = getattr(getattr(result.target, "_schema", None), "is_mutable", False)  # keeps its history
-                    if isinstance(result.meta.get("val"), torch.Tensor) and not changed:
+                    if isinstance(result.meta.get("val"), torch.Tensor):
                         detached = graph.call_function(torch.ops.aten.detach.default, (result,))
                         detached.meta = dict(result.meta)
                         output.replace_input_with(result, detached)
-            inner.get_submodule(part.target).recompile()
+            part.recompile()
 
 
 def _dynamic_dims(argument: Any) -> dict[int, Any] | None:
@@ -104,7 +103,8 @@ def _divides_by_numbers(exported: torch.export.ExportedProgram) -> bool:
     """No size is a quotient of two sizes: of such a one little can be proved, and testing the guards would take long."""
     for node in exported.graph.nodes:
         for value in pytree.tree_leaves(node.meta.get("val")):
-            for size in value.shape if isinstance(value, torch.Tensor) else ():
+            extents: list[Any] = list(value.shape) if isinstance(value, torch.Tensor) else []
+            for size in extents:
                 parts = size.node.expr.atoms(FloorDiv, Mod, PythonMod) if isinstance(size, torch.SymInt) else ()
                 if any(part.args[1].free_symbols for part in parts):
                     return False
