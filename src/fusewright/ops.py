@@ -277,16 +277,6 @@ pointwise(
     cuda=lambda a: f"({a.self} == 0.0f && {a.other} == {a.other} ? 0.0f : {a.self} * logf({a.other}))",
     cost=12,
 )
-pointwise(
-    "logaddexp",
-    aten.logaddexp.default,
-    cuda=lambda a: (
-        f"({a.self} == {a.other} && fabsf({a.self}) == INFINITY ? {a.self} : "
-        f"larger({a.self}, {a.other}) + log1pf(expf(-fabsf({a.self} - {a.other}))))"
-    ),
-    cost=24,
-    floats=True,
-)
 pointwise("frac", aten.frac.default, cuda=lambda a: f"({a.self} - truncf({a.self}))", floats=True)
 pointwise("floor", aten.floor.default, cuda=lambda a: f"floorf({a.self})", monotone=1, floats=True)
 pointwise("ceil", aten.ceil.default, cuda=lambda a: f"ceilf({a.self})", monotone=1, floats=True)
