@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.export import Dim as ExportDim
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from . import stand_ins
 from .errors import Unsupported
@@ -47,13 +48,14 @@ def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
 
 def _export(model: nn.Module, inputs: tuple[Any, ...], file: str) -> torch.export.ExportedProgram:
     dynamic = tuple(pytree.tree_map(_dynamic_dims, argument) for argument in inputs)
+    batches = tuple(pytree.tree_map(_dynamic_batch, argument) for argument in inputs)
     failure: Exception | None = None
-    for shapes in (dynamic, None):  # static sizes where symbolic ones cannot be had
+    for shapes in (dynamic, batches, None):  # static sizes where symbolic ones cannot be had or say too little
         try:
             exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
             detach_what_needs_no_gradient(exported.graph_module)
             exported = exported.run_decompositions({})
-            if _symbols_are_input_sizes(exported):
+            if _symbols_are_input_sizes(exported) and (shapes is None or _divides_by_numbers(exported)):
                 return exported
         except Exception as error:  # the exporter raises many kinds
             failure = error
@@ -67,20 +69,18 @@ def detach_what_needs_no_gradient(module: torch.nn.Module) -> None:
     """What is computed under no_grad leaves it detached. The exporter knows such parts; its decompositions forget them."""
     for inner in (m for m in module.modules() if isinstance(m, torch.fx.GraphModule)):
         for call in inner.graph.find_nodes(op="call_function", target=torch.ops.higher_order.wrap_with_set_grad_enabled):
-            enabled, part, *_ = call.args
-            if enabled:
+            part: Any = inner.get_submodule(str(call.args[1].target))
+            if call.args[0]:  # enabled
                 continue
-            region: Any = inner.get_submodule(part.target)
-            graph = region.graph
+            graph = part.graph
             output = graph.output_node()
             with graph.inserting_before(output):
                 for result in output.all_input_nodes:
-                    changed = getattr(getattr(result.target, "_schema", None), "is_mutable", False)  # keeps its history
-                    if isinstance(result.meta.get("val"), torch.Tensor) and not changed:
+                    if isinstance(result.meta.get("val"), torch.Tensor):
                         detached = graph.call_function(torch.ops.aten.detach.default, (result,))
                         detached.meta = dict(result.meta)
                         output.replace_input_with(result, detached)
-            region.recompile()
+            part.recompile()
 
 
 def _dynamic_dims(argument: Any) -> dict[int, Any] | None:
@@ -90,6 +90,25 @@ def _dynamic_dims(argument: Any) -> dict[int, Any] | None:
     rank = argument.dim()
     fixed = {1} if (rank >= 4 or rank == 2) and argument.is_floating_point() else set()
     return {dim: ExportDim.STATIC if dim in fixed else ExportDim.AUTO for dim in range(rank)}
+
+
+def _dynamic_batch(argument: Any) -> dict[int, Any] | None:
+    """The first size varies, no other."""
+    if not isinstance(argument, torch.Tensor):
+        return None
+    return {dim: ExportDim.STATIC if dim else ExportDim.AUTO for dim in range(argument.dim())}
+
+
+def _divides_by_numbers(exported: torch.export.ExportedProgram) -> bool:
+    """No size is a quotient of two sizes: of such a one little can be proved, and testing the guards would take long."""
+    for node in exported.graph.nodes:
+        for value in pytree.tree_leaves(node.meta.get("val")):
+            extents: list[Any] = list(value.shape) if isinstance(value, torch.Tensor) else []
+            for size in extents:
+                parts = size.node.expr.atoms(FloorDiv, Mod, PythonMod) if isinstance(size, torch.SymInt) else ()
+                if any(part.args[1].free_symbols for part in parts):
+                    return False
+    return True
 
 
 def _symbols_are_input_sizes(exported: torch.export.ExportedProgram) -> bool:

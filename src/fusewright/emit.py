@@ -441,7 +441,16 @@ class Writer:
         updates = any(
             isinstance(o.value, Ref) and o.value.name == name and o.kind == "buffer" for o in self.graph.outputs
         )
-        return node.dtype.is_floating_point and (returned or read or not updates) and name in self.smooth
+        return node.dtype.is_floating_point and (returned or read or not updates) and name in self.smooth & self.followed
+
+    @functools.cached_property
+    def followed(self) -> set[str]:
+        """Values whose gradient someone may ask for: a path along which nothing stops it leads on to what leaves the model."""
+        found = {o.value.name for o in self.graph.outputs if isinstance(o.value, Ref) and o.kind != "buffer"}
+        for node in reversed(self.graph.nodes):
+            if node.name in found and node.name in self.smooth:
+                found.update(meaning_reads(node))
+        return found
 
     @functools.cached_property
     def smooth(self) -> set[str]:

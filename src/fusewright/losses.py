@@ -115,6 +115,27 @@ def binary_cross_entropy_with_logits(build: Lowering, node: Node, a: dict[str, A
     return reduced(build, build.pointwise("loss", text, names, torch.float32, cost=24), a["reduction"])
 
 
+@lowers("margin_ranking_loss", aten.margin_ranking_loss.default)
+def margin_ranking_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """max(0, margin − t · (x − y))."""
+    names = floats(build, a["input1"], a["input2"], a["target"])
+    if names is None:
+        return None
+    excess = build.pointwise("excess", f"-{{2}} * ({{0}} - {{1}}) + {literal(a['margin'], torch.float32)}", names, torch.float32)
+    return reduced(build, build.pointwise("loss", "({0} < 0.0f ? 0.0f : {0})", [excess], torch.float32), a["reduction"])
+
+
+@lowers("hinge_embedding_loss", aten.hinge_embedding_loss.default)
+def hinge_embedding_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """x where t is 1, max(0, margin − x) where it is −1; both where it is neither."""
+    names = floats(build, a["self"], a["target"])
+    if names is None:
+        return None
+    excess = build.pointwise("excess", f"{literal(a['margin'], torch.float32)} - {{0}}", names[:1], torch.float32)
+    text = "({1} == 1.0f ? 0.0f : ({2} < 0.0f ? 0.0f : {2})) + ({1} == -1.0f ? 0.0f : {0})"
+    return reduced(build, build.pointwise("loss", text, [*names, excess], torch.float32), a["reduction"])
+
+
 # ---- of rows
 
 
@@ -142,15 +163,19 @@ def pairwise_distance(build: Lowering, node: Node, a: dict[str, Any]) -> str | N
 
 @lowers("triplet_margin_loss", aten.triplet_margin_loss.default)
 def triplet_margin_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    """max(0, margin + |anchor − positive| − |anchor − negative|)."""
+    """max(0, margin + |anchor − positive| − |anchor − negative|); swapped, the nearer of both to the negative counts."""
     names = floats(build, a["anchor"], a["positive"], a["negative"])
-    if names is None or a["swap"] or len({len(build[name].shape) for name in names}) > 1:
+    if names is None or len({len(build[name].shape) for name in names}) > 1:
         return None
     anchor, positive, negative = names
     near = distance(build, anchor, positive, a["p"], a["eps"], "near")
     far = distance(build, anchor, negative, a["p"], a["eps"], "far")
     if near is None or far is None:
         return None
+    if a["swap"]:
+        across = distance(build, positive, negative, a["p"], a["eps"], "across")
+        assert across is not None  # as the others
+        far = build.pointwise("nearer", "smaller({0}, {1})", [far, across], torch.float32)
     text = f"{literal(a['margin'], torch.float32)} + {{0}} - {{1}}"
     excess = build.pointwise("excess", text, [near, far], torch.float32)
     loss = build.pointwise("loss", "({0} < 0.0f ? 0.0f : {0})", [excess], torch.float32)
@@ -204,39 +229,64 @@ def class_target(build: Lowering, scores: str, target: str) -> bool:
     return fits and build[scores].dtype is torch.float32 and isinstance(shape[1], int)
 
 
-def rows_reduced(build: Lowering, loss: str, counts: str, dim: int, reduction: int) -> str:
-    """Rows that do not count are 0; a mean is over the others."""
+def class_weights(build: Lowering, scores: str, weight: Any) -> str | None:
+    """One weight for each class, in the shape of the scores; None where there are none."""
+    if weight is None:
+        return None
+    shape = build[scores].shape
+    return build.expand(build.reshape(value_of(build, weight), [shape[1], *[1] * (len(shape) - 2)]), shape)
+
+
+def rows_reduced(build: Lowering, loss: str, counts: str, reduction: int, weight: str | None = None) -> str:
+    """Rows that do not count are 0; a mean is over the others, each as often as its class weighs."""
     loss = build.pointwise("loss", "({0} ? {1} : 0.0f)", [counts, loss], torch.float32)
-    loss, counts = build.drop(loss, [dim], False), build.drop(counts, [dim], False)
+    loss, counts = build.drop(loss, [1], False), build.drop(counts, [1], False)
     if reduction != MEAN:
         return reduced(build, loss, reduction)
-    number = build.pointwise("number_counted", "{0}", [counts, loss], torch.float32)  # beside the loss, in one pass
+    if weight is None:
+        number = build.pointwise("number_counted", "{0}", [counts, loss], torch.float32)  # beside the loss, in one pass
+    else:
+        number = build.pointwise("weight_counted", "({0} ? {1} : 0.0f)", [counts, build.drop(weight, [1], False), loss], torch.float32)
     every = range(len(build[loss].shape))
     return reduced(build, loss, MEAN, build.reduce("counted", "Sum", number, every))
 
 
 @lowers("cross_entropy", aten.cross_entropy_loss.default)
 def cross_entropy(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    """log Σ exp(x) − x[class], the maximum taken out first. Class weights and smoothing stay with PyTorch."""
-    scores, target = value_of(build, a["self"]), value_of(build, a["target"])
-    if a["weight"] is not None or a["label_smoothing"] != 0 or not class_target(build, scores, target):
+    """log Σ exp(x) − x[class], the maximum taken out first; smoothed, partly the mean of that over all classes."""
+    scores, target, smoothing = value_of(build, a["self"]), value_of(build, a["target"]), a["label_smoothing"]
+    if not class_target(build, scores, target):
         return None
+    weights = class_weights(build, scores, a["weight"])
     score, counts = chosen(build, scores, target, 1, a["ignore_index"])
     largest = build.reduce("max", "LogSumExp", scores, [1], "pivot()")
     log_total = build.reduce("log_sum", "LogSumExp", scores, [1], "log_total()")
     loss = build.pointwise("row_loss", "{1} - ({0} - {2})", [score, log_total, largest], torch.float32)
-    return rows_reduced(build, loss, counts, 1, a["reduction"])
+    weight = chosen(build, weights, target, 1, a["ignore_index"])[0] if weights is not None else None
+    if weight is not None:
+        loss = build.pointwise("weighted_loss", "{0} * {1}", [loss, weight], torch.float32)
+    if smoothing != 0:
+        each = "{1} - ({0} - {2})" if weights is None else "({1} - ({0} - {2})) * {3}"
+        names = [scores, log_total, largest, *([weights] if weights is not None else [])]
+        others = build.reduce("others", "Sum", build.pointwise("class_loss", each, names, torch.float32), [1])
+        own, share = (literal(n, torch.float32) for n in (1 - smoothing, smoothing / build[scores].shape[1]))
+        loss = build.pointwise("smooth_loss", f"{own} * {{0}} + {share} * {{1}}", [loss, others], torch.float32)
+    return rows_reduced(build, loss, counts, a["reduction"], weight)
 
 
 @lowers("nll_loss", aten.nll_loss_nd.default)
 def nll_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """−x[class]."""
     scores, target = value_of(build, a["self"]), value_of(build, a["target"])
-    if a["weight"] is not None or not class_target(build, scores, target):
+    if not class_target(build, scores, target):
         return None
+    weights = class_weights(build, scores, a["weight"])
     score, counts = chosen(build, scores, target, 1, a["ignore_index"])
     loss = build.pointwise("row_loss", "-{0}", [score], torch.float32)
-    return rows_reduced(build, loss, counts, 1, a["reduction"])
+    weight = chosen(build, weights, target, 1, a["ignore_index"])[0] if weights is not None else None
+    if weight is not None:
+        loss = build.pointwise("weighted_loss", "{0} * {1}", [loss, weight], torch.float32)
+    return rows_reduced(build, loss, counts, a["reduction"], weight)
 
 
 def one_of(shape: Sequence[Any]) -> bool:

@@ -104,6 +104,12 @@ def _gradients(model: nn.Module, inputs: list[Any], outputs: list[Tensor], order
     return found
 
 
+def copied(module: nn.Module) -> nn.Module:
+    """A deep copy; a plain attribute that autograd computed is copied as a value (the old weight_norm leaves one)."""
+    computed = [t for m in module.modules() for t in vars(m).values() if isinstance(t, Tensor) and not t.is_leaf]
+    return copy.deepcopy(module, {id(t): t.detach().clone() for t in computed})
+
+
 def _real(tensor: Tensor) -> Tensor:
     """A complex tensor as pairs of real numbers."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
@@ -280,8 +286,8 @@ class Subjects:
         if dtype is None:
             low = torch.bfloat16 if twist == "autocast" else self.low
             return replace(self, twist=twist, rounding=rounding_of(low))
-        original, new = copy.deepcopy(self.original).to(dtype), copy.deepcopy(self.new).to(dtype)
-        exact = widen_module(copy.deepcopy(original))
+        original, new = copied(self.original).to(dtype), copied(self.new).to(dtype)
+        exact = widen_module(copied(original))
         initial = {name: t.to(dtype) if t.is_floating_point() else t for name, t in self.initial.items()}
         twisted = replace(self, original=original, new=new, exact=exact, initial=initial, twist=twist, drawn={})
         return replace(twisted, low=dtype, rounding=rounding_of(dtype))
@@ -345,7 +351,7 @@ def subjects(problem: Problem, candidate: Candidate, new: nn.Module) -> Subjects
     source = Source(problem)
     initial = {name: t.detach().cpu().clone() for name, t in named_state(original)}
     low = type_of(original, source.given)
-    exact = widen_module(copy.deepcopy(original))
+    exact = widen_module(copied(original))
     modes = {name: module.training for name, module in original.named_modules()}
     return Subjects(problem, candidate, source, original, exact, new, initial, low, rounding_of(low), modes)
 

@@ -454,8 +454,8 @@ pointwise(
 pointwise(
     "clamp_max", aten.clamp_max.default, aten.clamp_max.Tensor, cuda=lambda a: _clamp_between(a.self, None, a.max)
 )
-pointwise("minimum", aten.minimum.default, cuda=lambda a: f"smaller({a.self}, {a.other})")
-pointwise("maximum", aten.maximum.default, cuda=lambda a: f"larger({a.self}, {a.other})")
+pointwise("minimum", aten.minimum.default, aten.min.other, cuda=lambda a: f"smaller({a.self}, {a.other})")
+pointwise("maximum", aten.maximum.default, aten.max.other, cuda=lambda a: f"larger({a.self}, {a.other})")
 
 # ---- comparison, choice, logic
 

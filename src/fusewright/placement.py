@@ -178,6 +178,34 @@ def pixel_shuffle(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     return build.reshape(turned, node.shape, "")
 
 
+@lowers("pixel_unshuffle", aten.pixel_unshuffle.default)
+def pixel_unshuffle(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """(…, c, h·r, w·r) becomes (…, c·r², h, w)."""
+    assert node.shape is not None
+    source, r = value_of(build, a["self"]), a["downscale_factor"]
+    *outer, channels, _, _ = build[source].shape
+    height, width = node.shape[-2:]
+    split = build.reshape(source, [*outer, channels, height, r, width, r])
+    n = len(outer)
+    order = (*range(n), n, n + 2, n + 4, n + 1, n + 3)
+    turned = build.view("turned", Permute(order), split, [*outer, channels, r, r, height, width])
+    return build.reshape(turned, node.shape, "")
+
+
+@lowers("channel_shuffle", aten.channel_shuffle.default)
+def channel_shuffle(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """Channels in g groups, taken one from each group in turn."""
+    assert node.shape is not None
+    source, g = value_of(build, a["self"]), a["groups"]
+    batch, channels, *space = node.shape
+    if not isinstance(channels, int):
+        return None
+    split = build.reshape(source, [batch, g, channels // g, *space])
+    order = (0, 2, 1, *range(3, 3 + len(space)))
+    turned = build.view("turned", Permute(order), split, [batch, channels // g, g, *space])
+    return build.reshape(turned, node.shape, "")
+
+
 # ---- positions
 
 

@@ -58,7 +58,10 @@ class Space:
     def holds(self, point: Point) -> bool:
         """The point keeps the graph's own guards."""
         bounded = all(point[axis.symbol] >= max(1, axis.lower) for axis in self.axes)
-        return bounded and all(_substituted(guard, point) != sympy.false for guard in self.guards)
+        try:
+            return bounded and all(_substituted(guard, point) != sympy.false for guard in self.guards)
+        except ZeroDivisionError:  # a guard divides by a size that is 0 here
+            return False
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,30 @@ def full(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     return build.expand(scalar, node.shape)
 
 
+@lowers("nan_to_num", aten.nan_to_num.default)
+def nan_to_num(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """Numbers for NaN, Inf and -Inf; where none is given, 0 and the type's largest and smallest."""
+    assert node.dtype is not None
+    source = value_of(build, a["self"])
+    if not node.dtype.is_floating_point:
+        return source
+    limits = torch.finfo(node.dtype)
+    nan, high, low = (
+        literal(default if given is None else given, node.dtype)
+        for given, default in ((a["nan"], 0.0), (a["posinf"], limits.max), (a["neginf"], limits.min))
+    )
+    text = f"({{0}} != {{0}} ? {nan} : ({{0}} == INFINITY ? {high} : ({{0}} == -INFINITY ? {low} : {{0}})))"
+    return build.pointwise("", text, [as_in_memory(build, source)], node.dtype)
+
+
+@lowers("outer", aten.outer.default)
+def outer(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """Every element of one vector times every element of another."""
+    assert node.dtype is not None and node.shape is not None
+    column = build.reshape(value_of(build, a["self"]), [node.shape[0], 1], "column")
+    return build.pointwise("", "{0} * {1}", [column, value_of(build, a["vec2"])], node.dtype)
+
+
 @lowers("bitwise_not", aten.bitwise_not.default)
 def bitwise_not(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.dtype is not None

@@ -221,24 +221,25 @@ def no_threads(trial: Trial) -> Outcome:
 
 
 def copies(trial: Trial) -> Outcome:
-    """deepcopy, and pickle where the original can be pickled, give models that compute the same."""
+    """deepcopy and pickle, where the original has them, give models that compute the same."""
     subjects, variant = trial.subjects, replace(trial.usual, parameters="random")
     subjects.set_state(variant)
     expected = trial.observe(variant)
-    made = {"deepcopy": copy.deepcopy(subjects.new)}
-    note = ""
-    try:
-        pickle.dumps(subjects.original)
-    except Exception as error:  # then the candidate need not either
-        note = f"; the original cannot be pickled ({sentence(error)})"
-    else:
-        made["pickle"] = pickle.loads(pickle.dumps(subjects.new))
+    made, notes = {}, []
+    ways = {"deepcopy": copy.deepcopy, "pickle": lambda model: pickle.loads(pickle.dumps(model))}
+    for how, way in ways.items():
+        try:
+            way(subjects.original)
+        except Exception as error:  # then the candidate need not either
+            notes.append(f"the original has no {how} ({sentence(error)})")
+        else:
+            made[how] = way(subjects.new)
     for how, model in made.items():
         got = observe(model, subjects.inputs(variant), seed=variant.seed)
         differs = [name for name, value in expected.tensors.items() if not same(value, got.tensors.get(name))]
         if differs:
             return Outcome(False, f"after {how}, {differs[0]} differs")
-    return Outcome(True, " and ".join(made) + note)
+    return Outcome(True, "; ".join([" and ".join(made), *notes]))
 
 
 def _cloned(tree: object) -> object:
