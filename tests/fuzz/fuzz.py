@@ -72,7 +72,7 @@ def compare(chains: list[Chain], folder: Path, sanitize: str, gradients: bool) -
     path.write_text(model_text(chains))
     try:
         problem = load_problem(path)
-        _, made, emitted = compile_problem(problem, Options(target="host", sanitize=sanitize))
+        emitted = compile_problem(problem, Options(target="host", sanitize=sanitize))[2]
         candidate = load_candidate(emitted.text, "host", sanitize, name=f"{path.stem}_new.py")
         subject = subjects(problem, candidate, candidate.build_model(problem))
     except Exception as error:  # whatever the compiler raises is a finding
@@ -97,7 +97,7 @@ def compare(chains: list[Chain], folder: Path, sanitize: str, gradients: bool) -
     if wrong:
         worst = max(wrong, key=lambda finding: finding.miss.ratio)
         return f"{worst.miss.ratio:.3g} times its budget: {worst}"
-    unused = [kernel.name for kernel in made.kernels if kernel.name not in trial.launched]
+    unused = [kernel.name for kernel in emitted.kernels if kernel.name not in trial.launched]
     return f"never launched: {', '.join(unused)}" if unused else ""
 
 

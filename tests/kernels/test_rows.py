@@ -101,3 +101,10 @@ def test_what_follows_a_norm_is_written_where_its_statistics_are_made(
     plan, _, original, new = made(tmp_path, init, forward, shape)
     assert [len(kernel.stores) for kernel in plan.kernels] == [1]
     check(original, new, *small)
+
+
+@pytest.mark.parametrize("length", [1024, 1500, 2048, 5000, 9000, 16384])
+def test_rows_longer_than_a_warp_have_blocks_of_their_own(tmp_path: Path, length: int) -> None:
+    """Threads of different rows must not wait for each other: an odd number of rows leaves none of them hanging."""
+    _, _, original, new = made(tmp_path, f"self.norm = nn.LayerNorm({length})", "self.norm(x)", f"4096, {length}")
+    check(original, new, 5, length)

@@ -89,7 +89,7 @@ def reduce_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
     if loops.lanes_reduce:
         threads = 32 if length <= 1024 else 128 if length <= 8192 else 256 if length <= 1 << 17 else 512
         if kept_in_registers(kernel, prims, length, parts):
-            threads = next((t for t in (32, 64, 128, 256, 512) if length <= t * KEPT), 1024)
+            threads = next((t for t in (32, 128, 256, 512) if length <= t * KEPT), 1024)
         width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims, loops.reduced)
         threads = next((t for t in SHORT_ROWS if length <= t * width), threads)
         if one_pass and rows * max(1, threads // 128) < FULL_GPU and length >= 1 << 14:
