@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -606,6 +607,14 @@ def layer_norm(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     return normalise(build, source, mean_, var, weight, bias, a["eps"], node.dtype)
 
 
+@functools.cache
+def default_eps(dtype: torch.dtype) -> float:
+    """What rms_norm adds where it is told nothing: the epsilon of the type, or for halves in newer versions that of float."""
+    small = torch.full((1,), 2.0**-8, dtype=dtype)  # its square is far above float's epsilon and far below those of halves
+    in_float = torch.nn.functional.rms_norm(small, (1,)).item() > 0.5
+    return torch.finfo(torch.float32 if in_float else dtype).eps
+
+
 @lowers("rms_norm", aten.rms_norm.default if hasattr(aten, "rms_norm") else "rms_norm")
 def rms_norm(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.shape is not None and node.dtype is not None
@@ -614,7 +623,7 @@ def rms_norm(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     source, rank = value_of(build, a["input"]), len(node.shape)
     inner = list(a["normalized_shape"])
     dims = range(rank - len(inner), rank)
-    eps = a["eps"] if a["eps"] is not None else torch.finfo(node.dtype).eps
+    eps = a["eps"] if a["eps"] is not None else default_eps(node.dtype)
     square = build.pointwise("square", "{0} * {0}", [source], torch.float32)
     total = build.reduce("sum", "Sum", square, dims)
     scale = build.pointwise(

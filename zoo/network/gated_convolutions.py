@@ -18,7 +18,7 @@ class Model(nn.Module):
 
     def forward(self, x):
         skips = 0
-        for convolution, norm in zip(self.convolutions, self.norms):
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             value, gate = convolution(x).chunk(2, 1)
             gated = torch.tanh(value) * torch.sigmoid(gate)
             skips = skips + gated
