@@ -1,0 +1,86 @@
+"""The kernels of one CUDA unit: each shape once, what each stands for, and the text of the whole."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+
+from . import prelude
+from .kernels.text import KernelText
+
+ASCII = str.maketrans(
+    {
+        "Σ": "sum",
+        "−": "-",
+        "·": "*",
+        "×": "x",
+        "≥": ">=",
+        "≤": "<=",
+        "²": "^2",
+        "³": "^3",
+        "…": "...",
+        "–": "-",
+        "—": "-",
+        "→": "->",
+        "’": "'",
+    }
+)
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """What the report says of a kernel before anything has run."""
+
+    name: str
+    replaces: tuple[str, ...]
+    bytes: int
+    flops: int
+
+
+class Shared:
+    """Kernels of one CUDA unit, each shape once."""
+
+    def __init__(self) -> None:
+        self.first: dict[str, KernelText] = {}
+        self.also: dict[str, list[str]] = {}  # by kernel: what else it stands for, as comments
+
+    def add(self, text: KernelText) -> KernelText:
+        """The text under the name by which it is launched."""
+        first = self.first.setdefault(text.shape, text)
+        if first is not text:
+            self.also.setdefault(first.name, []).extend(comments(text.source)[1:])
+        return replace(text, name=first.name)
+
+    def source(self, name: str) -> str:
+        """A kernel's CUDA with a remark of what else it is launched for; nothing if there is none of that name."""
+        found = next((text for text in self.first.values() if text.name == name), None)
+        if found is None:
+            return ""
+        known = comments(found.source)
+        also = [line for line in dict.fromkeys(self.also.get(name, [])) if line not in known]
+        return "\n".join([*known, *(["// and, with other tensors,"] if also else []), *also, found.source.split("\n", len(known))[-1]])
+
+
+def comments(source: str) -> list[str]:
+    """The lines of comment that a kernel begins with."""
+    return list(itertools.takewhile(lambda line: line.startswith("//"), source.splitlines()))
+
+
+def together(facts: list[KernelFacts]) -> tuple[KernelFacts, ...]:
+    """A kernel that is launched for several places moves and computes what all of them do."""
+    found: dict[str, KernelFacts] = {}
+    for fact in facts:
+        known = found.setdefault(fact.name, KernelFacts(fact.name, (), 0, 0))
+        replaces = tuple(dict.fromkeys((*known.replaces, *fact.replaces)))
+        found[fact.name] = KernelFacts(fact.name, replaces, known.bytes + fact.bytes, known.flops + fact.flops)
+    return tuple(found.values())
+
+
+def with_prelude(kernels: str) -> str:
+    """A CUDA source as it stands in a Python string: what the kernels use of the prelude, then the kernels."""
+    text = ascii_only("\n".join(prelude.device_text(s) for s in prelude.used(kernels)) + "\n" + kernels)
+    return text.replace("\\", "\\\\").replace("'''", "")
+
+
+def ascii_only(text: str) -> str:
+    return text.translate(ASCII).encode("ascii", "replace").decode()
