@@ -146,7 +146,6 @@ def load_candidate(text_or_path: str | Path, target: str, sanitize: str = "", na
         vars(module).update(_launch=candidate._launched(module._launch))
         return candidate
 
-
     def build(source: str) -> Path:
         try:
             return compile_host(source, sanitize=sanitize, include_text=host_text())

@@ -30,13 +30,13 @@ aten = torch.ops.aten
 BATCH_NORMS = (aten._native_batch_norm_legit_functional.default, aten._native_batch_norm_legit.no_stats)
 
 
-def plain_form(node: Node) -> tuple[Any, tuple[Any, ...], Mapping[str, Any]]:
-    """(operator, arguments, named arguments) of a node in a form that autograd knows."""
-    if node.target in BATCH_NORMS:
-        a = node.bound()
-        given = (a["input"], a["weight"], a["bias"], None, None, a["training"], a["momentum"], a["eps"])
-        return aten.native_batch_norm.default, given, {}
-    return node.target, node.args, node.kwargs
+def plain_form(node: Node) -> Node:
+    """The node in a form that autograd knows; of a batch norm, only what its derivative needs."""
+    if node.target not in BATCH_NORMS:
+        return node
+    a = node.bound()
+    given = (a["input"], a["weight"], a["bias"], None, None, a["training"], a["momentum"], a["eps"])
+    return replace(node, target=aten.native_batch_norm.default, args=given, kwargs={})
 
 
 def gradient_graph(
@@ -91,8 +91,9 @@ class _Differentiated(Tracer):
 
     def meaning(self, values: dict[str, Any]) -> list[Tensor]:
         for node in self.nodes:
-            target, args, kwargs = plain_form(node)
-            given = _filled((args, dict(kwargs)), values, self.extent_of)
+            plain = plain_form(node)
+            target: Any = plain.target
+            given = _filled((plain.args, dict(plain.kwargs)), values, self.extent_of)
             if target == "getitem":
                 values[node.name] = given[0][0][given[0][1]]
             elif target is aten.copy.default:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from .errors import Refused
 
@@ -34,3 +36,8 @@ class Options:
             raise Refused(f"tune {self.tune!r} is not one of {', '.join(TUNINGS)}")
         if self.seeds < 1:
             raise Refused("verification needs at least one seed")
+
+
+def cache_root() -> Path:
+    """Where everything is kept from one run to the next. RuntimeError: a user without a home."""
+    return Path(os.environ.get("FUSEWRIGHT_CACHE") or Path.home() / ".cache" / "fusewright")

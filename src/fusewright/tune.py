@@ -25,6 +25,7 @@ from .candidate import Candidate, load_candidate
 from .emit import Emitted
 from .errors import Refused
 from .graph import Graph
+from .options import cache_root
 from .plan import Plan
 from .problem import Problem
 
@@ -270,8 +271,7 @@ def key(emitted: Emitted, gpu: str) -> str:
 
 
 def cache_file(name: str) -> Path:
-    folder = Path(os.environ.get("FUSEWRIGHT_CACHE") or Path.home() / ".cache" / "fusewright")
-    return folder / "choices" / f"{name}.json"
+    return cache_root() / "choices" / f"{name}.json"
 
 
 def recall(name: str) -> Tuned | None:

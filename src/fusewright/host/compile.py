@@ -18,6 +18,7 @@ from pathlib import Path
 from fusewright.errors import Refused
 from fusewright.host.errors import SOURCE_NAME, HostCompileError
 from fusewright.host.transform import transform
+from fusewright.options import cache_root
 
 SANITIZERS = ("address", "undefined", "thread")
 
@@ -143,7 +144,7 @@ def _version(compiler: str) -> str:
 
 def _cache_folder(cache: Path | None) -> Path:
     try:
-        wanted = cache or Path(os.environ.get("FUSEWRIGHT_CACHE") or Path.home() / ".cache" / "fusewright")
+        wanted = cache or cache_root()
         folder = wanted.absolute() / "host"
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
