@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,19 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="torch.cuda.is_available() is false"))
+
+
+CLOCKS = {name: getattr(time, name) for name in ("time", "monotonic", "perf_counter", "sleep")}
+
+
+@pytest.fixture(autouse=True)
+def clocks_stay() -> Iterator[None]:
+    """A candidate that patches a clock must not decide how long another test waits."""
+    yield
+    changed = [name for name, function in CLOCKS.items() if getattr(time, name) is not function]
+    for name in changed:
+        setattr(time, name, CLOCKS[name])
+    assert not changed, f"left patched: {changed}"
 
 
 @pytest.fixture

@@ -151,9 +151,13 @@ def bench(
         if candidate.name in [other.name for other in candidates[:position]]:
             raise Refused(f"{candidate.name}: given twice")
     seed = secrets.randbits(32)
-    with seeded_everything(seed % 2**32):
-        trial = Trial(problem, device, random.Random(seed), progress)
-        return _bench(trial, candidates, modes, facts, tampered or {}, seconds, backward, builds, seed)
+    try:
+        with seeded_everything(seed % 2**32):
+            trial = Trial(problem, device, random.Random(seed), progress)
+            return _bench(trial, candidates, modes, facts, tampered or {}, seconds, backward, builds, seed)
+    finally:
+        for candidate in reversed(candidates):  # the first one's record is the oldest: nothing patched outlives the timing
+            put_back(candidate)
 
 
 def needs_a_gpu(options: Options | None = None) -> None:

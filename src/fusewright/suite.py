@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from . import __version__
 from .console import counted, say
 from .errors import Refused
-from .process import POLL, Limits, signal_name, terminable, watch, with_this_package
+from .process import POLL, Limits, now, signal_name, terminable, watch, with_this_package
 
 # What `optimize` says by its exit status; a negative one is the signal that ended it.
 OUTCOMES = {0: "verified", 1: "not equal", 2: "refused", 3: "fault"}
@@ -227,7 +226,7 @@ def run_model(
     stop: threading.Event | None = None,
 ) -> Result | None:
     """One model in a process of its own; None if it was stopped."""
-    start = time.monotonic()
+    start = now()
     with tempfile.TemporaryDirectory(prefix="fusewright-suite-") as scratch:
         written, report = Path(scratch) / f"{path.stem}_new.py", Path(scratch) / "report.json"
         if settings.output is not None:
@@ -251,7 +250,7 @@ def run_model(
             spoke = process.returncode == 0 or "fusewright: " in errors  # else Python itself ended with that status
             outcome = ended or (OUTCOMES.get(process.returncode, "crashed") if spoke else "crashed")
             why = _reason(ended, process.returncode, errors, settings)
-        seconds = round(time.monotonic() - start, 2)
+        seconds = round(now() - start, 2)
         return Result(name or path.name, key, outcome, why, seconds, _report(report))
 
 
