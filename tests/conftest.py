@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from fusewright.guard import snapshot
 
 MODELS = Path(__file__).parent / "models"
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -32,17 +33,14 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="torch.cuda.is_available() is false"))
 
 
-CLOCKS = {name: getattr(time, name) for name in ("time", "monotonic", "perf_counter", "sleep")}
-
-
 @pytest.fixture(autouse=True)
-def clocks_stay() -> Iterator[None]:
-    """A candidate that patches a clock must not decide how long another test waits."""
+def nothing_left_behind() -> Iterator[None]:
+    """A clock, a function or a flag that one test leaves changed decides over another: by order, on some machines only."""
+    before = snapshot()
     yield
-    changed = [name for name, function in CLOCKS.items() if getattr(time, name) is not function]
-    for name in changed:
-        setattr(time, name, CLOCKS[name])
-    assert not changed, f"left patched: {changed}"
+    changed = [*before.patched(), *before.changed_flags()]
+    before.restore()
+    assert not changed, f"left changed: {changed}"
 
 
 @pytest.fixture
