@@ -504,7 +504,7 @@ class Writer:
 
     def allocation(self, name: str, shape: tuple[Any, ...], dtype: torch.dtype) -> str:
         """Sizes one by one: as a tuple PyTorch takes a quarter longer to understand them."""
-        extents = [sizes.text(size if isinstance(size, int) else sympy.factor(size)) for size in shape] or ["()"]
+        extents = [sizes.text(sizes.factored(size)) for size in shape] or ["()"]
         return f"{name} = torch.empty({', '.join(extents)}, dtype={dtype}, device={self.free_name('device')})"
 
     def like(self, name: str, kernel: Kernel) -> str:

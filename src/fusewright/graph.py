@@ -144,7 +144,13 @@ class Graph:
         """The value of a size in the example."""
         if isinstance(size, int):
             return size
-        return int(size.subs({symbol: binding.hint for symbol, binding in self.symbols.items()}))
+        known = self.__dict__.get("_hints")
+        if known is None:
+            known = {}
+            object.__setattr__(self, "_hints", known)
+        if size not in known:
+            known[size] = int(size.subs({symbol: binding.hint for symbol, binding in self.symbols.items()}))
+        return known[size]
 
     def __str__(self) -> str:
         lines = []

@@ -32,7 +32,12 @@ def same(a: Dim, b: Dim) -> bool:
     """Provably equal for all values of the symbols."""
     if isinstance(a, int) and isinstance(b, int):
         return a == b
-    return tidy(sympy.sympify(a) - sympy.sympify(b)) == 0
+    return _same(a, b)
+
+
+@functools.lru_cache(maxsize=65536)
+def _same(a: Dim, b: Dim) -> bool:
+    return a == b or tidy(sympy.sympify(a) - sympy.sympify(b)) == 0
 
 
 def is_one(size: Dim) -> bool:
@@ -65,7 +70,18 @@ def divide(size: Dim, by: Dim) -> Dim | None:
 
 def text(size: Dim | sympy.Basic, division: str = "//") -> str:
     """The expression as source text; `division` is `//` for Python, `/` for C++."""
+    return str(size) if type(size) is int else _whole_text(size, division)
+
+
+@functools.lru_cache(maxsize=65536)
+def _whole_text(size: Dim | sympy.Basic, division: str) -> str:
     return _text(sympy.sympify(size), division, 0)
+
+
+@functools.lru_cache(maxsize=65536)
+def factored(size: Dim) -> Dim:
+    """As a product, where that is shorter to write."""
+    return size if isinstance(size, int) else sympy.factor(size)
 
 
 def c_text(size: Dim | sympy.Basic) -> str:

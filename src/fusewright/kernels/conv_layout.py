@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -17,6 +18,7 @@ def round_up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
+@functools.cache
 def bank_conflicts(plane: int, step: int) -> int:
     """Most lanes that meet in one bank when lane (group, quad) reads word quad × plane + group × step."""
     banks = [(quad * plane + group * step) % 32 for quad in range(4) for group in range(8)]

@@ -72,7 +72,7 @@ class Evaluator:
         return "extent"
 
     def declare_sizes(self) -> list[str]:
-        return [f"const Index {name} = {sizes.c_text(sympy.factor(size))};" for size, name in self.named_sizes.items()]
+        return [f"const Index {name} = {sizes.c_text(sizes.factored(size))};" for size, name in self.named_sizes.items()]
 
     def offset(self, at: Coordinate, without_lane: bool = False) -> str:
         parts = []

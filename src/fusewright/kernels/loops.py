@@ -212,9 +212,7 @@ def vector_conditions(
 
 
 def c_size(size: Dim) -> str:
-    import sympy
-
-    return str(size) if isinstance(size, int) else sizes.c_text(sympy.factor(size))
+    return sizes.c_text(sizes.factored(size))
 
 
 def c_product(items: list[Dim]) -> str:
