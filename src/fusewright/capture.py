@@ -20,7 +20,7 @@ from torch.export import Dim as ExportDim
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
-from . import stand_ins
+from . import sizes, stand_ins
 from .errors import Unsupported
 from .graph import Binding, Graph, Node, Output, Ref, Where
 
@@ -41,28 +41,36 @@ LAYOUT_GUARDS = ("torch/_prims_common", "torch/_refs", "torch/_subclasses/fake_i
 
 def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
     """The model's forward on these inputs as a graph. Sizes are symbolic where the model allows it."""
-    with quiet(), stand_ins.in_place():
-        exported = _export(model, tuple(inputs), file)
-    return _Reader(exported, inputs, file).graph().check()
-
-
-def _export(model: nn.Module, inputs: tuple[Any, ...], file: str) -> torch.export.ExportedProgram:
-    dynamic = tuple(pytree.tree_map(_dynamic_dims, argument) for argument in inputs)
-    batches = tuple(pytree.tree_map(_dynamic_batch, argument) for argument in inputs)
+    given = tuple(inputs)
+    dynamic = tuple(pytree.tree_map(_dynamic_dims, argument) for argument in given)
+    batches = tuple(pytree.tree_map(_dynamic_batch, argument) for argument in given)
     failure: Exception | None = None
     for shapes in (dynamic, batches, None):  # static sizes where symbolic ones cannot be had or say too little
         try:
-            exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
-            detach_what_needs_no_gradient(exported.graph_module)
-            exported = exported.run_decompositions({})
+            with quiet(), stand_ins.in_place():
+                exported = _export(model, given, shapes)
             if _symbols_are_input_sizes(exported) and (shapes is None or _divides_by_numbers(exported)):
-                return exported
+                graph = _Reader(exported, inputs, file).graph()
+                if shapes is None or _can_be_written(graph):
+                    return graph.check()
         except Exception as error:  # the exporter raises many kinds
             failure = error
     if failure is None:
         why = "the values of a tensor become a number or a size, so the model is not one graph"
         raise Unsupported(f"{file or 'the model'}: {why}")
     raise Unsupported(_why_not(failure, file)) from failure
+
+
+def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.export.ExportedProgram:
+    exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
+    detach_what_needs_no_gradient(exported.graph_module)
+    return exported.run_decompositions({})
+
+
+def _can_be_written(graph: Graph) -> bool:
+    """Sizes, and what the tracer took for granted about them, have a text: not those of an image made 1.5 times as large."""
+    extents = [size for node in graph.nodes for size in node.shape or () if isinstance(size, sympy.Basic)]
+    return all(map(sizes.printable, {*extents, *graph.guards}))
 
 
 def detach_what_needs_no_gradient(module: torch.nn.Module) -> None:

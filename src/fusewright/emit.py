@@ -28,6 +28,7 @@ from .kernels.anchored import AnchoredText, anchored_kernel
 from .kernels.pointwise import pointwise_kernel
 from .kernels.reduce import reduce_kernel
 from .kernels.text import KernelText, wrapped
+from .layout import is_convolution, memory_format
 from .plan import Call, Kernel, Plan, counts_up, operator_name, origins, same_shape
 from .prims import Expand, Permute, Prim, Reshape, Slice, View
 from .pytext import argument_text, attribute_text, call_text, shape_text
@@ -98,6 +99,11 @@ class Writer:
             own = {new: old for old, (kernel, new) in found.items() if kernel is step}
             steps.append(replace(step, overwrites=own) if isinstance(step, Kernel) else step)
         return replace(self.plan, steps=tuple(steps))
+
+    @functools.cached_property
+    def channels_last(self) -> set[str]:
+        """Nodes whose values lie so."""
+        return {name for name, prim in self.lowered.value.items() if self.prims[prim].channels_last}
 
     # ---- which values exist in memory
 
@@ -320,6 +326,16 @@ class Writer:
         cut = f"{sizes.text(op.start)}:{sizes.text(stop)}" + (f":{op.step}" if op.step != 1 else "")
         return f"{inner}[{':, ' * op.dim}{cut}]"
 
+    def library_text(self, node: Node, device: str) -> str:
+        """A call to PyTorch. A convolution whose result lies channels-last is given an input that does."""
+        layout = memory_format(self.prims[self.lowered.value[node.name]]) if is_convolution(node) else ""
+
+        def value(name: str) -> str:
+            straight = not layout or name != node.args[0].name or self.prims[self.lowered.value[name]].channels_last
+            return self.value_text(name) if straight else f"{self.value_text(name)}.contiguous({layout})"
+
+        return call_text(node, value, device)
+
     # ---- regions
 
     def region_inputs(self, region: Region) -> tuple[list[str], list[str], list[str]]:
@@ -340,7 +356,10 @@ class Writer:
     def elements(self, name: str) -> str:
         """The primitive in memory whose elements a value has in the same order: through reshapes alone."""
         while name not in self.home and isinstance(self.prims[name].op, Reshape):
-            name = self.prims[name].inputs[0]
+            source = self.prims[name].inputs[0]
+            if self.prims[source].channels_last:
+                break  # PyTorch would put them into the order of the shape
+            name = source
         return name
 
     def meaning_nodes(self, region: Region) -> list[Node]:
@@ -452,9 +471,10 @@ class Writer:
         symbols = [str(s) for s in self.graph.symbols]
         unpack = f"    {', '.join(symbols)}{',' if len(symbols) == 1 else ''} = sizes\n" if symbols else ""
         lines = []
-        loaded = {self.argument_of(load) for kernel in region.kernels for load in kernel.read_only if load not in self.home}
-        for name in (n for n in names if n in loaded):  # (what kernels made is contiguous)
-            lines.append(f"    {name} = {name}.contiguous()")
+        read = [load for kernel in region.kernels for load in kernel.read_only if load not in self.home]
+        loaded = {self.argument_of(load): load for load in read}
+        for name in (n for n in names if n in loaded):  # (what kernels made lies as it should)
+            lines.append(f"    {self.straightened(name, loaded[name])}")
         scratch = self.scratch(region)
         work = self.scratch_lines(region, scratch)
         for kernel in region.kernels:
@@ -489,7 +509,7 @@ class Writer:
 
     def launch_lines(self, kernel: Kernel, scratch: dict[str, int]) -> list[str]:
         made = [name for name in kernel.stores if name not in kernel.overwrites and name not in scratch]
-        lines = [self.like(name, kernel) or self.allocation(name, self.prims[name].shape, self.prims[name].dtype) for name in made]
+        lines = [self.like(name, kernel) or self.allocation_of(self.prims[name]) for name in made]
         if kernel.fused is not None:
             return [*lines, *self.anchored[kernel.name].lines]
         text = self.texts[kernel.name]
@@ -502,10 +522,19 @@ class Writer:
         lines.append(f"_launch({', '.join([repr(text.name).replace(chr(39), chr(34)), *tensors, *text.sizes])})")
         return lines
 
-    def allocation(self, name: str, shape: tuple[Any, ...], dtype: torch.dtype) -> str:
-        """Sizes one by one: as a tuple PyTorch takes a quarter longer to understand them."""
+    def straightened(self, name: str, load: str) -> str:
+        """The tensor laid out as kernels read it; the same one if it lies so."""
+        return f"{name} = {name}.contiguous({memory_format(self.prims[load])})"
+
+    def allocation_of(self, prim: Prim) -> str:
+        return self.allocation(prim.name, prim.shape, prim.dtype, memory_format(prim))
+
+    def allocation(self, name: str, shape: tuple[Any, ...], dtype: torch.dtype, layout: str = "") -> str:
+        """Sizes one by one: as a tuple PyTorch takes a quarter longer to understand them. With a layout they must be one."""
         extents = [sizes.text(sizes.factored(size)) for size in shape] or ["()"]
-        return f"{name} = torch.empty({', '.join(extents)}, dtype={dtype}, device={self.free_name('device')})"
+        given = [f"({', '.join(extents)})"] if layout else extents
+        given += [f"dtype={dtype}", f"device={self.free_name('device')}", *filter(None, [layout])]
+        return f"{name} = torch.empty({', '.join(given)})"
 
     def like(self, name: str, kernel: Kernel) -> str:
         """The same where the kernel reads a tensor of that shape and type, which PyTorch then need not be told."""
@@ -515,7 +544,8 @@ class Writer:
                 continue
             other, tensor = self.prims[load], self.argument_of(load)
             shape = self.graph[tensor].shape if tensor in self.graph.index else other.shape  # a node may be a reshape of it
-            if other.dtype == prim.dtype and shape is not None and same_shape(shape, prim.shape):
+            alike = other.dtype == prim.dtype and other.channels_last == prim.channels_last
+            if alike and shape is not None and same_shape(shape, prim.shape):
                 return f"{name} = torch.empty_like({tensor})"
         return ""
 
@@ -607,7 +637,7 @@ class Writer:
         done: set[int] = set()
         for step in self.plan.steps:
             if isinstance(step, Call):
-                lines.append(f"{step.node.name} = {call_text(step.node, self.value_text, self.device())}")
+                lines.append(f"{step.node.name} = {self.library_text(step.node, self.device())}")
                 continue
             region = self.region_of_kernel(step)
             if id(region) in done:

@@ -12,9 +12,9 @@ from .gradient import gradient_graph
 from .graph import Graph, Ref
 from .kernels.pointwise import pointwise_kernel
 from .kernels.reduce import reduce_kernel
+from .layout import base, spread
 from .lower import lower
 from .plan import Call, Cyclic, Kernel, Plan, plan
-from .pytext import call_text
 from .rewrite import rewrite
 
 if TYPE_CHECKING:
@@ -51,12 +51,24 @@ def gradient_text(writer: Writer, region: Region) -> GradientText | None:
     if found is None:
         return None
     try:
-        made = plan(lower(rewrite(found)[0]))
+        lowered = lower(rewrite(found)[0])
+        made = laid_out(plan(lowered, channels_last=bool(writer.channels_last)), writer, outputs, wanted)
         if made.calls and not made.kernels:
             return None
         return GradientWriter(made, writer, region, arguments, wanted).text()
     except (Unsupported, Cyclic, sizes.Unprintable):
         return None
+
+
+def laid_out(made: Plan, of: Writer, outputs: list[str], wanted: list[str]) -> Plan:
+    """What lies channels-last in forward does so here, and so do the gradients of it."""
+    last = of.channels_last
+    value = made.lowered.value
+    read = {value[name] for name in last if name in made.graph.inputs}
+    read |= {value[f"grad_{name}"] for name in outputs if name in last}
+    pairs = zip(wanted, made.graph.outputs, strict=True)
+    written = {base(made, value[o.value.name]).name for name, o in pairs if name in last and isinstance(o.value, Ref)}
+    return spread(made, read | written) if last else made
 
 
 class GradientWriter(Writer):
@@ -111,12 +123,12 @@ class GradientWriter(Writer):
         straight: set[str] = set()
         for step in self.plan.steps:
             if isinstance(step, Call):
-                lines.append(f"{step.node.name} = {call_text(step.node, self.value_text, self.free_name('device'))}")
+                lines.append(f"{step.node.name} = {self.library_text(step.node, self.free_name('device'))}")
                 continue
-            for name in (self.prims[load].origin for load in step.read_only if self.prims[load].is_load):
-                if name not in straight:
-                    straight.add(name)
-                    lines.append(f"{name} = {name}.contiguous()")
+            for load in (name for name in step.read_only if self.prims[name].is_load):
+                if load not in straight:
+                    straight.add(load)
+                    lines.append(self.straightened(self.prims[load].origin, load))
             lines += self.launch_lines(step, scratch)
         found = dict(zip(self.wanted, self.graph.outputs, strict=True))
         values = [found[name].value if name in found else None for name in self.arguments]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from torch import nn
 
 from .graph import Output, Ref
-from .index import Coordinate, linear
+from .index import Coordinate
 from .kernels.conv import OverPositions
 from .kernels.loops import needed_reduces, row_at
 from .plan import Kernel, Plan, accesses, axes_of, counts_up, same_shape, tuple_key
@@ -110,6 +110,6 @@ def depends_on(plan: Plan, kernel: Kernel, root: str, old: str) -> bool:
 def reads_at(plan: Plan, kernel: Kernel, root: str, at: Coordinates, old: str, target: Coordinates, new: str) -> bool:
     """Evaluating `root` at `at` reads `old` only where `new` is written at `target`."""
     prims = plan.lowered.prims
-    written = tuple_key((linear(target, prims[new].shape),))
+    written = tuple_key((prims[new].offset(target),))
     found = [a for a in accesses(prims, root, at, set(kernel.loads), inside=True) if a.leaf == old]
-    return all(not a.windows and tuple_key((linear(a.at, prims[old].shape),)) == written for a in found)
+    return all(not a.windows and tuple_key((prims[old].offset(a.at),)) == written for a in found)

@@ -18,6 +18,7 @@ from .dependence import unused_inputs
 from .emit import Emitted, emit
 from .errors import Refused, Unsupported
 from .graph import Graph, Ref
+from .layout import channels_last
 from .lower import lower
 from .options import Options
 from .plan import Plan, plan
@@ -58,7 +59,9 @@ class Front:
 
     def finish(self, choices: Choices, gradients: bool = True) -> tuple[Plan, Emitted]:
         left = frozenset(self.graph.index) if choices.plain else choices.left
-        made = take_over(plan(lower(self.graph, left), self.rules), choices.own)
+        made = take_over(plan(lower(self.graph, left), self.rules, choices.channels_last), choices.own)
+        if choices.channels_last:
+            made = channels_last(made)
         made = replace(made, captured=self.captured)
         return made, emit(made, self.problem.source, self.model, gradients and self.options.gradients)
 

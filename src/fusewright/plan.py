@@ -20,6 +20,7 @@ from .prims import Coordinates, Flip, Iota, Load, Pointwise, Prim, Reduce, Resha
 # A row that a block reads twice comes from cache the second time while it is this short: 64 Ki elements.
 CACHED_ROW = 1 << 16
 SMALL_SPACE = 1 << 20  # elements up to which another launch costs more than idle multiprocessors
+SMALL_COLUMN = 1 << 9  # elements of a column up to which the same holds: few blocks go down it
 FULL_ROWS = 512  # H200: batch norm over 64 to 256 channels in one kernel of as many blocks ran at 0.7 of eager's speed
 FULL_COLUMNS = 1 << 14  # H200: 4096 columns in one kernel ran at 0.13 of eager's speed
 
@@ -177,8 +178,9 @@ def broadcast_at(at: Coordinates, shape: tuple[Dim, ...]) -> Coordinates:
 class Planner:
     """Assigns primitives to kernels, in order; lives for the length of `plan`."""
 
-    def __init__(self, lowered: Lowered):
+    def __init__(self, lowered: Lowered, channels_last: bool = False):
         self.lowered, self.graph, self.prims = lowered, lowered.graph, lowered.prims
+        self.channels_last = channels_last  # images will lie so
         self.kernels: list[Kernel] = []
         self.home: dict[str, Kernel] = {}
         self.wanted: set[str] = set()  # must be in memory
@@ -388,10 +390,12 @@ class Planner:
         rows = self.graph.hint(sizes.product(kernel.row_shape))
         length = self.graph.hint(sizes.product(kernel.space[d] for d in kernel.reduced))
         real = [d for d, size in enumerate(kernel.space) if not sizes.is_one(size)]
+        if self.channels_last and len(kernel.space) in (4, 5) and 1 in real:
+            real.append(1)
         by_rows = bool(real) and real[-1] in kernel.reduced
-        if rows * length <= SMALL_SPACE:
-            return True
-        return length <= CACHED_ROW and rows >= (FULL_ROWS if by_rows else FULL_COLUMNS)
+        if by_rows:
+            return rows * length <= SMALL_SPACE or (length <= CACHED_ROW and rows >= FULL_ROWS)
+        return length <= SMALL_COLUMN or (length <= CACHED_ROW and rows >= FULL_COLUMNS)
 
     def outlives_a_call(self, prim: Prim) -> bool:
         """A sum that is read again beside what a library call made of it (a residual): stored once instead of summed each time."""
@@ -600,8 +604,8 @@ def unsqueezed(row: Coordinates, row_shape: tuple[Dim, ...], shape: tuple[Dim, .
     return tuple(Coordinate() if sizes.is_one(size) else next(kept) for size in shape)
 
 
-def plan(lowered: Lowered, rules: tuple[Any, ...] = ()) -> Plan:
-    planner = Planner(lowered)
+def plan(lowered: Lowered, rules: tuple[Any, ...] = (), channels_last: bool = False) -> Plan:
+    planner = Planner(lowered, channels_last)
     steps = planner.run()
     result = Plan(lowered.graph, lowered, steps, rules)
     name_kernels(result)

@@ -270,15 +270,17 @@ template <int THREADS, typename A> __device__ __forceinline__ A merge_row(A mine
 }
 
 //: section merge_column
-// Merges the accumulators of the SPLIT threads (threadIdx.y) that share a position; every thread gets the total.
+// Merges the accumulators of the SPLIT threads (threadIdx.y; a power of two) that share a position; every thread gets the total.
 template <int SPLIT, int WIDTH, typename A> __device__ __forceinline__ A merge_column(A mine) {
   if (SPLIT == 1) return mine;
   __shared__ alignas(16) unsigned char storage[SPLIT * WIDTH * sizeof(A)];
   A* const partial = reinterpret_cast<A*>(storage);
   __syncthreads();  // an earlier use of `partial` is over
   partial[threadIdx.y * WIDTH + threadIdx.x] = mine;
+  for (int half = SPLIT / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.y < half) partial[threadIdx.y * WIDTH + threadIdx.x].merge(partial[(threadIdx.y + half) * WIDTH + threadIdx.x]);
+  }
   __syncthreads();
-  A total = partial[threadIdx.x];
-  for (int part = 1; part < SPLIT; ++part) total.merge(partial[part * WIDTH + threadIdx.x]);
-  return total;
+  return partial[threadIdx.x];
 }

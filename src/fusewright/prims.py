@@ -119,11 +119,27 @@ class Prim:
     shape: tuple[Dim, ...]
     dtype: torch.dtype
     origin: str = ""  # the graph node it was made for
+    channels_last: bool = False  # in memory its dimension 1 lies innermost
     note: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def is_load(self) -> bool:
         return isinstance(self.op, Load)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Its dimensions as they lie in memory, the innermost last."""
+        dims = range(len(self.shape))
+        return (0, *dims[2:], 1) if self.channels_last else tuple(dims)
+
+    @property
+    def strides(self) -> tuple[Dim, ...]:
+        found = index.contiguous(tuple(self.shape[d] for d in self.order))
+        return tuple(found[self.order.index(d)] for d in range(len(self.shape)))
+
+    def offset(self, at: Coordinates) -> Coordinate:
+        """Where in memory an element lies."""
+        return index.linear(tuple(at[d] for d in self.order), tuple(self.shape[d] for d in self.order))
 
     @property
     def is_inline(self) -> bool:

@@ -1,8 +1,9 @@
 """Which of several right files is the fastest, by running them: the planner predicts, a GPU knows.
 
 A file differs from another by what is left to PyTorch: convolutions that a kernel of ours could compute, and regions whose
-kernels lose to PyTorch's own. Every way is timed in turn with eager, in several rounds; what was chosen is kept in the cache, so
-that the same model gives the same file again. Where nothing beats eager, the file keeps the original's forward.
+kernels lose to PyTorch's own; and by how the values lie that the library's convolutions read and write. Every way is timed in
+turn with eager, in several rounds; what was chosen is kept in the cache, so that the same model gives the same file again.
+Where nothing beats eager, the file keeps the original's forward.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from .candidate import Candidate, load_candidate
 from .emit import Emitted
 from .errors import Refused
 from .graph import Graph
+from .layout import is_convolution
 from .options import cache_root
 from .plan import Plan
 from .problem import Problem
@@ -42,15 +44,17 @@ class Choices:
     left: frozenset[str] = frozenset()  # nodes that stay calls to PyTorch
     own: frozenset[str] | None = None  # convolutions that our kernels compute; None: those the prediction says
     plain: bool = False  # no kernel at all: the original's forward
+    channels_last: bool = False  # the library's convolutions work on channels-last data
 
     def to_dict(self) -> dict[str, Any]:
         own = None if self.own is None else sorted(self.own)
-        return {"left": sorted(self.left), "own": own, "plain": self.plain}
+        return {"left": sorted(self.left), "own": own, "plain": self.plain, "channels_last": self.channels_last}
 
     @staticmethod
     def from_dict(found: dict[str, Any]) -> Choices:
         own = found["own"]
-        return Choices(frozenset(found["left"]), None if own is None else frozenset(own), bool(found["plain"]))
+        own = None if own is None else frozenset(own)
+        return Choices(frozenset(found["left"]), own, bool(found["plain"]), bool(found["channels_last"]))
 
 
 PREDICTED = Choices()
@@ -125,9 +129,12 @@ class Tuner:
             self.add("library's convolutions", Choices(own=frozenset()))
         if can - ours:
             self.add("our convolutions", Choices(own=can))
+        if any(is_convolution(node) for node in best.made.graph.nodes):
+            self.add("the library's, channels-last", Choices(own=frozenset(), channels_last=True))
         best = self.fastest()
         if 1 < len(can) <= MOST_FLIPS:
             best = self.flip(best, can)
+        best = self.relay(best)
         best = self.leave(best)
         self.time([best, self.eager])
         gained = best.ms <= self.eager.ms and best.made is not None and best.made.kernels
@@ -188,8 +195,15 @@ class Tuner:
         for name in sorted(can):
             own = own_of(best.made) if best.made is not None else frozenset()
             words = f"{name} by the library" if name in own else f"{name} by a kernel of ours"
-            best = self.better(best, self.add(words, Choices(best.choices.left, own ^ {name})))
+            best = self.better(best, self.add(words, replace(best.choices, own=own ^ {name})))
         return best
+
+    def relay(self, best: Way) -> Way:
+        """Convolutions that the library computes beside ours, on channels-last data."""
+        own = own_of(best.made) if best.made is not None else frozenset()
+        if best.choices.channels_last or not own:
+            return best
+        return self.better(best, self.add("the others channels-last", replace(best.choices, own=own, channels_last=True)))
 
     def better(self, best: Way, other: Way) -> Way:
         if other.module is None:
@@ -207,7 +221,8 @@ class Tuner:
         if not nodes:
             return best
         own = own_of(best.made) if best.made is not None else frozenset()
-        return self.better(best, self.add(f"{', '.join(losing)} by PyTorch", Choices(best.choices.left | nodes, own - nodes)))
+        left = replace(best.choices, left=best.choices.left | nodes, own=own - nodes)
+        return self.better(best, self.add(f"{', '.join(losing)} by PyTorch", left))
 
     def losing_regions(self, way: Way) -> list[str]:
         """Run the model once with each region stopped at: its kernels against its meaning in PyTorch's operators."""

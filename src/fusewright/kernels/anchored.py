@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import sizes
 from ..graph import Graph
-from ..index import Axis, Coordinate, linear
+from ..index import Axis, Coordinate
 from ..plan import Kernel, Plan
 from ..prims import C_TYPES, Coordinates, Prim
 from . import text
@@ -205,7 +205,7 @@ def merge_kernel(
         at = row if kernel.members[name] == "reduce" else row_at(row, kernel, prim)
         result = evaluator.value(name, at)
         stores.append(
-            f"{text.target(kernel, name)}[{evaluator.offset(linear(at, prim.shape))}] = {text.to_memory(prim, converted_to(result, prim))};"
+            f"{text.target(kernel, name)}[{evaluator.offset(prim.offset(at))}] = {text.to_memory(prim, converted_to(result, prim))};"
         )
     is_split = len(kernel.space) == fused.anchor.conv.dims + 3
     in_group = kernel.space[2] if is_split and 2 in kernel.reduced else 1

@@ -10,7 +10,7 @@ import torch
 
 from .. import sizes
 from ..graph import Dim
-from ..index import Coordinate, contiguous, linear
+from ..index import Coordinate
 from ..plan import inputs_at, tuple_key
 from ..prims import C_TYPES, Coordinates, Iota, Load, Pointwise, Prim, Size, View, Window, arithmetic_type
 
@@ -63,8 +63,8 @@ class Evaluator:
 
     def describe(self, size: sympy.Expr) -> str:
         for name in [*sorted(self.loads), *self.prims]:
-            shape = self.prims[name].shape
-            for d, (extent, stride) in enumerate(zip(shape, contiguous(shape), strict=True)):
+            prim = self.prims[name]
+            for d, (extent, stride) in enumerate(zip(prim.shape, prim.strides, strict=True)):
                 if sizes.same(extent, size):
                     return f"{name}_size{d}"
                 if sizes.same(stride, size):
@@ -174,7 +174,7 @@ class Evaluator:
         return found
 
     def load(self, prim: Prim, at: Coordinates) -> Value:
-        offset = linear(at, prim.shape)
+        offset = prim.offset(at)
         kind = arithmetic_type(prim.dtype)
         lane_factor = next((f for a, f in offset.terms.items() if a.text == LANE), 0)
         opaque_lane = any(LANE in a.depends and a.text != LANE for a in offset.terms)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .. import sizes
 from ..graph import Dim, Graph
-from ..index import Axis, Coordinate, linear
+from ..index import Axis, Coordinate
 from ..plan import Kernel, accesses, axes_of, element_at
 from ..prims import Coordinates, Prim, Reduce
 from .expression import LANE, Evaluator, pointer
@@ -75,7 +75,7 @@ def walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> Walk:
         for access in accesses(prims, root, where, leaves, inside, uses):
             if access.leaf in leaves or prims[access.leaf].is_load:
                 prim = prims[access.leaf]
-                offset = linear(access.at, prim.shape)
+                offset = prim.offset(access.at)
                 offsets.append(offset)
                 vote(offset, prim)
 
@@ -101,14 +101,14 @@ def walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> Walk:
         if kernel.members[name] == "full":
             here = full_at(at, kernel, prim)
             visit(name, here, True)
-            offset = linear(here, prim.shape)
+            offset = prim.offset(here)
             offsets.append(offset)
             vote(offset, prim)
         elif kernel.members[name] == "row":
             visit(name, row_at(row, kernel, prim), True)
-            offsets.append(linear(row_at(row, kernel, prim), prim.shape))
+            offsets.append(prim.offset(row_at(row, kernel, prim)))
         else:
-            offsets.append(linear(row, prim.shape))
+            offsets.append(prim.offset(row))
 
     real = [d for d, size in enumerate(kernel.space) if not sizes.is_one(size)]
     best = max(real, key=lambda d: (votes.get(d, 0), d), default=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..graph import Dim, Graph
-from ..index import Coordinate, linear
+from ..index import Coordinate
 from ..plan import Kernel
 from ..prims import Prim, arithmetic_type
 from . import text
@@ -26,7 +26,7 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
     after: list[str] = []
     for name in kernel.stores:
         prim = prims[name]
-        kind, offset = arithmetic_type(prim.dtype), linear(at, prim.shape)
+        kind, offset = arithmetic_type(prim.dtype), prim.offset(at)
         result = evaluator.value(name, at)
         if width > 1 and LANE in offset.depends:
             out = evaluator.fresh(f"{name}_out")

@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import sizes
 from ..graph import Dim, Graph
-from ..index import Coordinate, linear
+from ..index import Coordinate
 from ..plan import Kernel
 from ..prims import Prim, arithmetic_type
 from . import text
@@ -247,7 +247,7 @@ class Base:
         prim = self.prims[name]
         at = full_at(self.at, self.kernel, prim)
         result = self.evaluator.value(name, at)
-        offset = linear(at, prim.shape)
+        offset = prim.offset(at)
         if self.width > 1:
             out = self.evaluator.fresh(f"{name}_out")
             element.lines.append(f"{arithmetic_type(prim.dtype)} {out}[VEC];")
@@ -285,7 +285,7 @@ class Base:
     def row_value(self, name: str) -> tuple[Value, Coordinate]:
         prim = self.prims[name]
         at = self.row if self.kernel.members[name] == "reduce" else row_at(self.row, self.kernel, prim)
-        return self.evaluator.value(name, at), linear(at, prim.shape)
+        return self.evaluator.value(name, at), prim.offset(at)
 
     @property
     def turns(self) -> int:
@@ -610,6 +610,17 @@ class Split(Base):
     THREADS = 256
 
     @property
+    def across(self) -> int:
+        """Threads side by side on columns: a warp takes in several items where the columns are few."""
+        rows = self.graph.hint(sizes.product(self.kernel.row_shape))
+        return next((lanes for lanes in (4, 8, 16) if rows <= lanes * self.width), 32)
+
+    @property
+    def down(self) -> int:
+        """Threads that share a column."""
+        return self.THREADS // self.across
+
+    @property
     def pieces(self) -> int:
         """How many blocks share a row."""
         rows = self.graph.hint(sizes.product(self.kernel.row_shape))
@@ -617,7 +628,7 @@ class Split(Base):
         if self.loops.lanes_reduce:
             blocks, most = rows, length // (self.THREADS * self.width * 2)
         else:
-            blocks, most = -(-rows // (32 * self.width)), length // 32
+            blocks, most = -(-rows // (self.across * self.width)), length // (4 * self.down)
         return max(2, min(1024, most, -(-FULL_WAVES // max(1, blocks))))
 
     def write(self) -> KernelText:
@@ -634,8 +645,8 @@ class Split(Base):
         else:
             grid, block, span = (
                 "dim3(static_cast<unsigned>((rows + {span} - 1) / {span}), " + str(self.pieces) + ")",
-                "dim3(32, 8)",
-                32,
+                f"dim3({self.across}, {self.down})",
+                self.across,
             )
         return self.finish(
             lines=lines,
@@ -656,7 +667,7 @@ class Split(Base):
         if by_rows:
             lines = ["const Index row = blockIdx.y;", "const Index piece = blockIdx.x;"]
         else:
-            lines = [*first_row(32, self.width > 1, sharing=True), "const Index piece = blockIdx.y;"]
+            lines = [*first_row(self.across, self.width > 1, sharing=True), "const Index piece = blockIdx.y;"]
         lines += decode(self.loops.kept, "row", self.evaluator)
         body = self.pass_over(1)
         decoded = decode(self.loops.reduced, "item", self.evaluator)
@@ -675,7 +686,7 @@ class Split(Base):
         else:
             lines += [
                 "#pragma unroll 4",
-                f"for (Index item = piece * 8 + threadIdx.y; inside && item < {length}; item += {self.pieces} * 8) {{",
+                f"for (Index item = piece * {self.down} + threadIdx.y; inside && item < {length}; item += {self.pieces * self.down}) {{",
             ]
         lines += [*indent([*decoded, *body]), "}"]
         word = 0
@@ -694,13 +705,13 @@ class Split(Base):
                 lines += [
                     "#pragma unroll",
                     f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {{",
-                    f"  {a.name}[{LANE}] = merge_column<8, 32>({a.name}[{LANE}]);",
+                    f"  {a.name}[{LANE}] = merge_column<{self.down}, {self.across}>({a.name}[{LANE}]);",
                     f"  if (inside && threadIdx.y == 0) {where}[(row + {LANE}) * {self.pieces} + piece] = {a.name}[{LANE}];",
                     "}",
                 ]
             else:
                 lines += [
-                    f"{a.name} = merge_column<8, 32>({a.name});",
+                    f"{a.name} = merge_column<{self.down}, {self.across}>({a.name});",
                     f"if (inside && threadIdx.y == 0) {where}[row * {self.pieces} + piece] = {a.name};",
                 ]
             word += WORDS[a.kind]
@@ -734,7 +745,7 @@ class Split(Base):
             prim = self.prims[name]
             at = row if kernel.members[name] == "reduce" else row_at(row, kernel, prim)
             result = evaluator.value(name, at)
-            where = f"{text.target(kernel, name)}[{evaluator.offset(linear(at, prim.shape))}]"
+            where = f"{text.target(kernel, name)}[{evaluator.offset(prim.offset(at))}]"
             stores.append(f"{where} = {text.to_memory(prim, converted_to(result, prim))};")
         lines += ["if (threadIdx.x == 0) {", *indent([*row_lines, *stores]), "}"]
         symbols = sorted(str(s) for s in evaluator.symbols)
