@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusewright.bench_device import Sample
 from fusewright.candidate import Trace, _Operators, load_candidate
@@ -104,6 +105,36 @@ def test_a_region_that_loses_is_left_to_pytorch(front: Front, prices: Prices) ->
     assert [k.name for k in made.kernels if "softmax" in k.name] == []
     candidate = load_candidate(emitted.text, "host", name="new.py")
     assert verify(front.problem, candidate, graph=front.graph, options=Options(target="host")).passed
+
+
+class Layouts(TorchDispatchMode):
+    """A library whose convolutions are quick on channels-last data alone."""
+
+    def __init__(self, quick: float) -> None:
+        super().__init__()
+        self.quick, self.spent = quick, 0.0
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        if "conv" in str(function):
+            self.spent += self.quick if arguments[0].is_contiguous(memory_format=torch.channels_last) else 20.0
+        return function(*arguments, **(named or {}))
+
+    def from_idle(self, call: Callable[[], Any]) -> tuple[Sample, Any]:
+        self.spent = 1.0
+        with self:
+            result = call()
+        return Sample(self.spent, 0.0, self.spent), result
+
+
+@pytest.mark.parametrize("quick", [5.0, 40.0])
+def test_values_lie_as_the_library_likes_them(quick: float, tmp_path: Path) -> None:
+    two = CHAIN.replace("torch.logsumexp(torch.tanh(self.conv(x)), 1)", "self.two(self.conv(x).tanh()).tanh().amax(1)")
+    two = two.replace("self.lin =", "self.two = nn.Conv2d(16, 16, 1)\n        self.lin =")
+    (tmp_path / "model.py").write_text(two)
+    front = read_problem(load_problem(tmp_path / "model.py"), Options(target="host"))
+    found = tune(front.problem, lambda choices: front.finish(replace(choices, own=frozenset())), Layouts(quick), "host", seconds=0.0)
+    assert found.choices.channels_last == (quick < 20), found
+    assert Choices.from_dict(found.choices.to_dict()) == found.choices
 
 
 def test_where_nothing_is_gained_the_originals_forward_is_kept(front: Front, prices: Prices) -> None:
