@@ -68,9 +68,9 @@ def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.exp
 
 
 def _can_be_written(graph: Graph) -> bool:
-    """Sizes, and what the tracer took for granted about them, have a text: not those of an image made 1.5 times as large."""
-    extents = [size for node in graph.nodes for size in node.shape or () if isinstance(size, sympy.Basic)]
-    return all(map(sizes.printable, {*extents, *graph.guards}))
+    """Sizes, numbers made of them, and what the tracer took for granted about them have a text: 1.5 times a size has none."""
+    given = [(node.shape or (), node.args, dict(node.kwargs)) for node in graph.nodes]
+    return all(map(sizes.printable, {*graph.guards, *(e for e in pytree.tree_leaves(given) if isinstance(e, sympy.Basic))}))
 
 
 def detach_what_needs_no_gradient(module: torch.nn.Module) -> None:
@@ -306,6 +306,8 @@ class _Reader(Tracer):
             kind = spec.kind.name
             name = getattr(spec.arg, "name", None)
             meta = self._output_meta().get(str(name))
+            if kind == "PARAMETER_MUTATION":
+                raise Unsupported(f"{self.file or 'the model'}: forward changes the parameter {spec.target}")
             if hasattr(spec.arg, "value"):
                 found.append(Output(spec.arg.value))
             elif name is None or not isinstance(meta, torch.Tensor):

@@ -105,9 +105,9 @@ def _gradients(model: nn.Module, inputs: list[Any], outputs: list[Tensor], order
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """A deep copy; a plain attribute that autograd computed is copied as a value (the old weight_norm leaves one)."""
-    computed = [t for m in module.modules() for t in vars(m).values() if isinstance(t, Tensor) and not t.is_leaf]
-    return copy.deepcopy(module, {id(t): t.detach().clone() for t in computed})
+    """A deep copy; an attribute or buffer that autograd computed is copied as a value (the old weight_norm leaves one)."""
+    held = [t for m in module.modules() for t in (*vars(m).values(), *m.buffers(recurse=False)) if isinstance(t, Tensor)]
+    return copy.deepcopy(module, {id(t): t.detach().clone() for t in held if not t.is_leaf})
 
 
 def _real(tensor: Tensor) -> Tensor:

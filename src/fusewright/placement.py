@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import sympy
 import torch
 
 from . import sizes
 from .graph import Dim, Node, Ref
-from .ops import aten, literal
-from .prims import Iota, Permute, Size, Window
+from .ops import aten, find, literal
+from .prims import Iota, Permute, Size, View, Window
 from .structured import cast, element_of, lowers, slice_start, value_of
 
 if TYPE_CHECKING:
     from .lower import Lowering
 
 
-def placed(build: Lowering, source: str, shape: Sequence[Dim], starts: Sequence[int], label: str = "placed") -> str:
+def placed(build: Lowering, source: str, shape: Sequence[Dim], starts: Sequence[Dim], label: str = "placed") -> str:
     """A tensor of `shape` that holds the source from `starts` on (one for each of the last dimensions), 0 elsewhere."""
     ones = (1,) * len(starts)
     window = Window("sum", ones, ones, tuple(starts), ones, clipped=True)
@@ -96,6 +97,44 @@ def select_scatter(build: Lowering, node: Node, a: dict[str, Any]) -> str | None
     if build[base].dtype != build[part].dtype or len(build[part].shape) != len(shape) - 1:
         return None
     return scattered(build, node, base, build.reshape(part, row), dim, slice_start(a["index"], shape[dim]))
+
+
+MOST_PARTS = 8  # that an element of a joined tensor is chosen from
+
+
+@lowers("cat", aten.cat.default)
+def cat(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """The part in which the coordinate along the joined dimension lies; only that one is read.
+
+    Parts that are in memory and go to PyTorch as they are stay with PyTorch: nothing would be saved.
+    """
+    assert node.shape is not None and node.dtype is not None
+    parts = [value_of(build, part) for part in a["tensors"]]
+    rank, dim = len(node.shape), a["dim"] % max(1, len(node.shape))
+    alike = all(len(build[p].shape) == rank and build[p].dtype == node.dtype for p in parts)
+    if not alike or len(parts) > MOST_PARTS or only_moves(build, node, parts):
+        return None
+    starts = [sizes.tidy(sum((build[p].shape[dim] for p in parts[:i]), sympy.Integer(0))) for i in range(len(parts))]
+    inputs = [build.add("position", Iota(dim), [], node.shape, torch.int64)]
+    choice = ""
+    for i, (part, start) in enumerate(zip(parts, starts, strict=True), 1):
+        inputs.append(placed(build, part, node.shape, [start, *[0] * (rank - dim - 1)], "part"))
+        if i < len(parts):
+            inputs.append(build.add("stop", Size(starts[i]), [], (), torch.int64))
+            choice += f"{{0}} < {{{len(inputs) - 1}}} ? {{{len(inputs) - 2}}} : "
+    return build.pointwise("", f"({choice}{{{len(inputs) - 1}}})", inputs, node.dtype) if len(parts) > 1 else parts[0]
+
+
+def only_moves(build: Lowering, node: Node, parts: Sequence[str]) -> bool:
+    users = build.graph.users()[node.name]
+    to_library = all(user not in build.graph.index or find(build.graph[user], build.graph) is None for user in users)
+    return to_library and all(is_in_memory(build, part) for part in parts)
+
+
+def is_in_memory(build: Lowering, name: str) -> bool:
+    while isinstance(build[name].op, View):
+        name = build[name].inputs[0]
+    return build[name].is_load
 
 
 @lowers("fill", aten.fill.Scalar, aten.fill.Tensor, aten.copy.default)

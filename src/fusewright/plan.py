@@ -159,15 +159,13 @@ def window_taps(op: Window, at: Coordinates) -> Coordinates:
 def element_at(kernel: Kernel, shape: tuple[Dim, ...], at: Coordinates) -> Coordinates | None:
     """Where a tensor of this shape has the element `at` of the kernel's space: the same elements in the same order.
 
-    A reduction may run over the groups of a norm and write what is made of it in the shape of the tensor. None where that
-    would take a division.
+    A reduction may run over the groups of a norm and write what is made of it in the shape of the tensor.
     """
     if same_shape(kernel.space, shape):
         return at
     if not kernel.is_reduce or not sizes.same(sizes.product(kernel.space), sizes.product(shape)):
         return None
-    found = index.reshape(at, kernel.space, shape)
-    return None if any(axis.divided is not None for c in found for axis in c.terms) else found
+    return index.reshape(at, kernel.space, shape)
 
 
 def broadcast_at(at: Coordinates, shape: tuple[Dim, ...]) -> Coordinates:
@@ -372,7 +370,7 @@ class Planner:
         for kernel in self.kernels:
             element, row = self.coordinates(kernel)
             at = element_at(kernel, prim.shape, element)
-            if at is None or not self.shares(leaves, kernel):
+            if at is None or self.divides(prim, at) or not self.shares(leaves, kernel):
                 continue
             if kernel.is_reduce:
                 reads_reduction = any(self.home.get(leaf) is kernel for leaf in leaves)
@@ -384,6 +382,13 @@ class Planner:
         kernel = Kernel(prim.shape)
         self.kernels.append(kernel)
         self.assign(prim.name, kernel, "full")
+
+    def divides(self, prim: Prim, at: Coordinates) -> bool:
+        """To find the value's element, or what it is made of, takes a division."""
+        uses: list[Coordinate] = []
+        read = accesses(self.prims, prim.name, at, self.stops(), inside=True, uses=uses)
+        offsets = [prim.offset(at), *uses, *(self.prims[access.leaf].offset(access.at) for access in read)]
+        return any(axis.divided is not None for offset in offsets for axis in offset.terms)
 
     def fills_gpu(self, kernel: Kernel) -> bool:
         """One kernel may go over its rows twice: they are enough to occupy a GPU, and short enough to stay in cache."""

@@ -58,7 +58,7 @@ class Window:
     kind: str
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
-    padding: tuple[int, ...]
+    padding: tuple[Dim, ...]  # a number for a pool
     dilation: tuple[int, ...]
     clipped: bool  # some window may reach outside the input
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -45,6 +46,7 @@ class Evaluator:
         self.symbols: set[sympy.Symbol] = set()
         self.named_sizes: dict[sympy.Expr, str] = {}
         self.vector_loads: list[tuple[str, Coordinate]] = []
+        self.zero: frozenset[str] = frozenset()  # variables that are 0 here, and not written
         self.results: dict[str, str] = {}  # reductions of this kernel: primitive -> text of its value in a row
 
     # ---- sizes and offsets
@@ -77,7 +79,7 @@ class Evaluator:
     def offset(self, at: Coordinate, without_lane: bool = False) -> str:
         parts = []
         for axis, factor in at.terms.items():
-            if without_lane and axis.text == LANE:
+            if (without_lane and axis.text == LANE) or axis.text in self.zero:
                 continue
             self.symbols |= axis.symbols
             term = axis.text
@@ -200,27 +202,28 @@ class Evaluator:
         depends = self.row_depends(at)
         level = self.level(depends)
         inner = Level(level.axes | set(taps))
+        single = all(size == 1 for size in op.kernel)  # no pool: a value put at some place
+        self.zero = frozenset(taps) if single else frozenset()
         self.levels.append(inner)
         tap = self.value(source, where)
         self.levels.remove(inner)
         name, kind = self.fresh(prim.name), arithmetic_type(prim.dtype)
-        combined = f"larger({tap.text}, {name})" if op.kind == "max" else f"{name} + {tap.text}"
-        body = [*inner.lines, f"{name} = {combined};"]
-        if op.clipped:
-            shape = self.prims[source].shape
-            tests = [
-                f"{paren(self.offset(c))} >= 0 && {paren(self.offset(c))} < {self.size(s)}"
-                for c, s in zip(where[-rank:], shape[-rank:], strict=True)
-            ]
-            body = [f"if ({' && '.join(tests)}) {{", *indent(body), "}"]
-        block = body
+        combined = f"larger({tap.text}, {name})" if op.kind == "max" else tap.text if single else f"{name} + {tap.text}"
+        block = [*inner.lines, f"{name} = {combined};"]
+        shape = self.prims[source].shape
+        tests = [test for c, s in zip(where[-rank:], shape[-rank:], strict=True) for test in self.within(c, s)]
+        if op.clipped and tests:
+            block = [f"if ({' && '.join(tests)}) {{", *indent(block), "}"]
         for i in reversed(range(rank)):
+            if single and not any(re.search(rf"\b{taps[i]}\b", line) for line in block):
+                continue
             block = [
                 "#pragma unroll",
                 f"for (int {taps[i]} = 0; {taps[i]} < {op.kernel[i]}; ++{taps[i]}) {{",
                 *indent(block),
                 "}",
             ]
+        self.zero = frozenset()
         start = "-INFINITY" if op.kind == "max" else "0.0f"
         if level.array:
             level.lines += [
@@ -232,6 +235,15 @@ class Evaluator:
             return Value(f"{name}s[{LANE}]", prim.dtype, depends)
         level.lines += [f"{kind} {name} = {start};", *block]
         return Value(name, prim.dtype, depends)
+
+
+    def within(self, at: Coordinate, size: Dim) -> list[str]:
+        """Tests that a coordinate lies in a dimension; none that is sure to hold."""
+        factors = [*at.terms.values(), at.offset]
+        above = all(map(sizes.nonnegative, factors))
+        below = above and sizes.nonnegative(sizes.tidy(size - 1 - at.largest()))
+        tests = [] if above else [f"{paren(self.offset(at))} >= 0"]
+        return tests if below else [*tests, f"{paren(self.offset(at))} < {self.size(size)}"]
 
 
 def negative(size: Dim) -> bool:

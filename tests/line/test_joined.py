@@ -1,0 +1,110 @@
+"""Values joined, cut and reshaped between kernels' own work: how many kernels that takes, and that they are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from fusewright.candidate import load_candidate
+from fusewright.options import Options
+from fusewright.pipeline import Front, read_problem
+from fusewright.problem import load_problem
+from fusewright.tune import Choices
+
+MODEL = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 6, 3, padding=1), nn.BatchNorm2d(10)
+        self.token = nn.Parameter(torch.randn(1, 1, 8))
+
+    def forward(self, {names}):
+        {body}
+
+
+def get_inputs():
+    return [{inputs}]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def front_of(tmp_path: Path, body: str, inputs: str) -> Front:
+    names = ", ".join("xyz"[: inputs.count("torch.")])
+    (tmp_path / "model.py").write_text(MODEL.format(names=names, body=body, inputs=inputs))
+    return read_problem(load_problem(tmp_path / "model.py"), Options(target="host"))
+
+
+def gradients(module: torch.nn.Module, inputs: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    given = [x.clone().requires_grad_() if x.is_floating_point() else x for x in inputs]
+    result = module(*given)
+    by = [*(x for x in given if x.requires_grad), *module.parameters()]
+    found = torch.autograd.grad(result.sin().sum(), by, allow_unused=True)
+    return result, [g for g in found if g is not None]
+
+
+# (body, inputs, kernels, calls to PyTorch beside convolutions)
+CASES = {
+    "parts that are computed": (
+        "return torch.cat([x.relu(), y.tanh(), x[:, :3]], 1)",
+        "torch.randn(3, 8), torch.randn(3, 5)", 1, 0,
+    ),
+    "a number of rows that varies": (
+        "return torch.cat([x.relu(), y.sigmoid()], 0).softmax(-1)",
+        "torch.randn(3, 8), torch.randn(5, 8)", 1, 0,
+    ),
+    "halves turned round": (
+        "n = x.shape[-1] // 2; return x * y.cos() + torch.cat((-x[..., n:], x[..., :n]), -1) * y.sin()",
+        "torch.randn(2, 3, 8), torch.randn(2, 3, 8)", 1, 0,
+    ),
+    "a token in front": (
+        "return F.layer_norm(torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1), (8,))",
+        "torch.randn(2, 6, 8)", 1, 0,
+    ),
+    "read by statistics": ("return self.norm(torch.cat([self.conv(x), x], 1)).relu()", "torch.randn(2, 4, 7, 6)", 1, 0),
+    "moved for the library alone": (
+        "return self.conv(torch.cat([x[:, :1], y], 1))",
+        "torch.randn(2, 4, 5, 5), torch.randn(2, 3, 5, 5)", 0, 1,
+    ),
+    "signs of zeros": ("return 1 / torch.cat([x * 0.0, -(x * 0.0)], 1)", "torch.rand(2, 4)", 1, 0),
+    "a softmax over positions, as an image again": (
+        "return x.flatten(2).softmax(-1).view_as(x) * x", "torch.randn(2, 3, 4, 5)", 1, 0,
+    ),
+    "a number made of sizes": ("return x * (x.shape[1] * x.shape[2]) ** -0.5", "torch.randn(2, 3, 4)", 1, 0),
+    "an image half as large again": (
+        "return F.interpolate(self.conv(x).relu(), scale_factor=1.5, mode='bilinear')",
+        "torch.randn(2, 4, 6, 6)", 1, 1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_case(case: str, tmp_path: Path) -> None:
+    body, inputs, kernels, calls = CASES[case]
+    front = front_of(tmp_path, body, inputs)
+    made, emitted = front.finish(Choices(own=frozenset()))
+    beside = [call for call in made.calls if "conv" not in str(call.node.target)]
+    assert (len(made.kernels), len(beside)) == (kernels, calls), [k.name for k in made.kernels]
+    original, new = front.problem.model(), load_candidate(emitted.text, "host", name="new.py").build_model(front.problem)
+    new.load_state_dict(original.state_dict())
+    same_values(original, new, front.problem.inputs)
+
+
+def same_values(original: torch.nn.Module, new: torch.nn.Module, draw: Callable[[], list[torch.Tensor]]) -> None:
+    given = draw()
+    expected, theirs = gradients(original, given)
+    result, ours = gradients(new, given)
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
