@@ -18,15 +18,13 @@ import torch
 from torch import nn
 
 from . import __version__, sizes
-from .emit_kernels import KernelFacts, Shared, ascii_only, together, with_prelude
+from .emit_kernels import KernelFacts, Shared, ascii_only, kernel_text, together, with_prelude
 from .emit_template import FILE, FLAGS, HELD, MODULE, UNCHANGED
 from .errors import Unsupported
 from .gradient import plain_form
 from .graph import Graph, Node, Output, Ref
 from .inplace import overwritten
 from .kernels.anchored import AnchoredText, anchored_kernel
-from .kernels.pointwise import pointwise_kernel
-from .kernels.reduce import reduce_kernel
 from .kernels.text import KernelText, wrapped
 from .plan import Call, Kernel, Plan, counts_up, operator_name, origins, same_shape
 from .prims import Expand, Permute, Prim, Reshape, Slice, View
@@ -186,8 +184,8 @@ class Writer:
                     kernel, kernel.fused, self.plan, self.comment(kernel), name_of, self.free_name("device")
                 )
                 continue
-            make = reduce_kernel if kernel.is_reduce else pointwise_kernel
-            self.texts[kernel.name] = self.kernels.add(make(kernel, self.prims, self.graph, self.comment(kernel)))
+            written = kernel_text(kernel, self.prims, self.graph, self.comment(kernel))
+            self.texts[kernel.name] = self.kernels.add(written)
         parts = [self.kernels.source(k.name) or self.anchored[k.name].source for k in self.plan.kernels if self.is_first(k)]
         support = list(dict.fromkeys(part for text in self.anchored.values() for part in text.support))
         kernels_text = "\n".join([*support, *parts])

@@ -45,8 +45,10 @@ def explain_plan(plan: Plan, emitted: Emitted) -> str:
 
 def kind(kernel: Kernel, plan: Plan) -> str:
     space = "×".join(str(size) for size in kernel.space) or "scalar"
-    if not kernel.is_reduce:
+    if kernel.is_pointwise:
         return f"pointwise over {space}"
+    if kernel.is_scan:
+        return f"scans dimension {kernel.scanned} of {space}"
     return f"reduces dimensions {', '.join(map(str, kernel.reduced))} of {space}"
 
 

@@ -282,3 +282,105 @@ template <int SPLIT, int WIDTH, typename A> __device__ __forceinline__ A merge_c
   for (int part = 1; part < SPLIT; ++part) total.merge(partial[part * WIDTH + threadIdx.x]);
   return total;
 }
+
+//: section ScanSum
+struct ScanSum {
+  template <typename T> static __device__ __forceinline__ T join(T before, T x) { return before + x; }
+};
+
+//: section ScanProduct
+struct ScanProduct {
+  template <typename T> static __device__ __forceinline__ T join(T before, T x) { return before * x; }
+};
+
+//: section ScanMax needs larger
+struct ScanMax {
+  template <typename T> static __device__ __forceinline__ T join(T before, T x) { return larger(before, x); }
+};
+
+//: section ScanMin needs smaller
+struct ScanMin {
+  template <typename T> static __device__ __forceinline__ T join(T before, T x) { return smaller(before, x); }
+};
+
+//: section ScanLogSumExp needs larger smaller
+// log(exp(before) + exp(x)); two equal infinities are that infinity.
+struct ScanLogSumExp {
+  template <typename T> static __device__ __forceinline__ T join(T before, T x) {
+    const T high = larger(before, x), low = smaller(before, x);
+    return low == high && (low == INFINITY || low == -INFINITY) ? low : high + log1p(exp(low - high));
+  }
+};
+
+//: section scan_row
+// Scans a chunk of a row in place. Each of the row's THREADS threads holds STEPS runs of neighbouring elements in x; a chunk is the
+// first run of every thread, then the second of every thread, and so on. `before` is what came before the chunk, and is brought forward.
+template <typename Op, int THREADS, int STEPS, typename T, int N> __device__ __forceinline__ void scan_row(T (&x)[N], T& before) {
+  constexpr int RUN = N / STEPS, LANES = THREADS < 32 ? THREADS : 32, WARPS = THREADS / LANES;
+  const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+  T total[STEPS], ahead[STEPS];  // of the lanes up to this one; of all that came before this warp
+#pragma unroll
+  for (int s = 0; s < STEPS; ++s) {
+#pragma unroll
+    for (int i = 1; i < RUN; ++i) x[s * RUN + i] = Op::join(x[s * RUN + i - 1], x[s * RUN + i]);
+    total[s] = x[s * RUN + RUN - 1];
+#pragma unroll
+    for (int reach = 1; reach < LANES; reach *= 2) {
+      const T other = __shfl_up_sync(0xffffffffu, total[s], reach, LANES);
+      if (lane >= reach) total[s] = Op::join(other, total[s]);
+    }
+  }
+  if (WARPS == 1) {
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+      ahead[s] = before;
+      before = Op::join(before, __shfl_sync(0xffffffffu, total[s], LANES - 1, LANES));
+    }
+  } else {
+    __shared__ T totals[STEPS * WARPS];
+    __syncthreads();  // an earlier use of `totals` is over
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s)
+      if (lane == LANES - 1) totals[s * WARPS + warp] = total[s];
+    __syncthreads();
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+#pragma unroll
+      for (int w = 0; w < WARPS; ++w) {
+        if (w == warp) ahead[s] = before;
+        before = Op::join(before, totals[s * WARPS + w]);
+      }
+    }
+  }
+#pragma unroll
+  for (int s = 0; s < STEPS; ++s) {
+    const T other = __shfl_up_sync(0xffffffffu, total[s], 1, LANES);
+    const T mine = lane == 0 ? ahead[s] : Op::join(ahead[s], other);
+#pragma unroll
+    for (int i = 0; i < RUN; ++i) x[s * RUN + i] = Op::join(mine, x[s * RUN + i]);
+  }
+}
+
+//: section scan_column
+// Scans a chunk of a column in place: N neighbouring elements in each of its SPLIT threads (threadIdx.y). `before` is what came
+// before the chunk, and is brought forward.
+template <typename Op, int SPLIT, int WIDTH, typename T, int N> __device__ __forceinline__ void scan_column(T (&x)[N], T& before) {
+#pragma unroll
+  for (int i = 1; i < N; ++i) x[i] = Op::join(x[i - 1], x[i]);
+  T ahead = before;
+  if (SPLIT == 1) {
+    before = Op::join(before, x[N - 1]);
+  } else {
+    __shared__ T totals[SPLIT * WIDTH];
+    __syncthreads();  // an earlier use of `totals` is over
+    totals[threadIdx.y * WIDTH + threadIdx.x] = x[N - 1];
+    __syncthreads();
+#pragma unroll
+    for (int part = 0; part < SPLIT; ++part) {
+      if (part == threadIdx.y) ahead = before;
+      before = Op::join(before, totals[part * WIDTH + threadIdx.x]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[i] = Op::join(ahead, x[i]);
+}

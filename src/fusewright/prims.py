@@ -52,6 +52,14 @@ class Reduce:
 
 
 @dataclass(frozen=True)
+class Scan:
+    """What `kind` makes of all elements along `dim` up to each one: running sums, products, extremes."""
+
+    kind: str
+    dim: int
+
+
+@dataclass(frozen=True)
 class Window:
     """A pool: `kind` max or sum, over the last len(kernel) dimensions. What lies outside the input does not take part."""
 
@@ -124,6 +132,11 @@ class Prim:
     @property
     def is_load(self) -> bool:
         return isinstance(self.op, Load)
+
+    @property
+    def is_collective(self) -> bool:
+        """Made from a whole row: a kernel is there for it, and the others read it from memory."""
+        return isinstance(self.op, (Reduce, Scan))
 
     @property
     def is_inline(self) -> bool:

@@ -245,7 +245,7 @@ class Base:
 
     def store_full(self, name: str, element: Level, lanes: Level, after: list[str]) -> None:
         prim = self.prims[name]
-        at = full_at(self.at, self.kernel, prim)
+        at = full_at(self.at, self.kernel, self.prims, prim)
         result = self.evaluator.value(name, at)
         offset = linear(at, prim.shape)
         if self.width > 1:
