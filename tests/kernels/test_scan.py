@@ -232,3 +232,54 @@ def test_what_reads_a_scan_elsewhere_reads_memory(tmp_path: Path) -> None:
     plan, _, original, new = made(tmp_path, "torch.cumsum(x, 1) / torch.cumsum(x, 1)[:, -1:]", "torch.rand(5, 70)")
     assert len(plan.kernels) == 2
     same(original, new, torch.rand(5, 70))
+
+
+WEIGHTED = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(300))
+
+    def forward(self, x):
+        return {forward}
+
+
+def get_inputs():
+    return [torch.randn(20, 300)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def trained(folder: Path, forward: str) -> tuple[str, Tensor, Tensor]:
+    """The emitted text, and the gradients of the weight by the original in float64 and by the kernels."""
+    file = folder / "weighted.py"
+    file.write_text(WEIGHTED.format(forward=forward))
+    problem = load_problem(file)
+    emitted = compile_problem(problem, Options())[2]
+    original, new = problem.model(), load_candidate(emitted.text, "host").build_model(problem)
+    new.load_state_dict(original.state_dict())
+    x, upstream = torch.randn(20, 300), torch.randn(20, 300)
+    original.double()
+    original(x.double()).backward(upstream.double())
+    new(x).backward(upstream)
+    return emitted.text.partition("_CUDA_GRADIENTS")[2], original.weight.grad, new.weight.grad
+
+
+@pytest.mark.parametrize("forward", ["torch.cumsum(x * self.weight, 1) * 2", "torch.cumsum(x.flip(1) * self.weight, 1).flip(1)"])
+def test_the_gradient_of_a_scan_is_a_scan_from_the_other_end(tmp_path: Path, forward: str) -> None:
+    gradients, expected, found = trained(tmp_path, forward)
+    assert "scan_row<ScanSum" in gradients
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_the_gradient_of_a_product_is_pytorchs(tmp_path: Path) -> None:
+    """PyTorch looks for zeros first."""
+    gradients, expected, found = trained(tmp_path, "torch.cumprod(1 + 0.1 * x * self.weight, 1)")
+    assert "scan_row" not in gradients
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)

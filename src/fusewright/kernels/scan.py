@@ -20,7 +20,7 @@ from ..prims import Coordinates, Prim, arithmetic_type, literal
 from . import text
 from .expression import LANE, Evaluator, Level, converted, converted_to, indent
 from .loops import accessed, c_product, decode, full_at, needed_reduces, vector_conditions, vector_width, walk
-from .reduce import first_row, split_for
+from .reduce import first_row, reductions_behind, split_for
 from .text import KernelText
 
 ITEMS = 4  # elements that a thread holds where they are not one vector
@@ -135,22 +135,31 @@ class Rows:
 
     def chunk(self) -> list[str]:
         lines = self.position()
-        for name in self.scans:
-            lines += self.scan(name)
+        for names in self.turns():
+            lines += self.scan(names)
         return [*lines, *self.store_all()]
 
-    def scan(self, name: str) -> list[str]:
-        """Fill the tile with what is scanned, and scan it."""
-        prim = self.prims[name]
-        kind, start = arithmetic_type(sum_type(prim)), self.start(prim)
-        tile = self.evaluator.fresh(f"{name}_tile")
+    def turns(self) -> list[list[str]]:
+        """Scans that need nothing of each other together, after those that they need."""
+        turn: dict[str, int] = {}
+        for name in self.scans:
+            needed = reductions_behind(self.prims[name].inputs[0], self.kernel, self.prims)
+            turn[name] = 1 + max((turn[other] for other in needed), default=0)
+        return [[name for name in self.scans if turn[name] == n] for n in range(1, max(turn.values()) + 1)]
+
+    def scan(self, names: list[str]) -> list[str]:
+        """Fill tiles with what is scanned, and scan them."""
+        tiles = {name: self.evaluator.fresh(f"{name}_tile") for name in names}
+        prims = [self.prims[name] for name in names]
         lanes = self.lanes_level()
-        value = converted(self.evaluator.value(prim.inputs[0], self.at), sum_type(prim))
+        values = [converted(self.evaluator.value(prim.inputs[0], self.at), sum_type(prim)) for prim in prims]
         self.evaluator.levels.remove(lanes)
-        self.evaluator.results[name] = f"{tile}[{self.place}]"
-        body = self.filled(f"{tile}[{self.place}]", lanes.lines, value, start)
-        call = f"{self.scan_call(prim.op.kind)}({tile}, {self.before[name]});"
-        return [f"{kind} {tile}[{self.items}];", *self.each_item(body), call]
+        self.evaluator.results |= {name: f"{tile}[{self.place}]" for name, tile in tiles.items()}
+        targets = [self.evaluator.results[name] for name in names]
+        body = self.filled(targets, lanes.lines, values, [self.start(prim) for prim in prims])
+        declared = [f"{arithmetic_type(sum_type(self.prims[n]))} {tile}[{self.items}];" for n, tile in tiles.items()]
+        calls = [f"{self.scan_call(self.prims[n].op.kind)}({tile}, {self.before[n]});" for n, tile in tiles.items()]
+        return [*declared, *self.each_item(body), *calls]
 
     def start(self, prim: Prim) -> str:
         return literal(START[prim.op.kind], sum_type(prim))
@@ -180,9 +189,11 @@ class Rows:
             place = f"{self.evaluator.size(sizes.tidy(self.loop.size - 1))} - ({place})"
         return [f"const Index {self.loop.variable} = {place};"]
 
-    def filled(self, target: str, lines: list[str], value: str, start: str) -> list[str]:
-        body = [*self.in_memory, *lines, f"{target} = {value};"]
-        return [f"{target} = {start};", f"if ({self.inside}) {{", *indent(body), "}"]
+    def filled(self, targets: list[str], lines: list[str], values: list[str], starts: list[str]) -> list[str]:
+        """Elements of the tiles, neutral ones where the row has ended."""
+        body = [*self.in_memory, *lines, *(f"{a} = {b};" for a, b in zip(targets, values, strict=True))]
+        neutral = [f"{a} = {b};" for a, b in zip(targets, starts, strict=True)]
+        return [*neutral, f"if ({self.inside}) {{", *indent(body), "}"]
 
     def store_all(self) -> list[str]:
         lanes = self.lanes_level()
@@ -282,12 +293,13 @@ class Vectors(Rows):
         self.element.lines.clear()
         return lines
 
-    def scan(self, name: str) -> list[str]:
-        lines = super().scan(name)
+    def scan(self, names: list[str]) -> list[str]:
+        lines = super().scan(names)
         return [*self.taken(), *lines]
 
-    def filled(self, target: str, lines: list[str], value: str, start: str) -> list[str]:
-        return [*lines, f"{target} = within ? {value} : {start};"]
+    def filled(self, targets: list[str], lines: list[str], values: list[str], starts: list[str]) -> list[str]:
+        each = zip(targets, values, starts, strict=True)
+        return [*lines, *(f"{target} = within ? {value} : {start};" for target, value, start in each)]
 
     def store_all(self) -> list[str]:
         lanes = self.lanes_level()
