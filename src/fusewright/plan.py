@@ -413,11 +413,12 @@ class Planner:
         self.assign(prim.name, kernel, "scan")
 
     def meets(self, root: str, at: Coordinates, kernel: Kernel, inside: bool = True) -> bool:
-        """It reads a large tensor at the same elements as the kernel's scans, or needs one of them."""
+        """It needs one of the kernel's scans, or no scan at all and reads a large tensor at the same elements as they do."""
         here, _ = self.coordinates(kernel)
         ours = accesses(self.prims, root, at, self.stops(), inside)
-        if any(self.home.get(access.leaf) is kernel for access in ours):
-            return True
+        needed = [self.home[a.leaf] for a in ours if a.leaf in self.home and self.home[a.leaf].is_scan]
+        if needed:
+            return any(home is kernel for home in needed)
         sources = [self.prims[name].inputs[0] for name, role in kernel.members.items() if role == "scan"]
         theirs = [access for source in sources for access in accesses(self.prims, source, here, self.stops())]
         shared = {(a.leaf, tuple_key(a.at)) for a in ours} & {(a.leaf, tuple_key(a.at)) for a in theirs}

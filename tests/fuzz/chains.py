@@ -291,6 +291,22 @@ def assigned(c: Chain) -> bool:
     return c.put(f"{x.name}.clone()", x.shape, f"{{v}}[{index}{where}] {change}")
 
 
+SCANS = """
+torch.cumsum({x}, {d}) * 0.1 | torch.cumsum({x}.flip({d}), {d}).flip({d}) * 0.1 | torch.cumsum({x}, {d}) - {x} |
+torch.cumsum(torch.cat((torch.zeros_like({x}.narrow({d}, 0, 1)), {x}.narrow({d}, 0, {n} - 1)), {d}), {d}) |
+torch.cumsum(torch.where({x} > 0.1, {x}, 0.0), {d}).neg() | torch.cummax({x}, {d}).values + {x} |
+torch.cumprod(1 + 0.02 * torch.tanh({x}), {d}) | torch.logcumsumexp({x}, {d}) | torch.cummin({x}.flip({d}), {d})[0].flip({d})
+"""
+
+
+def scan(c: Chain) -> bool:
+    x = c.last
+    if not x.shape:
+        return False
+    dim = c.rng.randrange(len(x.shape))
+    return c.put(c.rng.choice(words(SCANS)).format(x=x.name, d=dim, n=x.shape[dim]), x.shape)
+
+
 def library(c: Chain) -> bool:
     """An operator that stays with PyTorch, in the middle of what is fused."""
     x, rank = c.last, len(c.last.shape)
@@ -299,7 +315,7 @@ def library(c: Chain) -> bool:
     dim = c.rng.randrange(rank)
     longer = [2 * n if d == dim else n for d, n in enumerate(x.shape)]
     choices = [
-        (f"torch.cumsum({x.name}, dim={dim}) * 0.1", x.shape),
+        (f"torch.sort({x.name}, dim={dim}).values", x.shape),
         (f"torch.roll({x.name}, 1, {dim})", x.shape),
         (f"torch.cat(({x.name}, -{x.name}), dim={dim})", longer),
     ]
@@ -317,7 +333,7 @@ def also_returned(c: Chain) -> bool:
 
 STEPS: list[tuple[Callable[[Chain], bool], int]] = [
     (unary, 6), (binary, 5), (reduction, 4), (rejoin, 4), (softmax, 2), (norm, 3), (pool, 2), (view, 4),
-    (half_of, 1), (stacked, 1), (masked, 2), (assigned, 1), (library, 1), (also_returned, 1),
+    (scan, 2), (half_of, 1), (stacked, 1), (masked, 2), (assigned, 1), (library, 1), (also_returned, 1),
 ]  # fmt: skip
 
 

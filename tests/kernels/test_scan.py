@@ -283,3 +283,11 @@ def test_the_gradient_of_a_product_is_pytorchs(tmp_path: Path) -> None:
     gradients, expected, found = trained(tmp_path, "torch.cumprod(1 + 0.1 * x * self.weight, 1)")
     assert "scan_row" not in gradients
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_made_of_a_scan_is_in_the_scans_kernel(tmp_path: Path) -> None:
+    """Not in another one that reads the same tensor."""
+    forward = "(torch.cumsum(x, 1), torch.cumsum(x.flip(1), 1).flip(1) - x)"
+    plan, _, original, new = made(tmp_path, forward, "torch.randn(4, 640)")
+    assert [len(kernel.stores) for kernel in plan.kernels] == [1, 1]
+    same(original, new, torch.randn(4, 640))
