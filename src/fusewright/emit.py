@@ -27,7 +27,7 @@ from .inplace import overwritten
 from .kernels.anchored import AnchoredText, anchored_kernel
 from .kernels.text import KernelText, wrapped
 from .plan import Call, Kernel, Plan, counts_up, operator_name, origins, same_shape
-from .prims import Expand, Permute, Prim, Reshape, Slice, View
+from .prims import Expand, Permute, Prim, Reshape, Slice, Unfold, View
 from .pytext import argument_text, attribute_text, call_text, shape_text
 from .source import FORBIDDEN, without_forbidden_remarks
 from .takeover import conv_flops
@@ -313,6 +313,8 @@ class Writer:
             return f"{inner}.expand({shape_text(prim.shape)})"
         if isinstance(op, Permute):
             return f"{inner}.permute({shape_text(op.order)})"
+        if isinstance(op, Unfold):
+            return f"{inner}.unfold({op.dim}, {sizes.text(prim.shape[-1])}, {op.step})"
         assert isinstance(op, Slice), f"{op} is no view PyTorch can make"
         stop = sizes.tidy(op.start + (prim.shape[op.dim] - 1) * op.step + 1)
         cut = f"{sizes.text(op.start)}:{sizes.text(stop)}" + (f":{op.step}" if op.step != 1 else "")

@@ -16,7 +16,7 @@ from . import index, sizes
 from .graph import Dim, Graph, Node, Output, Ref
 from .index import Axis, Coordinate
 from .lower import Lowered
-from .prims import Coordinates, Flip, Iota, Pointwise, Prim, Reduce, Reshape, Scan, Size, View, Window
+from .prims import Coordinates, Iota, Pointwise, Prim, Reduce, Reshape, Scan, Size, View, Window
 
 # A row that a block reads twice comes from cache the second time while it is this short: 64 Ki elements.
 CACHED_ROW = 1 << 16
@@ -259,7 +259,7 @@ class Planner:
     def want(self, name: str) -> list[str]:
         """The primitive must be in memory; views are made by PyTorch from their source, for nothing."""
         prim = self.prims[name]
-        while isinstance(prim.op, View) and not isinstance(prim.op, Flip):
+        while isinstance(prim.op, View) and prim.op.is_free:
             prim = self.prims[prim.inputs[0]]
         if not prim.is_load:
             self.wanted.add(prim.name)

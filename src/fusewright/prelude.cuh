@@ -48,11 +48,11 @@ template <int N, typename T, typename A> __device__ __forceinline__ void store(T
 
 //: section larger
 // The larger of two; NaN if either is NaN, as PyTorch has it.
-template <typename T> __device__ __forceinline__ T larger(T a, T b) { return a > b || a != a ? a : b; }
+template <typename T, typename U> __device__ __forceinline__ auto larger(T a, U b) -> decltype(a + b) { return a > b || a != a ? a : b; }
 
 //: section smaller
 // The smaller of two; NaN if either is NaN, as PyTorch has it.
-template <typename T> __device__ __forceinline__ T smaller(T a, T b) { return a < b || a != a ? a : b; }
+template <typename T, typename U> __device__ __forceinline__ auto smaller(T a, U b) -> decltype(a + b) { return a < b || a != a ? a : b; }
 
 //: section absolute
 template <typename T> __device__ __forceinline__ T absolute(T x) { return x < 0 ? -x : x; }
@@ -67,6 +67,26 @@ template <typename T> __device__ __forceinline__ T sign_of(T x) { return static_
 __device__ __forceinline__ float remainder_of(float a, float b) { const float r = fmodf(a, b); return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? r + b : r; }
 __device__ __forceinline__ double remainder_of(double a, double b) { const double r = fmod(a, b); return r != 0.0 && (r < 0.0) != (b < 0.0) ? r + b : r; }
 template <typename T, typename U> __device__ __forceinline__ T remainder_of(T a, U b) { const T r = a % static_cast<T>(b); return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
+
+//: section wrapped
+// Positions beyond the ends of n go on from the other end.
+template <typename I, typename N> __device__ __forceinline__ I wrapped(I i, N n) {
+  const I rest = i % static_cast<I>(n);
+  return rest < 0 ? rest + static_cast<I>(n) : rest;
+}
+
+//: section mirrored
+// Positions beyond the ends of n are those as far inside; the ends are the mirrors.
+template <typename I, typename N> __device__ __forceinline__ I mirrored(I i, N n) {
+  const I from_start = i < 0 ? -i : i;
+  return from_start < static_cast<I>(n) ? from_start : 2 * (static_cast<I>(n) - 1) - from_start;
+}
+
+//: section clamped
+// Positions beyond the ends of n are the ends.
+template <typename I, typename N> __device__ __forceinline__ I clamped(I i, N n) {
+  return i < 0 ? 0 : i < static_cast<I>(n) ? i : static_cast<I>(n) - 1;
+}
 
 //: section Sum
 struct Sum {

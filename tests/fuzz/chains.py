@@ -207,7 +207,7 @@ def view(c: Chain) -> bool:
         return False
     dim = c.rng.randrange(rank)
     size = x.shape[dim]
-    kind = c.rng.choice("transpose permute flatten slice step flip unsqueeze split select expand pad".split())
+    kind = c.rng.choice("transpose permute flatten slice step flip unsqueeze split select expand pad roll edge unfold".split())
     before, after = list(x.shape[:dim]), list(x.shape[dim + 1 :])
     index = ":, " * dim
     if kind == "transpose" and rank >= 2:
@@ -239,6 +239,13 @@ def view(c: Chain) -> bool:
     if kind == "pad":
         left, right = c.rng.randint(0, 2), c.rng.randint(0, 2)
         return c.put(f"F.pad({x.name}, ({left}, {right}), value=0.5)", [*x.shape[:-1], x.shape[-1] + left + right])
+    if kind == "roll":
+        return c.put(f"torch.roll({x.name}, {c.rng.choice([1, -2, 5])}, {dim})", x.shape)
+    if kind == "edge" and rank == 3 and x.shape[-1] >= 3:
+        mode = c.rng.choice(["reflect", "replicate", "circular"])
+        return c.put(f"F.pad({x.name}, (2, 1), mode='{mode}')", [*x.shape[:-1], x.shape[-1] + 3])
+    if kind == "unfold" and size >= 3 and rank <= 4 and x.numel < 5000:
+        return c.put(f"{x.name}.unfold({dim}, 3, 2)", [*before, (size - 3) // 2 + 1, *after, 3])
     return False
 
 
@@ -316,7 +323,6 @@ def library(c: Chain) -> bool:
     longer = [2 * n if d == dim else n for d, n in enumerate(x.shape)]
     choices = [
         (f"torch.sort({x.name}, dim={dim}).values", x.shape),
-        (f"torch.roll({x.name}, 1, {dim})", x.shape),
         (f"torch.cat(({x.name}, -{x.name}), dim={dim})", longer),
     ]
     if rank >= 2 and x.shape[-1] <= 64:
