@@ -30,7 +30,7 @@ RESERVED = set(keyword.kwlist) | set(
     "long namespace new operator private public register return short signed sizeof static struct switch template this "
     "typedef union unsigned using virtual void volatile while self torch aten math ctypes hashlib functools nn F Index VEC "
     "row lane item v Model ModelNew acc main std and or not xor "
-    "rows element elements piece inside partial wide whole_vectors stream sizes arguments named dim3 threadIdx blockIdx "
+    "rows element elements piece start within inside partial wide whole_vectors stream sizes arguments named dim3 threadIdx blockIdx "
     "load store larger smaller absolute aligned launch_error NAN INFINITY".split()
 )
 RESERVED |= {f"{letter}{digit}" for letter in "ik" for digit in range(10)}  # the kernels' loops

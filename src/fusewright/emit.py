@@ -18,19 +18,17 @@ import torch
 from torch import nn
 
 from . import __version__, sizes
-from .emit_kernels import KernelFacts, Shared, ascii_only, together, with_prelude
+from .emit_kernels import KernelFacts, Shared, ascii_only, kernel_text, together, with_prelude
 from .emit_template import FILE, FLAGS, HELD, MODULE, UNCHANGED
 from .errors import Unsupported
 from .gradient import plain_form
 from .graph import Graph, Node, Output, Ref
 from .inplace import overwritten
 from .kernels.anchored import AnchoredText, anchored_kernel
-from .kernels.pointwise import pointwise_kernel
-from .kernels.reduce import reduce_kernel
 from .kernels.text import KernelText, wrapped
 from .layout import is_convolution, memory_format
 from .plan import Call, Kernel, Plan, counts_up, operator_name, origins, same_shape
-from .prims import Expand, Permute, Prim, Reshape, Slice, View
+from .prims import Expand, Permute, Prim, Reshape, Slice, Unfold, View
 from .pytext import argument_text, attribute_text, call_text, shape_text
 from .source import FORBIDDEN, without_forbidden_remarks
 from .takeover import conv_flops
@@ -192,8 +190,8 @@ class Writer:
                     kernel, kernel.fused, self.plan, self.comment(kernel), name_of, self.free_name("device")
                 )
                 continue
-            make = reduce_kernel if kernel.is_reduce else pointwise_kernel
-            self.texts[kernel.name] = self.kernels.add(make(kernel, self.prims, self.graph, self.comment(kernel)))
+            written = kernel_text(kernel, self.prims, self.graph, self.comment(kernel))
+            self.texts[kernel.name] = self.kernels.add(written)
         parts = [self.kernels.source(k.name) or self.anchored[k.name].source for k in self.plan.kernels if self.is_first(k)]
         support = list(dict.fromkeys(part for text in self.anchored.values() for part in text.support))
         kernels_text = "\n".join([*support, *parts])
@@ -321,6 +319,8 @@ class Writer:
             return f"{inner}.expand({shape_text(prim.shape)})"
         if isinstance(op, Permute):
             return f"{inner}.permute({shape_text(op.order)})"
+        if isinstance(op, Unfold):
+            return f"{inner}.unfold({op.dim}, {sizes.text(prim.shape[-1])}, {op.step})"
         assert isinstance(op, Slice), f"{op} is no view PyTorch can make"
         stop = sizes.tidy(op.start + (prim.shape[op.dim] - 1) * op.step + 1)
         cut = f"{sizes.text(op.start)}:{sizes.text(stop)}" + (f":{op.step}" if op.step != 1 else "")

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from . import sizes
 from .emit import Region, Writer
+from .emit_kernels import kernel_text
 from .errors import Unsupported
 from .gradient import gradient_graph
 from .graph import Graph, Ref
-from .kernels.pointwise import pointwise_kernel
-from .kernels.reduce import reduce_kernel
 from .layout import base, spread
 from .lower import lower
 from .plan import Call, Cyclic, Kernel, Plan, plan
@@ -105,8 +104,7 @@ class GradientWriter(Writer):
 
     def text(self) -> GradientText:
         for kernel in self.plan.kernels:
-            make = reduce_kernel if kernel.is_reduce else pointwise_kernel
-            text = make(kernel, self.prims, self.graph, self.comment(kernel))
+            text = kernel_text(kernel, self.prims, self.graph, self.comment(kernel))
             self.texts[kernel.name] = self.of.gradient_kernels.add(text)
         return GradientText(self.function(), tuple(kernel.name for kernel in self.plan.kernels if self.is_first(kernel)))
 

@@ -6,7 +6,13 @@ import itertools
 from dataclasses import dataclass, replace
 
 from . import prelude
+from .graph import Graph
+from .kernels.pointwise import pointwise_kernel
+from .kernels.reduce import reduce_kernel
+from .kernels.scan import scan_kernel
 from .kernels.text import KernelText
+from .plan import Kernel
+from .prims import Prim
 
 ASCII = str.maketrans(
     {
@@ -35,6 +41,12 @@ class KernelFacts:
     replaces: tuple[str, ...]
     bytes: int
     flops: int
+
+
+def kernel_text(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment: list[str]) -> KernelText:
+    """The kernel in CUDA, by the template of its kind."""
+    write = scan_kernel if kernel.is_scan else reduce_kernel if kernel.is_reduce else pointwise_kernel
+    return write(kernel, prims, graph, comment)
 
 
 class Shared:

@@ -9,6 +9,7 @@ from .plan import Call, Kernel, Plan
 
 READ_GBPS = 4140  # H200, measured: a read of a large tensor
 FP32_TFLOPS = 50  # H200, measured: an 8192-cubed matrix product
+FULL_THREADS = 132 * 1024  # H200: half of what it can hold; an estimate of what keeps its memory busy
 LAUNCH_US = 2.5  # H200: a kernel that does nothing, back to back
 
 
@@ -26,7 +27,7 @@ def explain_plan(plan: Plan, emitted: Emitted) -> str:
                 lines.append(f"  library  {step.node.target}  -> {step.node.name}  {step.node.where}")
             continue
         fact = facts[step.name]
-        ms = max(fact.bytes / READ_GBPS / 1e6, fact.flops / FP32_TFLOPS / 1e9) + LAUNCH_US / 1e3
+        ms = max(fact.bytes / READ_GBPS / 1e6, fact.flops / FP32_TFLOPS / 1e9) / at_work(step, plan) + LAUNCH_US / 1e3
         total += ms
         lines += [
             f"  kernel   {step.name}",
@@ -43,10 +44,20 @@ def explain_plan(plan: Plan, emitted: Emitted) -> str:
     return "\n".join(lines)
 
 
+def at_work(kernel: Kernel, plan: Plan) -> float:
+    """The share of the GPU that is: a row is scanned by one block, four elements to a thread at a time."""
+    if kernel.scanned is None:
+        return 1.0
+    rows, length = (plan.graph.hint(sizes.product(s)) for s in (kernel.row_shape, (kernel.space[kernel.scanned],)))
+    return min(1.0, max(1, rows) * min(256, max(1, length // 4)) / FULL_THREADS)
+
+
 def kind(kernel: Kernel, plan: Plan) -> str:
     space = "×".join(str(size) for size in kernel.space) or "scalar"
-    if not kernel.is_reduce:
+    if kernel.is_pointwise:
         return f"pointwise over {space}"
+    if kernel.is_scan:
+        return f"scans dimension {kernel.scanned} of {space}"
     return f"reduces dimensions {', '.join(map(str, kernel.reduced))} of {space}"
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import sympy
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
@@ -28,6 +29,9 @@ aten = torch.ops.aten
 
 # Norms in training: autograd knows the form without running statistics.
 BATCH_NORMS = (aten._native_batch_norm_legit_functional.default, aten._native_batch_norm_legit.no_stats)
+
+# Formulas that are short where PyTorch has looked at the values (no zero among them) and long in a graph, which cannot look.
+LOOK_FIRST = (aten.cumprod.default,)
 
 
 def plain_form(node: Node) -> Node:
@@ -48,7 +52,7 @@ def gradient_graph(
     `grad_<result>`. None where PyTorch's formulas cannot be traced.
     """
     given = [graph[name] for name in arguments]
-    if any(node.dtype is None or node.dtype.is_complex for node in given):
+    if any(node.dtype is None or node.dtype.is_complex for node in given) or any(node.target in LOOK_FIRST for node in nodes):
         return None
     with quiet():
         try:
@@ -135,6 +139,8 @@ class _Differentiated(Tracer):
         for fx in traced.graph.nodes:
             if fx.target is aten.as_strided.default:
                 return None  # it depends on where things lie in memory
+            if not is_functional(fx):
+                return None
             if fx.op == "call_function" and self.is_tensor_call(fx):
                 nodes.append(self.call(fx, where))
             elif fx.op == "get_attr":
@@ -168,6 +174,25 @@ class _Differentiated(Tracer):
         for symbol, value in self.environment.replacements.items():
             found[sympy.Eq(symbol, value).xreplace(self.rename)] = None
         return tuple(guard for guard in found if guard not in (sympy.true, True))
+
+
+def is_functional(fx: torch.fx.Node) -> bool:
+    """A call that changes nothing, or is made one: of a tensor that it changes nobody sees the old value later."""
+    if not isinstance(fx.target, OpOverload) or not fx.target._schema.is_mutable or fx.target in ops.RECORDS:
+        return True
+    changed, order = fx.args[0], list(fx.graph.nodes)
+    packet = getattr(aten, fx.target._schema.name.removeprefix("aten::").removesuffix("_"), None)
+    if packet is None or not isinstance(changed, torch.fx.Node) or changed.op != "call_function" or is_view(changed.target):
+        return False
+    if any(order.index(user) > order.index(fx) for user in changed.users):
+        return False
+    fx.target = getattr(packet, fx.target._overloadname)
+    return True
+
+
+def is_view(target: Any) -> bool:
+    """Its result may lie in the memory of something else."""
+    return not isinstance(target, OpOverload) or any(r.alias_info and not r.alias_info.is_write for r in target._schema.returns)
 
 
 def compares_what_it_computes(node: Node, index: Mapping[str, Node]) -> bool:
@@ -210,6 +235,7 @@ def formulas() -> dict[Any, Callable[..., Any]]:
 
     ops.find(Node("", "getitem"), Graph((), (), ()))  # the records are there after the first look
     known = {*ops.RECORDS, *ELEMENTS}
+    known |= {getattr(aten, f"reflection_pad{d}d_backward").default for d in (1, 2, 3)}  # as an index_put it is slower
     theirs = {target: formula for target, formula in core_aten_decompositions().items() if target not in known}
     return {**theirs, **NORMS}
 

@@ -140,6 +140,12 @@ def _operand(size: Dim) -> str:
     return text if text.isidentifier() else f"({text})"
 
 
+def drawn_in(how: str, at: Coordinate, size: Dim) -> Coordinate:
+    """A coordinate that may lie beyond 0 and `size`, brought inside by a device function."""
+    symbols = at.symbols | frozenset(sympy.sympify(size).free_symbols)
+    return Coordinate.of(Axis(f"{how}({at.text()}, {_operand(size)})", size, at.depends, symbols))
+
+
 def contiguous(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
     """Strides of a contiguous tensor."""
     strides: list[Dim] = []

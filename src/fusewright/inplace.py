@@ -84,7 +84,9 @@ def same_thread(kernel: Kernel, plan: Plan, old: str, new: str) -> bool:
     """In the kernel, an element of `old` is read by no thread but the one that then writes that element of `new`."""
     prims = plan.lowered.prims
     at = tuple(map(Coordinate.of, axes_of(kernel.space)))
-    if not kernel.is_reduce:
+    if kernel.is_scan:
+        return False
+    if kernel.is_pointwise:
         return kernel.fused is None and all(reads_at(plan, kernel, root, at, old, at, new) for root in kernel.stores)
     merged_apart = kernel.fused is None or isinstance(kernel.fused.ending.reduce, OverPositions)
     elsewhere = [name for name in (*needed_reduces(kernel, prims), *kernel.stores) if name != new]

@@ -16,7 +16,7 @@ from .ops import aten
 # Records (by name) whose result is non-finite wherever an operand is, whatever its kind.
 CARRY = set(
     "add sub rsub mul neg abs square sqrt log log2 log10 log1p sinh leaky_relu gelu silu mish hardswish "
-    "view permute slice select flip stack identity cast sum mean avg_pool adaptive_avg_pool "
+    "view permute slice select flip stack identity cast sum cumsum mean avg_pool adaptive_avg_pool "
     "var norm group_norm layer_norm instance_norm batch_norm".split()
 )
 # Library calls that do.

@@ -1,4 +1,4 @@
-"""Operators that put values elsewhere: pads, writes to a part of a tensor, repetition, upsampling, positions.
+"""Operators that put values elsewhere: pads, rolls, writes to a part of a tensor, pieces, repetition, upsampling, positions.
 
 A value is put at an offset of a larger tensor by a window of one tap: what lies outside the source does not take part,
 so it is 0 there and is never read.
@@ -15,7 +15,7 @@ import torch
 from . import sizes
 from .graph import Dim, Node, Ref
 from .ops import aten, find, literal
-from .prims import Iota, Permute, Size, View, Window
+from .prims import Iota, Permute, Shift, Size, Unfold, View, Window
 from .structured import cast, element_of, lowers, slice_start, value_of
 
 if TYPE_CHECKING:
@@ -48,9 +48,11 @@ def inside(build: Lowering, source: str, shape: Sequence[Dim], starts: Sequence[
 
 @lowers("pad", aten.pad.default, aten.constant_pad_nd.default)
 def pad(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    """Constant padding. Reflection and repetition stay with PyTorch, and so does cutting off (a negative pad)."""
+    """A negative pad, which cuts off, stays with PyTorch."""
     assert node.shape is not None and node.dtype is not None
     pads, value = list(a["pad"]), a.get("value") or 0
+    if a.get("mode", "constant") in AT_ENDS:
+        return padded_from_inside(build, node, value_of(build, a["self"]), pads, a["mode"])
     known = all(isinstance(n, int) and n >= 0 for n in pads) and isinstance(value, (bool, int, float))
     if a.get("mode", "constant") != "constant" or not known or not pads:
         return None
@@ -152,6 +154,85 @@ def fill(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     return build.expand(source, node.shape)
 
 
+# ---- what lies beyond the ends, from inside
+
+AT_ENDS = {"reflect": "mirrored", "replicate": "clamped", "circular": "wrapped"}
+
+
+def padded_from_inside(build: Lowering, node: Node, source: str, pads: Sequence[Any], mode: str) -> str | None:
+    """`pads` are given from the last dimension on: before it and behind it."""
+    assert node.shape is not None
+    if not all(isinstance(n, int) and n >= 0 for n in pads):
+        return None
+    rank, before = len(node.shape), list(pads[::2])
+    dims = [rank - 1 - i for i in range(len(before)) if pads[2 * i] or pads[2 * i + 1]]
+    places = [before[rank - 1 - d] for d in dims]
+    return build.view("", Shift(AT_ENDS[mode], tuple(dims), tuple(places)), source, node.shape)
+
+
+@lowers("reflection_pad", *(getattr(aten, f"reflection_pad{d}d").default for d in (1, 2, 3)))
+def reflection_pad(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    return padded_from_inside(build, node, value_of(build, a["self"]), a["padding"], "reflect")
+
+
+@lowers("replication_pad", *(getattr(aten, f"replication_pad{d}d").default for d in (1, 2, 3)))
+def replication_pad(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    return padded_from_inside(build, node, value_of(build, a["self"]), a["padding"], "replicate")
+
+
+@lowers("roll", aten.roll.default)
+def roll(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """Moved on, and round the ends; with no dimensions given, as one long row."""
+    assert node.shape is not None
+    source, shifts = value_of(build, a["self"]), list(a["shifts"])
+    if not all(isinstance(n, int) for n in shifts) or not node.shape:
+        return None
+    if not a["dims"]:
+        flat = build.reshape(source, [sizes.product(node.shape)])
+        return build.reshape(build.view("", Shift("wrapped", (0,), (shifts[0],)), flat, build[flat].shape), node.shape)
+    places: dict[int, int] = {}
+    for dim, shift in zip(a["dims"], shifts, strict=True):
+        places[dim % len(node.shape)] = places.get(dim % len(node.shape), 0) + shift
+    return build.view("", Shift("wrapped", tuple(places), tuple(places.values())), source, node.shape)
+
+
+# ---- pieces that overlap
+
+
+@lowers("unfold", aten.unfold.default, view=True)
+def unfold(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    assert node.shape is not None
+    source = value_of(build, a["self"])
+    if not build[source].shape or not isinstance(a["step"], int):
+        return None
+    return build.view("", Unfold(a["dimension"] % len(build[source].shape), a["step"]), source, node.shape)
+
+
+@lowers("im2col", aten.im2col.default)
+def im2col(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """(n, c, h, w) becomes (n, c·kh·kw, positions): what a convolution's window sees at each of its positions."""
+    assert node.shape is not None and node.dtype is not None
+    source = value_of(build, a["self"])
+    if len(build[source].shape) != 4:
+        return None
+    batch, channels, *space = build[source].shape
+    known = all(isinstance(n, int) for n in space) or all(s == 1 for s in a["stride"])  # else a quotient of sizes
+    windows = zip(space, a["kernel_size"], a["stride"], a["padding"], a["dilation"], strict=True)
+    spans = [(sizes.tidy(n + 2 * p - d * (k - 1) - 1), s) for n, k, s, p, d in windows]
+    counts = [sizes.tidy((span // s if s != 1 else span) + 1) for span, s in spans] if known else []
+    if not counts:
+        return None
+    if any(a["padding"]):
+        wide = [sizes.tidy(n + 2 * p) for n, p in zip(space, a["padding"], strict=True)]
+        source = placed(build, source, [batch, channels, *wide], list(a["padding"]))
+    (kh, kw), (rows, columns) = a["kernel_size"], counts
+    by_rows = [batch, channels, rows, build[source].shape[3], kh]
+    source = build.view("rows", Unfold(2, a["stride"][0], a["dilation"][0]), source, by_rows)
+    source = build.view("windows", Unfold(3, a["stride"][1], a["dilation"][1]), source, [*by_rows[:3], columns, kh, kw])
+    turned = build.view("turned", Permute((0, 1, 4, 5, 2, 3)), source, [batch, channels, kh, kw, rows, columns])
+    return build.pointwise("", "{0}", [build.reshape(turned, node.shape)], node.dtype)  # not views: PyTorch would copy twice
+
+
 # ---- repetition
 
 
@@ -188,7 +269,8 @@ def repeat_interleave(build: Lowering, node: Node, a: dict[str, Any]) -> str | N
     assert node.shape is not None
     source = value_of(build, a["self"])
     if a["dim"] is None:
-        return None
+        flat = build.reshape(source, [sizes.product(build[source].shape)])
+        return spread(build, flat, [0], [a["repeats"]], True, node.shape)
     return spread(build, source, [a["dim"] % len(node.shape)], [a["repeats"]], True, node.shape)
 
 
@@ -197,10 +279,25 @@ def upsample_nearest(build: Lowering, node: Node, a: dict[str, Any]) -> str | No
     """By whole factors: every element repeated along each dimension."""
     assert node.shape is not None
     source, factors = value_of(build, a["input"]), a["scale_factors"]
+    if factors is None:
+        factors = whole_factors(build[source].shape[2:], node.shape[2:])
     if factors is None or not all(isinstance(f, (int, float)) and f >= 1 and f == int(f) for f in factors):
         return None
     rank = len(node.shape)
     return spread(build, source, range(rank - len(factors), rank), [int(f) for f in factors], True, node.shape)
+
+
+def whole_factors(before: Sequence[Dim], after: Sequence[Dim]) -> list[int] | None:
+    """How often each element is repeated along each dimension, where PyTorch's rounding makes it equally often."""
+    found = []
+    for n, m in zip(before, after, strict=True):
+        if not isinstance(n, int) or not isinstance(m, int) or m % n:
+            return None
+        chosen = (torch.arange(m, dtype=torch.float32) * torch.tensor(n / m, dtype=torch.float32)).long()
+        if not torch.equal(chosen, torch.arange(m) // (m // n)):
+            return None
+        found.append(m // n)
+    return found
 
 
 @lowers("pixel_shuffle", aten.pixel_shuffle.default)

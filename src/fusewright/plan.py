@@ -2,7 +2,8 @@
 
 A kernel iterates over a space. A *reduce* kernel keeps some of its dimensions (a row for each kept coordinate) and reduces the
 others; it may hold several reductions over the same space, values computed for each row from them, and values of the whole space
-that are written in a later pass over the row. A *pointwise* kernel only writes. Everything else is computed where it is used.
+that are written in a later pass over the row. A *scan* kernel goes along its rows once and writes running values and what is made
+of them, element by element. A *pointwise* kernel only writes. Everything else is computed where it is used.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from . import index, sizes
 from .graph import Dim, Graph, Node, Output, Ref
 from .index import Axis, Coordinate
 from .lower import Lowered
-from .prims import Coordinates, Flip, Iota, Load, Pointwise, Prim, Reduce, Reshape, Size, View, Window
+from .prims import Coordinates, Iota, Pointwise, Prim, Reduce, Reshape, Scan, Size, View, Window
 
 # A row that a block reads twice comes from cache the second time while it is this short: 64 Ki elements.
 CACHED_ROW = 1 << 16
@@ -31,12 +32,13 @@ class Kernel:
 
     space: tuple[Dim, ...]
     reduced: tuple[int, ...] = ()
-    members: dict[str, str] = field(default_factory=dict)  # primitive -> "reduce" | "row" | "full"
+    members: dict[str, str] = field(default_factory=dict)  # primitive -> "reduce" | "scan" | "row" | "full"
     stores: tuple[str, ...] = ()
     loads: tuple[str, ...] = ()
     name: str = ""
     fused: Any = None  # takeover.Fused, where the kernel computes a convolution itself
     overwrites: dict[str, str] = field(default_factory=dict)  # store -> load of the buffer whose memory it is written to
+    scanned: int | None = None  # the dimension that a scan kernel goes along
 
     @property
     def read_only(self) -> tuple[str, ...]:
@@ -50,11 +52,24 @@ class Kernel:
 
     @property
     def row_shape(self) -> tuple[Dim, ...]:
-        return tuple(1 if d in self.reduced else size for d, size in enumerate(self.space))
+        return tuple(1 if d in self.along else size for d, size in enumerate(self.space))
+
+    @property
+    def along(self) -> tuple[int, ...]:
+        """The dimensions that a row runs along."""
+        return self.reduced if self.scanned is None else (self.scanned,)
 
     @property
     def is_reduce(self) -> bool:
         return bool(self.reduced)
+
+    @property
+    def is_scan(self) -> bool:
+        return self.scanned is not None
+
+    @property
+    def is_pointwise(self) -> bool:
+        return not self.along
 
 
 @dataclass(frozen=True)
@@ -116,7 +131,7 @@ def accesses(
         if key in seen:
             continue
         seen.add(key)
-        if not enter and (name in leaves or isinstance(prim.op, (Load, Reduce))):
+        if not enter and (name in leaves or prim.is_load or prim.is_collective):
             found[key] = Access(name, here, windows)
             continue
         if uses is not None and isinstance(prim.op, Iota):
@@ -156,16 +171,51 @@ def window_taps(op: Window, at: Coordinates) -> Coordinates:
     return at[:-rank] + tuple(taps)
 
 
-def element_at(kernel: Kernel, shape: tuple[Dim, ...], at: Coordinates) -> Coordinates | None:
-    """Where a tensor of this shape has the element `at` of the kernel's space: the same elements in the same order.
+def element_at(kernel: Kernel, prims: dict[str, Prim], prim: Prim, at: Coordinates) -> Coordinates | None:
+    """Where a value has the element `at` of the kernel's space: the same elements in the same order.
 
-    A reduction may run over the groups of a norm and write what is made of it in the shape of the tensor.
+    A reduction may run over the groups of a norm and write what is made of it in the shape of the tensor. What is made of a scan
+    may lie the other way round.
     """
-    if same_shape(kernel.space, shape):
-        return at
-    if not kernel.is_reduce or not sizes.same(sizes.product(kernel.space), sizes.product(shape)):
+    shape = prim.shape
+    turned = beside_scans(kernel, prims, prim, at) if kernel.is_scan else None
+    if turned is not None or same_shape(kernel.space, shape):
+        return turned or at
+    if kernel.is_pointwise or not sizes.same(sizes.product(kernel.space), sizes.product(shape)):
         return None
     return index.reshape(at, kernel.space, shape)
+
+
+def beside_scans(kernel: Kernel, prims: dict[str, Prim], prim: Prim, at: Coordinates) -> Coordinates | None:
+    """Where a value has the element that reads the kernel's scans at `at`, if there is one for each `at`.
+
+    Dimensions may be in another order and run backwards: of a flipped scan, the element at the other end.
+    """
+    scans = {name for name, role in kernel.members.items() if role == "scan"}
+    axes = axes_of(prim.shape, "j")
+    own = tuple(map(Coordinate.of, axes))
+    reads = [a for a in accesses(prims, prim.name, own, scans, inside=prim.name not in scans) if a.leaf in scans]
+    if len({tuple_key(a.at) for a in reads}) != 1 or any(a.windows for a in reads):
+        return None
+    found: dict[Axis, Coordinate] = {}
+    for here, there, size in zip(at, reads[0].at, kernel.space, strict=True):
+        axis, backwards = (None, False) if sizes.is_one(size) else runs_along(there, size)
+        if axis is not None:
+            found[axis] = here * -1 + sizes.tidy(size - 1) if backwards else here
+    wanted = {axis for axis in axes if not sizes.is_one(axis.size)}
+    one_to_one = found.keys() == wanted and len(wanted) == len(without_ones(kernel.space))
+    return tuple(found.get(axis, Coordinate()) for axis in axes) if one_to_one else None
+
+
+def runs_along(there: Coordinate, size: Dim) -> tuple[Axis | None, bool]:
+    """The axis along which a coordinate runs from end to end, if there is one, and whether it runs backwards."""
+    axis, factor = next(iter(there.terms.items()), (None, 0))
+    if axis is None or len(there.terms) != 1 or not sizes.same(axis.size, size):
+        return None, False
+    if sizes.is_one(factor) and sizes.same(there.offset, 0):
+        return axis, False
+    backwards = sizes.same(factor, -1) and sizes.same(there.offset, sizes.tidy(size - 1))
+    return (axis, True) if backwards else (None, False)
 
 
 def broadcast_at(at: Coordinates, shape: tuple[Dim, ...]) -> Coordinates:
@@ -210,7 +260,7 @@ class Planner:
     def want(self, name: str) -> list[str]:
         """The primitive must be in memory; views are made by PyTorch from their source, for nothing."""
         prim = self.prims[name]
-        while isinstance(prim.op, View) and not isinstance(prim.op, Flip):
+        while isinstance(prim.op, View) and prim.op.is_free:
             prim = self.prims[prim.inputs[0]]
         if not prim.is_load:
             self.wanted.add(prim.name)
@@ -307,7 +357,7 @@ class Planner:
         for member in kernel.members:
             theirs |= (
                 self.leaves(member, self.prims[member].shape)
-                if not isinstance(self.prims[member].op, Reduce)
+                if not self.prims[member].is_collective
                 else self.leaves(self.prims[member].inputs[0], kernel.space, False)
             )
         total = self.graph.hint(sizes.product(kernel.space))
@@ -322,7 +372,7 @@ class Planner:
         leaves = self.leaves(
             source.name,
             source.shape,
-            inside=source.name not in self.home and not source.is_load and not isinstance(source.op, Reduce),
+            inside=source.name not in self.home and not source.is_load and not source.is_collective,
         )
         for kernel in self.kernels:
             if (
@@ -346,9 +396,47 @@ class Planner:
         self.assign(prim.name, kernel, "reduce")
 
     def legal_reduce(self, source: Prim, at: Coordinates, row: Coordinates, kernel: Kernel) -> bool:
-        if source.is_load or isinstance(source.op, Reduce) or source.name in self.home:
+        if source.is_load or source.is_collective or source.name in self.home:
             return self.home.get(source.name) is not kernel and not self.depends_on(source.name, kernel)
         return self.legal(source.name, at, row, kernel)
+
+    def place_scan(self, prim: Prim) -> None:
+        """With other scans of the same rows, even of what they give, or in a kernel of its own."""
+        source = prim.inputs[0]
+        for kernel in self.kernels:
+            if kernel.scanned == prim.op.dim and same_shape(kernel.space, prim.shape):
+                at, _ = self.coordinates(kernel)
+                if self.meets(source, at, kernel, False) and self.at_hand(source, at, kernel, False):
+                    self.assign(prim.name, kernel, "scan")
+                    return
+        kernel = Kernel(prim.shape, scanned=prim.op.dim)
+        self.kernels.append(kernel)
+        self.assign(prim.name, kernel, "scan")
+
+    def meets(self, root: str, at: Coordinates, kernel: Kernel, inside: bool = True) -> bool:
+        """It needs one of the kernel's scans, or no scan at all and reads a large tensor at the same elements as they do."""
+        here, _ = self.coordinates(kernel)
+        ours = accesses(self.prims, root, at, self.stops(), inside)
+        needed = [self.home[a.leaf] for a in ours if a.leaf in self.home and self.home[a.leaf].is_scan]
+        if needed:
+            return any(home is kernel for home in needed)
+        sources = [self.prims[name].inputs[0] for name, role in kernel.members.items() if role == "scan"]
+        theirs = [access for source in sources for access in accesses(self.prims, source, here, self.stops())]
+        shared = {(a.leaf, tuple_key(a.at)) for a in ours} & {(a.leaf, tuple_key(a.at)) for a in theirs}
+        total = self.graph.hint(sizes.product(kernel.space))
+        return any(self.graph.hint(sizes.product(self.prims[leaf].shape)) * 4 >= total for leaf, _ in shared)
+
+    def at_hand(self, root: str, at: Coordinates, kernel: Kernel, inside: bool = True) -> bool:
+        """Evaluating `root` in a scan kernel reads its scans only where they have come to, and nothing made from them elsewhere."""
+        here = tuple_key(self.coordinates(kernel)[0])
+        stops = {name for name in self.home if kernel.members.get(name) != "full"}
+        for access in accesses(self.prims, root, at, stops, inside):
+            if self.home.get(access.leaf) is kernel:
+                if access.windows or tuple_key(access.at) != here:
+                    return False
+            elif self.depends_on(access.leaf, kernel):
+                return False
+        return True
 
     def row_kernel(self, prim: Prim) -> Kernel | None:
         """The kernel whose rows this value belongs to: computed from its reductions, one value for each row."""
@@ -369,8 +457,15 @@ class Planner:
         leaves = self.leaves(prim.name, prim.shape)
         for kernel in self.kernels:
             element, row = self.coordinates(kernel)
-            at = element_at(kernel, prim.shape, element)
-            if at is None or self.divides(prim, at) or not self.shares(leaves, kernel):
+            at = element_at(kernel, self.prims, prim, element)
+            if at is None or self.divides(prim, at):
+                continue
+            if kernel.is_scan:
+                if self.meets(prim.name, at, kernel) and self.at_hand(prim.name, at, kernel):
+                    self.assign(prim.name, kernel, "full")
+                    return
+                continue
+            if not self.shares(leaves, kernel):
                 continue
             if kernel.is_reduce:
                 reads_reduction = any(self.home.get(leaf) is kernel for leaf in leaves)
@@ -431,10 +526,10 @@ class Planner:
         return False
 
     def absorb(self) -> None:
-        """A pointwise kernel whose values a reduce kernel over the same space reads writes them there, while they are at hand."""
-        for writer in [k for k in self.kernels if not k.is_reduce]:
+        """What a pointwise kernel writes and a kernel along the rows of the same space reads is written there, while it is at hand."""
+        for writer in [k for k in self.kernels if k.is_pointwise]:
             for reader in self.kernels:
-                if reader is writer or not reader.is_reduce or not same_shape(reader.space, writer.space):
+                if reader is writer or reader.is_pointwise or not same_shape(reader.space, writer.space):
                     continue
                 if self.can_absorb(writer, reader):
                     for name in writer.members:
@@ -455,7 +550,7 @@ class Planner:
         if any(not made_there.isdisjoint(self.ancestors[name]) for name in writer.members):
             return False
         for member, role in reader.members.items():
-            if role == "reduce":
+            if role in ("reduce", "scan"):
                 source = self.prims[member].inputs[0]
                 for access in accesses(self.prims, source, at, self.stops(), source not in self.home):
                     if access.leaf in writer.members and (access.windows or tuple_key(access.at) != tuple_key(at)):
@@ -470,7 +565,7 @@ class Planner:
         cost, stack, seen = 0, [prim.name], set()
         while stack:
             here = self.prims[stack.pop()]
-            if here.name in seen or here.name in self.home or isinstance(here.op, (Load, Reduce)):
+            if here.name in seen or here.name in self.home or here.is_load or here.is_collective:
                 continue
             seen.add(here.name)
             if isinstance(here.op, Window):
@@ -492,6 +587,8 @@ class Planner:
         for prim in live:
             if isinstance(prim.op, Reduce):
                 self.place_reduce(prim)
+            elif isinstance(prim.op, Scan):
+                self.place_scan(prim)
             elif isinstance(prim.op, (Pointwise, Reshape, Window, View, Size, Iota)) and not prim.is_load:
                 kernel = self.row_kernel(prim)
                 if kernel is not None:

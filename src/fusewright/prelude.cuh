@@ -48,11 +48,11 @@ template <int N, typename T, typename A> __device__ __forceinline__ void store(T
 
 //: section larger
 // The larger of two; NaN if either is NaN, as PyTorch has it.
-template <typename T> __device__ __forceinline__ T larger(T a, T b) { return a > b || a != a ? a : b; }
+template <typename T, typename U> __device__ __forceinline__ auto larger(T a, U b) -> decltype(a + b) { return a > b || a != a ? a : b; }
 
 //: section smaller
 // The smaller of two; NaN if either is NaN, as PyTorch has it.
-template <typename T> __device__ __forceinline__ T smaller(T a, T b) { return a < b || a != a ? a : b; }
+template <typename T, typename U> __device__ __forceinline__ auto smaller(T a, U b) -> decltype(a + b) { return a < b || a != a ? a : b; }
 
 //: section absolute
 template <typename T> __device__ __forceinline__ T absolute(T x) { return x < 0 ? -x : x; }
@@ -67,6 +67,26 @@ template <typename T> __device__ __forceinline__ T sign_of(T x) { return static_
 __device__ __forceinline__ float remainder_of(float a, float b) { const float r = fmodf(a, b); return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? r + b : r; }
 __device__ __forceinline__ double remainder_of(double a, double b) { const double r = fmod(a, b); return r != 0.0 && (r < 0.0) != (b < 0.0) ? r + b : r; }
 template <typename T, typename U> __device__ __forceinline__ T remainder_of(T a, U b) { const T r = a % static_cast<T>(b); return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
+
+//: section wrapped
+// Positions beyond the ends of n go on from the other end.
+template <typename I, typename N> __device__ __forceinline__ I wrapped(I i, N n) {
+  const I rest = i % static_cast<I>(n);
+  return rest < 0 ? rest + static_cast<I>(n) : rest;
+}
+
+//: section mirrored
+// Positions beyond the ends of n are those as far inside; the ends are the mirrors.
+template <typename I, typename N> __device__ __forceinline__ I mirrored(I i, N n) {
+  const I from_start = i < 0 ? -i : i;
+  return from_start < static_cast<I>(n) ? from_start : 2 * (static_cast<I>(n) - 1) - from_start;
+}
+
+//: section clamped
+// Positions beyond the ends of n are the ends.
+template <typename I, typename N> __device__ __forceinline__ I clamped(I i, N n) {
+  return i < 0 ? 0 : i < static_cast<I>(n) ? i : static_cast<I>(n) - 1;
+}
 
 //: section Sum
 struct Sum {
@@ -283,4 +303,106 @@ template <int SPLIT, int WIDTH, typename A> __device__ __forceinline__ A merge_c
   }
   __syncthreads();
   return partial[threadIdx.x];
+}
+
+//: section ScanSum
+struct ScanSum {
+  template <typename T> static __device__ __forceinline__ T join(T before, T x) { return before + x; }
+};
+
+//: section ScanProduct
+struct ScanProduct {
+  template <typename T> static __device__ __forceinline__ T join(T before, T x) { return before * x; }
+};
+
+//: section ScanMax needs larger
+struct ScanMax {
+  template <typename T> static __device__ __forceinline__ T join(T before, T x) { return larger(before, x); }
+};
+
+//: section ScanMin needs smaller
+struct ScanMin {
+  template <typename T> static __device__ __forceinline__ T join(T before, T x) { return smaller(before, x); }
+};
+
+//: section ScanLogSumExp needs larger smaller
+// log(exp(before) + exp(x)); two equal infinities are that infinity.
+struct ScanLogSumExp {
+  template <typename T> static __device__ __forceinline__ T join(T before, T x) {
+    const T high = larger(before, x), low = smaller(before, x);
+    return low == high && (low == INFINITY || low == -INFINITY) ? low : high + log1p(exp(low - high));
+  }
+};
+
+//: section scan_row
+// Scans a chunk of a row in place. Each of the row's THREADS threads holds STEPS runs of neighbouring elements in x; a chunk is the
+// first run of every thread, then the second of every thread, and so on. `before` is what came before the chunk, and is brought forward.
+template <typename Op, int THREADS, int STEPS, typename T, int N> __device__ __forceinline__ void scan_row(T (&x)[N], T& before) {
+  constexpr int RUN = N / STEPS, LANES = THREADS < 32 ? THREADS : 32, WARPS = THREADS / LANES;
+  const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+  T total[STEPS], ahead[STEPS];  // of the lanes up to this one; of all that came before this warp
+#pragma unroll
+  for (int s = 0; s < STEPS; ++s) {
+#pragma unroll
+    for (int i = 1; i < RUN; ++i) x[s * RUN + i] = Op::join(x[s * RUN + i - 1], x[s * RUN + i]);
+    total[s] = x[s * RUN + RUN - 1];
+#pragma unroll
+    for (int reach = 1; reach < LANES; reach *= 2) {
+      const T other = __shfl_up_sync(0xffffffffu, total[s], reach, LANES);
+      if (lane >= reach) total[s] = Op::join(other, total[s]);
+    }
+  }
+  if (WARPS == 1) {
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+      ahead[s] = before;
+      before = Op::join(before, __shfl_sync(0xffffffffu, total[s], LANES - 1, LANES));
+    }
+  } else {
+    __shared__ T totals[STEPS * WARPS];
+    __syncthreads();  // an earlier use of `totals` is over
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s)
+      if (lane == LANES - 1) totals[s * WARPS + warp] = total[s];
+    __syncthreads();
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+#pragma unroll
+      for (int w = 0; w < WARPS; ++w) {
+        if (w == warp) ahead[s] = before;
+        before = Op::join(before, totals[s * WARPS + w]);
+      }
+    }
+  }
+#pragma unroll
+  for (int s = 0; s < STEPS; ++s) {
+    const T other = __shfl_up_sync(0xffffffffu, total[s], 1, LANES);
+    const T mine = lane == 0 ? ahead[s] : Op::join(ahead[s], other);
+#pragma unroll
+    for (int i = 0; i < RUN; ++i) x[s * RUN + i] = Op::join(mine, x[s * RUN + i]);
+  }
+}
+
+//: section scan_column
+// Scans a chunk of a column in place: N neighbouring elements in each of its SPLIT threads (threadIdx.y). `before` is what came
+// before the chunk, and is brought forward.
+template <typename Op, int SPLIT, int WIDTH, typename T, int N> __device__ __forceinline__ void scan_column(T (&x)[N], T& before) {
+#pragma unroll
+  for (int i = 1; i < N; ++i) x[i] = Op::join(x[i - 1], x[i]);
+  T ahead = before;
+  if (SPLIT == 1) {
+    before = Op::join(before, x[N - 1]);
+  } else {
+    __shared__ T totals[SPLIT * WIDTH];
+    __syncthreads();  // an earlier use of `totals` is over
+    totals[threadIdx.y * WIDTH + threadIdx.x] = x[N - 1];
+    __syncthreads();
+#pragma unroll
+    for (int part = 0; part < SPLIT; ++part) {
+      if (part == threadIdx.y) ahead = before;
+      before = Op::join(before, totals[part * WIDTH + threadIdx.x]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[i] = Op::join(ahead, x[i]);
 }

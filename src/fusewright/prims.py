@@ -52,6 +52,14 @@ class Reduce:
 
 
 @dataclass(frozen=True)
+class Scan:
+    """What `kind` makes of all elements along `dim` up to each one: running sums, products, extremes."""
+
+    kind: str
+    dim: int
+
+
+@dataclass(frozen=True)
 class Window:
     """A pool: `kind` max or sum, over the last len(kernel) dimensions. What lies outside the input does not take part."""
 
@@ -65,6 +73,8 @@ class Window:
 
 class View:
     """Where an element of the view lies in its source."""
+
+    is_free = True  # PyTorch makes it from what is in memory, without a copy or with the one that it would make anyway
 
     def source(self, at: Coordinates, shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> Coordinates:
         raise NotImplementedError
@@ -102,8 +112,41 @@ class Slice(View):
 
 
 @dataclass(frozen=True)
+class Unfold(View):
+    """Overlapping pieces of `dim`, one begun every `step`; the last dimension of the view runs along a piece."""
+
+    dim: int
+    step: int
+    dilation: int = 1
+
+    def source(self, at: Coordinates, shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> Coordinates:
+        inside = at[-1] * self.dilation
+        return tuple(c * self.step + inside if d == self.dim else c for d, c in enumerate(at[:-1]))
+
+
+@dataclass(frozen=True)
+class Shift(View):
+    """Each of `dims` moved on by its number of `places`; what comes from beyond an end is taken from elsewhere in the source.
+
+    `how` is a device function: wrapped (from the other end), mirrored (the end is the mirror) or clamped (the end itself).
+    """
+
+    how: str
+    dims: tuple[int, ...]
+    places: tuple[int, ...]
+    is_free = False
+
+    def source(self, at: Coordinates, shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> Coordinates:
+        found = list(at)
+        for dim, places in zip(self.dims, self.places, strict=True):
+            found[dim] = index.drawn_in(self.how, at[dim] + -places, source[dim])
+        return tuple(found)
+
+
+@dataclass(frozen=True)
 class Flip(View):
     dims: tuple[int, ...]
+    is_free = False
 
     def source(self, at: Coordinates, shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> Coordinates:
         return tuple(c * -1 + sizes.tidy(shape[d] - 1) if d in self.dims else c for d, c in enumerate(at))
@@ -140,6 +183,11 @@ class Prim:
     def offset(self, at: Coordinates) -> Coordinate:
         """Where in memory an element lies."""
         return index.linear(tuple(at[d] for d in self.order), tuple(self.shape[d] for d in self.order))
+
+    @property
+    def is_collective(self) -> bool:
+        """Made from a whole row: a kernel is there for it, and the others read it from memory."""
+        return isinstance(self.op, (Reduce, Scan))
 
     @property
     def is_inline(self) -> bool:

@@ -247,7 +247,7 @@ def fused(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
 
     prims = plan.lowered.prims
     windows = windows_of(kernel, prims, anchor)
-    if windows is None or len(kernel.stores) == 0:
+    if windows is None or len(kernel.stores) == 0 or kernel.is_scan:
         return None
     window = windows[0] if windows else None
     shape = prims[window].shape if window else anchor.out_shape

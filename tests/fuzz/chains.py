@@ -207,7 +207,7 @@ def view(c: Chain) -> bool:
         return False
     dim = c.rng.randrange(rank)
     size = x.shape[dim]
-    kind = c.rng.choice("transpose permute flatten slice step flip unsqueeze split select expand pad".split())
+    kind = c.rng.choice("transpose permute flatten slice step flip unsqueeze split select expand pad roll edge unfold".split())
     before, after = list(x.shape[:dim]), list(x.shape[dim + 1 :])
     index = ":, " * dim
     if kind == "transpose" and rank >= 2:
@@ -239,6 +239,13 @@ def view(c: Chain) -> bool:
     if kind == "pad":
         left, right = c.rng.randint(0, 2), c.rng.randint(0, 2)
         return c.put(f"F.pad({x.name}, ({left}, {right}), value=0.5)", [*x.shape[:-1], x.shape[-1] + left + right])
+    if kind == "roll":
+        return c.put(f"torch.roll({x.name}, {c.rng.choice([1, -2, 5])}, {dim})", x.shape)
+    if kind == "edge" and rank == 3 and x.shape[-1] >= 3:
+        mode = c.rng.choice(["reflect", "replicate", "circular"])
+        return c.put(f"F.pad({x.name}, (2, 1), mode='{mode}')", [*x.shape[:-1], x.shape[-1] + 3])
+    if kind == "unfold" and size >= 3 and rank <= 4 and x.numel < 5000:
+        return c.put(f"{x.name}.unfold({dim}, 3, 2)", [*before, (size - 3) // 2 + 1, *after, 3])
     return False
 
 
@@ -291,6 +298,22 @@ def assigned(c: Chain) -> bool:
     return c.put(f"{x.name}.clone()", x.shape, f"{{v}}[{index}{where}] {change}")
 
 
+SCANS = """
+torch.cumsum({x}, {d}) * 0.1 | torch.cumsum({x}.flip({d}), {d}).flip({d}) * 0.1 | torch.cumsum({x}, {d}) - {x} |
+torch.cumsum(torch.cat((torch.zeros_like({x}.narrow({d}, 0, 1)), {x}.narrow({d}, 0, {n} - 1)), {d}), {d}) |
+torch.cumsum(torch.where({x} > 0.1, {x}, 0.0), {d}).neg() | torch.cummax({x}, {d}).values + {x} |
+torch.cumprod(1 + 0.02 * torch.tanh({x}), {d}) | torch.logcumsumexp({x}, {d}) | torch.cummin({x}.flip({d}), {d})[0].flip({d})
+"""
+
+
+def scan(c: Chain) -> bool:
+    x = c.last
+    if not x.shape:
+        return False
+    dim = c.rng.randrange(len(x.shape))
+    return c.put(c.rng.choice(words(SCANS)).format(x=x.name, d=dim, n=x.shape[dim]), x.shape)
+
+
 def library(c: Chain) -> bool:
     """An operator that stays with PyTorch, in the middle of what is fused."""
     x, rank = c.last, len(c.last.shape)
@@ -299,8 +322,7 @@ def library(c: Chain) -> bool:
     dim = c.rng.randrange(rank)
     longer = [2 * n if d == dim else n for d, n in enumerate(x.shape)]
     choices = [
-        (f"torch.cumsum({x.name}, dim={dim}) * 0.1", x.shape),
-        (f"torch.roll({x.name}, 1, {dim})", x.shape),
+        (f"torch.sort({x.name}, dim={dim}).values", x.shape),
         (f"torch.cat(({x.name}, -{x.name}), dim={dim})", longer),
     ]
     if rank >= 2 and x.shape[-1] <= 64:
@@ -317,7 +339,7 @@ def also_returned(c: Chain) -> bool:
 
 STEPS: list[tuple[Callable[[Chain], bool], int]] = [
     (unary, 6), (binary, 5), (reduction, 4), (rejoin, 4), (softmax, 2), (norm, 3), (pool, 2), (view, 4),
-    (half_of, 1), (stacked, 1), (masked, 2), (assigned, 1), (library, 1), (also_returned, 1),
+    (scan, 2), (half_of, 1), (stacked, 1), (masked, 2), (assigned, 1), (library, 1), (also_returned, 1),
 ]  # fmt: skip
 
 

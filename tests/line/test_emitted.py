@@ -26,7 +26,7 @@ def emitted(name: str) -> str:
     return compile_problem(load_problem(MODELS / f"{name}.py"), Options())[2].text
 
 
-@pytest.mark.parametrize("name", ["softmax_rows", "batch_norm_train", "transposed_mean", "two_outputs"])
+@pytest.mark.parametrize("name", ["softmax_rows", "batch_norm_train", "transposed_mean", "two_outputs", "running_sums"])
 def test_text_is_as_recorded(name: str, request: pytest.FixtureRequest) -> None:
     text, golden = emitted(name), GOLDEN / f"{name}_new.py.txt"
     if request.config.getoption("--update-golden"):

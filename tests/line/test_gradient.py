@@ -62,6 +62,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "pools": lambda x, w, b, m, v: F.max_pool2d(x * at(w), 2) + F.avg_pool2d(x, 2),
     "convolution": lambda x, w, b, m, v: torch.tanh(F.conv2d(x, w.expand(4, 6)[:, :, None, None] * 0.3)),
     "where": lambda x, w, b, m, v: torch.where(x > 0, x * at(w), x.clamp(-0.5, 0.5)).masked_fill(x > 1.5, 0.0) ** 2,
+    "running sums": lambda x, w, b, m, v: torch.cumsum(x * at(w), 3).flip(3) + torch.cumsum((x + at(b)).flip(2), 2).flip(2),
+    "running logsumexp": lambda x, w, b, m, v: torch.logcumsumexp(x * at(w), 1),
     "two results": lambda x, w, b, m, v: (torch.exp(x * at(w)), (x + at(b)).sum(1)),
     "broadcast": lambda x, w, b, m, v: x * x.mean((2, 3), keepdim=True) + at(w) * at(b),
 }

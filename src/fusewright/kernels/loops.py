@@ -9,7 +9,7 @@ from .. import sizes
 from ..graph import Dim, Graph
 from ..index import Axis, Coordinate
 from ..plan import Kernel, accesses, axes_of, element_at
-from ..prims import Coordinates, Prim, Reduce
+from ..prims import Coordinates, Prim
 from .expression import LANE, Evaluator, pointer
 
 LONGEST_INT = 2**31 - 1
@@ -45,12 +45,12 @@ class Walk:
                 here = here + Coordinate({Axis(LANE, 1 << 20): 1})
             found[loop.dims[-1]] = here
         element = tuple(found.get(d, Coordinate()) for d in range(len(kernel.space)))
-        row = tuple(Coordinate() if d in kernel.reduced else c for d, c in enumerate(element))
+        row = tuple(Coordinate() if d in kernel.along else c for d, c in enumerate(element))
         return element, row
 
 
 def needed_reduces(kernel: Kernel, prims: dict[str, Prim]) -> list[str]:
-    """Reductions that the kernel's stores depend on, in order."""
+    """Reductions, or scans, that the kernel's stores depend on, in order."""
     needed: set[str] = set()
     stack = list(kernel.stores)
     while stack:
@@ -59,13 +59,21 @@ def needed_reduces(kernel: Kernel, prims: dict[str, Prim]) -> list[str]:
             continue
         needed.add(name)
         stack += prims[name].inputs
-    return [name for name, role in kernel.members.items() if role == "reduce" and name in needed]
+    return [name for name, role in kernel.members.items() if role in ("reduce", "scan") and name in needed]
 
 
-def walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> Walk:
-    """Neighbouring dimensions run as one loop where every tensor agrees; lanes follow what most bytes lie along."""
+@dataclass(frozen=True)
+class Accessed:
+    """Where a kernel reads and writes, in terms of its space."""
+
+    offsets: list[Coordinate]
+    uses: list[Coordinate]  # whose own value matters
+    votes: dict[int, float]  # by dimension: how much lies how close together along it
+
+
+def accessed(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> Accessed:
     at = tuple(map(Coordinate.of, axes_of(kernel.space)))
-    row = tuple(Coordinate() if d in kernel.reduced else c for d, c in enumerate(at))
+    row = tuple(Coordinate() if d in kernel.along else c for d, c in enumerate(at))
     leaves = set(kernel.loads)
     offsets: list[Coordinate] = []
     uses: list[Coordinate] = []
@@ -82,9 +90,9 @@ def walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> Walk:
     def vote(offset: Coordinate, prim: Prim) -> None:
         """For the dimension along which the tensor lies closest together in memory."""
         steps = {
-            int(a.text[1:]): f
+            int(a.text[1:]): abs(f)  # backwards is as close together
             for a, f in offset.terms.items()
-            if a.text.startswith("i") and isinstance(f, int) and f > 0
+            if a.text.startswith("i") and isinstance(f, int) and f
         }
         if steps:
             closest = min(steps, key=lambda d: steps[d])
@@ -93,14 +101,14 @@ def walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> Walk:
 
     for name in needed_reduces(kernel, prims):
         source = prims[name].inputs[0]
-        visit(source, at, source not in leaves and not isinstance(prims[source].op, Reduce))
-        if prims[name].op.accumulator.startswith("Arg"):
+        visit(source, at, source not in leaves and not prims[source].is_collective)
+        if kernel.is_reduce and prims[name].op.accumulator.startswith("Arg"):
             uses.append(at[prims[name].op.dims[0]])
     for name in kernel.stores:
         prim = prims[name]
-        if kernel.members[name] == "full":
-            here = full_at(at, kernel, prim)
-            visit(name, here, True)
+        if kernel.members[name] in ("full", "scan"):
+            here = full_at(at, kernel, prims, prim)
+            visit(name, here, kernel.members[name] == "full")
             offset = prim.offset(here)
             offsets.append(offset)
             vote(offset, prim)
@@ -109,23 +117,28 @@ def walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> Walk:
             offsets.append(prim.offset(row_at(row, kernel, prim)))
         else:
             offsets.append(prim.offset(row))
+    return Accessed(offsets, uses, votes)
 
+
+def walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> Walk:
+    """Neighbouring dimensions run as one loop where every tensor agrees; lanes follow what most bytes lie along."""
+    found = accessed(kernel, prims, graph)
     real = [d for d, size in enumerate(kernel.space) if not sizes.is_one(size)]
-    best = max(real, key=lambda d: (votes.get(d, 0), d), default=None)
-    lanes_reduce = best in kernel.reduced
-    kept = [d for d in real if d not in kernel.reduced]
-    reduced = [d for d in real if d in kernel.reduced]
+    best = max(real, key=lambda d: (found.votes.get(d, 0), d), default=None)
+    lanes_reduce = best in kernel.along
+    kept = [d for d in real if d not in kernel.along]
+    reduced = [d for d in real if d in kernel.along]
     for dims in (kept, reduced):
         if best in dims:
             dims.remove(best)
             dims.append(best)
-    checks = [*offsets, *uses]
+    checks = [*found.offsets, *found.uses]
     return Walk(merge(kept, kernel, checks), merge(reduced, kernel, checks), lanes_reduce)
 
 
-def full_at(at: Coordinates, kernel: Kernel, prim: Prim) -> Coordinates:
+def full_at(at: Coordinates, kernel: Kernel, prims: dict[str, Prim], prim: Prim) -> Coordinates:
     """Where a value of the whole space has the element `at`."""
-    found = element_at(kernel, prim.shape, at)
+    found = element_at(kernel, prims, prim, at)
     assert found is not None, f"{prim.name} does not lie like the space of {kernel.name}"
     return found
 

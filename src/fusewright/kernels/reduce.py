@@ -65,7 +65,7 @@ def accumulators(kernel: Kernel, prims: dict[str, Prim]) -> list[Accumulator]:
 
 
 def reductions_behind(root: str, kernel: Kernel, prims: dict[str, Prim]) -> set[str]:
-    """Reductions of this kernel that a value depends on."""
+    """Reductions, or scans, of this kernel that a value depends on."""
     found: set[str] = set()
     stack, seen = [root], set()
     while stack:
@@ -73,7 +73,7 @@ def reductions_behind(root: str, kernel: Kernel, prims: dict[str, Prim]) -> set[
         if name in seen or name in kernel.loads:
             continue
         seen.add(name)
-        if kernel.members.get(name) == "reduce":
+        if kernel.members.get(name) in ("reduce", "scan"):
             found.add(name)
         stack += prims[name].inputs
     return found
@@ -245,7 +245,7 @@ class Base:
 
     def store_full(self, name: str, element: Level, lanes: Level, after: list[str]) -> None:
         prim = self.prims[name]
-        at = full_at(self.at, self.kernel, prim)
+        at = full_at(self.at, self.kernel, self.prims, prim)
         result = self.evaluator.value(name, at)
         offset = prim.offset(at)
         if self.width > 1:

@@ -1,0 +1,118 @@
+"""Operators that only say where an element comes from: kernels read through them, at any size, and gradients go back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fusewright.candidate import load_candidate
+from fusewright.options import Options
+from fusewright.pipeline import compile_problem
+from fusewright.problem import load_problem
+
+FILE = """import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn({channels}, {ones}))
+
+    def forward(self, x):
+        y = torch.sin(x * self.weight)
+        return {forward}
+
+
+def get_inputs():
+    return [torch.randn({shape})]
+
+
+def get_init_inputs():
+    return []
+"""
+
+IMAGE, ROW, VOLUME = (3, 4, 6, 9), (3, 4, 11), (2, 3, 4, 5, 6)
+CASES = [
+    ("torch.roll(y, 1, -1) * 2 + y", ROW),
+    ("torch.roll(y, (2, -3), (2, 3)) * 2", IMAGE),
+    ("torch.roll(y, (25, 4, -31), (2, 0, 2)) * 2", IMAGE),
+    ("torch.roll(y, 5) * 2", IMAGE),
+    ("torch.softmax(torch.roll(y, -2, 2), -1)", IMAGE),
+    ("F.pad(y, (2, 3), mode='reflect') * 2", ROW),
+    ("F.pad(y, (1, 2, 3, 0), mode='reflect') * 2", IMAGE),
+    ("F.pad(y, (1, 2, 0, 3, 2, 1), mode='reflect') * 2", VOLUME),
+    ("nn.ReflectionPad2d(3)(y) * 2", IMAGE),
+    ("F.pad(y, (2, 0), mode='replicate') * 2", ROW),
+    ("F.pad(y, (1, 12, 3, 0), mode='replicate') * 2", IMAGE),
+    ("F.pad(y, (1, 2, 0, 3, 2, 1), mode='replicate') * 2", VOLUME),
+    ("F.pad(y, (4, 5), mode='circular') * 2", ROW),
+    ("F.pad(y, (1, 2, 3, 0), mode='circular') * 2", IMAGE),
+    ("F.pad(y, (1, 2, 0, 3, 2, 1), mode='circular') * 2", VOLUME),
+    ("F.avg_pool2d(F.pad(y, (1, 1, 1, 1), mode='reflect'), 3, 3)", IMAGE),
+    ("y.repeat_interleave(3) * 2", ROW),
+    ("y.unfold(2, 4, 3) * 2", ROW),
+    ("y.unfold(-1, 4, 2).amax(-1) + 1", ROW),
+    ("y.unfold(2, 3, 1).unfold(3, 2, 2).sum((-1, -2))", IMAGE),
+    ("F.unfold(y, 3, padding=1) * 2", IMAGE),
+    ("F.unfold(y, (2, 3), dilation=(2, 1), padding=(0, 2)).mean(1)", IMAGE),
+    ("y * torch.arange(y.shape[2]).clamp(0, y.shape[2] - 2)", ROW),
+    ("torch.cumsum(torch.roll(y, 1, 2), 2)", ROW),
+]
+
+
+def other_sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Another batch, and what follows the channels larger."""
+    return (shape[0] + 2, shape[1], *(n + 1 + i for i, n in enumerate(shape[2:])))
+
+
+@pytest.mark.parametrize(("forward", "shape"), CASES, ids=lambda value: value if isinstance(value, str) else "")
+def test_is_read_through(tmp_path: Path, forward: str, shape: tuple[int, ...]) -> None:
+    file = tmp_path / "map.py"
+    ones = ", ".join(["1"] * (len(shape) - 2))
+    file.write_text(FILE.format(channels=shape[1], ones=ones, forward=forward, shape=shape))
+    problem = load_problem(file)
+    _, plan, emitted = compile_problem(problem, Options())
+    assert len(plan.kernels) == 1 and not plan.calls, [str(call.node.target) for call in plan.calls]
+    original, new = problem.model(), load_candidate(emitted.text, "host").build_model(problem)
+    new.load_state_dict(original.state_dict())
+    original.double()
+    for given in (shape, other_sizes(shape)):
+        original.zero_grad()
+        new.zero_grad()
+        x = torch.randn(given)
+        expected, found = original(x.double()), new(x)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+        upstream = torch.randn(expected.shape)
+        expected.backward(upstream.double())
+        found.backward(upstream)
+        torch.testing.assert_close(new.weight.grad.double(), original.weight.grad, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "circular"])
+def test_sizes_that_pytorch_refuses_are_refused(tmp_path: Path, mode: str) -> None:
+    """A pad wider than what it is taken from: nothing is read from beyond it."""
+    file = tmp_path / "map.py"
+    file.write_text(FILE.format(channels=4, ones="1", forward=f"F.pad(y, (4, 5), mode='{mode}') * 2", shape=ROW))
+    problem = load_problem(file)
+    emitted = compile_problem(problem, Options(gradients=False))[2]
+    new = load_candidate(emitted.text, "host").build_model(problem)
+    with torch.no_grad(), pytest.raises((RuntimeError, AssertionError)):
+        new(torch.randn(3, 4, 3))
+
+
+@pytest.mark.parametrize("forward", ["y.unfold(2, 4, 3)", "torch.roll(y, 1, 2)", "F.pad(y, (1, 1), mode='replicate')"])
+def test_as_a_result(tmp_path: Path, forward: str) -> None:
+    """With nothing done after it; of pieces PyTorch makes a view of what is in memory."""
+    file = tmp_path / "map.py"
+    file.write_text(FILE.format(channels=4, ones="1", forward=forward, shape=ROW))
+    problem = load_problem(file)
+    emitted = compile_problem(problem, Options(gradients=False))[2]
+    original, new = problem.model(), load_candidate(emitted.text, "host").build_model(problem)
+    new.load_state_dict(original.state_dict())
+    x = torch.randn(ROW)
+    with torch.no_grad():
+        torch.testing.assert_close(new(x), original(x), rtol=1e-5, atol=1e-5)
