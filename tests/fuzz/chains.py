@@ -270,6 +270,23 @@ def stacked(c: Chain) -> bool:
     return c.put(f"torch.stack(({x.name}, {other.name}), {dim})", [*x.shape[:dim], 2, *x.shape[dim:]])
 
 
+def joined(c: Chain) -> bool:
+    """The value with a part of itself, or with another one, along a dimension."""
+    x, rank = c.last, len(c.last.shape)
+    if rank == 0 or x.numel > 5000:
+        return False
+    dim = c.rng.randrange(rank)
+    kept = [v for v in c.values[:-1] if len(v.shape) == rank and same_but(dim, v.shape, x.shape)]
+    part = c.rng.choice(kept) if kept else None
+    other, size = (part.name, part.shape[dim]) if part else (f"{x.name}.narrow({dim}, 0, 1).exp()", 1)
+    parts = [x.name, other] if c.rng.random() < 0.5 else [other, x.name]
+    return c.put(f"torch.cat(({', '.join(parts)}), {dim})", [n + size if d == dim else n for d, n in enumerate(x.shape)])
+
+
+def same_but(dim: int, a: Sequence[int], b: Sequence[int]) -> bool:
+    return all(m == n for d, (m, n) in enumerate(zip(a, b, strict=True)) if d != dim)
+
+
 def masked(c: Chain) -> bool:
     """A comparison of the first input, which is exact: it chooses between the value and another one."""
     x, (first, shape) = c.last, c.inputs[0]
@@ -339,7 +356,7 @@ def also_returned(c: Chain) -> bool:
 
 STEPS: list[tuple[Callable[[Chain], bool], int]] = [
     (unary, 6), (binary, 5), (reduction, 4), (rejoin, 4), (softmax, 2), (norm, 3), (pool, 2), (view, 4),
-    (scan, 2), (half_of, 1), (stacked, 1), (masked, 2), (assigned, 1), (library, 1), (also_returned, 1),
+    (scan, 2), (half_of, 1), (stacked, 1), (joined, 2), (masked, 2), (assigned, 1), (library, 1), (also_returned, 1),
 ]  # fmt: skip
 
 
