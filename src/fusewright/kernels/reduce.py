@@ -37,6 +37,7 @@ WORDS = {
     "ArgMax": 4,
     "ArgMin": 4,
 }
+CHUNK = 4  # elements of a column
 CHUNKED = ("LogSumExp", "Moments")  # accumulators that take several elements at once for less than one at a time
 
 
@@ -560,7 +561,7 @@ class Columns(Base):
         length = sizes.product(loop.size for loop in self.loops.reduced)
         writes = any(self.kernel.members[n] == "full" and self.turn_of(n) == turn for n in self.kernel.stores)
         gains = bool(filled) and all(a.kind in CHUNKED for a in filled) and not writes
-        return 4 if gains and isinstance(length, int) and length % 4 == 0 else 1
+        return CHUNK if gains and isinstance(length, int) and length % CHUNK == 0 else 1
 
     def chunked_loop(self, turn: int) -> list[str]:
         self.tiles = {}
@@ -684,10 +685,11 @@ class Split(Base):
                 f"for (Index item = (piece * {self.THREADS} + threadIdx.x) * {vec}; item < {length}; item += {self.pieces} * {stride}) {{",
             ]
         else:
-            lines += [
-                "#pragma unroll 4",
-                f"for (Index item = piece * {self.down} + threadIdx.y; inside && item < {length}; item += {self.pieces * self.down}) {{",
-            ]
+            start, step = f"piece * {self.down} + threadIdx.y", self.pieces * self.down
+            several = self.several(length, start, step)
+            first = "" if several else f"Index item = {start}"
+            lines += [*several, *([] if several else ["#pragma unroll 4"])]
+            lines.append(f"for ({first}; inside && item < {length}; item += {step}) {{")
         lines += [*indent([*decoded, *body]), "}"]
         word = 0
         for a in self.parts:
@@ -716,6 +718,26 @@ class Split(Base):
                 ]
             word += WORDS[a.kind]
         return lines
+
+    def several(self, length: str, start: str, step: int) -> list[str]:
+        """A loop that takes CHUNK elements of a column at a time, where an accumulator gains by it; the rest follows one by one."""
+        if not all(a.kind in CHUNKED for a in self.parts) or any(role == "full" for role in self.kernel.members.values()):
+            return []
+        self.chunk, self.tiles = CHUNK, {}
+        body, decoded = self.pass_over(1), decode(self.loops.reduced, f"(item + u * {step})", self.evaluator)
+        self.chunk = 1
+        lanes = "[VEC]" if self.width > 1 else ""
+        lines = [f"float {tile}{lanes}[{CHUNK}];" for tile in self.tiles.values()]
+        lines += ["#pragma unroll", f"for (int u = 0; u < {CHUNK}; ++u) {{", *indent([*decoded, *body]), "}"]
+        for part in self.parts:
+            add = f"{self.lane_accumulator(part)}.add({self.tiles[part.name]}{f'[{LANE}]' if self.width > 1 else ''});"
+            lines += ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {add}"] if self.width > 1 else [add]
+        return [
+            f"Index item = {start};",
+            f"for (; inside && item + {(CHUNK - 1) * step} < {length}; item += {CHUNK * step}) {{",
+            *indent(lines),
+            "}",
+        ]
 
     def last_kernel(self, words: int) -> tuple[list[str], list[str]]:
         """Merges the pieces of each row in order, computes the row's values and stores them."""
