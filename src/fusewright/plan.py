@@ -16,7 +16,7 @@ from . import index, sizes
 from .graph import Dim, Graph, Node, Output, Ref
 from .index import Axis, Coordinate
 from .lower import Lowered
-from .prims import Coordinates, Iota, Pointwise, Prim, Reduce, Reshape, Scan, Size, View, Window
+from .prims import Coordinates, Iota, Pointwise, Prim, Reduce, Reshape, Scan, Size, Unfold, View, Window
 
 # A row that a block reads twice comes from cache the second time while it is this short: 64 Ki elements.
 CACHED_ROW = 1 << 16
@@ -558,22 +558,22 @@ class Planner:
         return True
 
     def heavy_window_input(self, prim: Prim, users: dict[str, list[Prim]]) -> bool:
-        """A pool with overlapping windows would compute this again and again; a pool of a pool, taps times taps."""
-        windows = [user for user in users.get(prim.name, []) if isinstance(user.op, Window)]
+        """Overlapping windows or pieces would compute this again and again; a pool of a pool, taps times taps."""
+        windows = [user for user in users.get(prim.name, []) if isinstance(user.op, (Window, Unfold))]
         if not windows or not isinstance(prim.op, (Pointwise, Window, View)):
             return False
+        pooled = any(isinstance(window.op, Window) for window in windows)
         cost, stack, seen = 0, [prim.name], set()
         while stack:
             here = self.prims[stack.pop()]
             if here.name in seen or here.name in self.home or here.is_load or here.is_collective:
                 continue
             seen.add(here.name)
-            if isinstance(here.op, Window):
+            if isinstance(here.op, Window) and (pooled or any(k > 1 for k in here.op.kernel)):
                 return True
             cost += here.op.cost if isinstance(here.op, Pointwise) else 0
             stack += here.inputs
-        overlap = any(k > s for w in windows for k, s in zip(w.op.kernel, w.op.stride, strict=True))
-        return overlap and cost > 8
+        return any(map(overlaps, windows)) and cost > 8
 
     def run(self) -> tuple[Kernel | Call, ...]:
         self.mark()
@@ -682,6 +682,13 @@ def counts_up(output: Output, graph: Graph) -> int | None:
     first, step = node.args[:2]
     same = isinstance(first, Ref) and graph[first.name].target == "buffer" and graph[first.name].args[0] == output.path
     return step if same and type(step) is int and graph.users()[node.name] == [f"output {graph.outputs.index(output)}"] else None
+
+
+def overlaps(prim: Prim) -> bool:
+    """Neighbouring windows, or pieces, have elements in common."""
+    if isinstance(prim.op, Unfold):
+        return not isinstance(prim.shape[-1], int) or prim.shape[-1] > prim.op.step
+    return any(k > s for k, s in zip(prim.op.kernel, prim.op.stride, strict=True))
 
 
 class Cyclic(Exception):

@@ -23,7 +23,7 @@ class Model(nn.Module):
         self.weight = nn.Parameter(torch.randn({channels}, {ones}))
 
     def forward(self, x):
-        y = torch.sin(x * self.weight)
+        y = F.leaky_relu(x * self.weight, 0.3)
         return {forward}
 
 
@@ -116,3 +116,13 @@ def test_as_a_result(tmp_path: Path, forward: str) -> None:
     x = torch.randn(ROW)
     with torch.no_grad():
         torch.testing.assert_close(new(x), original(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "forward", ["torch.sin(y).unfold(2, 8, 1).sum(-1)", "F.unfold(torch.sin(y)[..., None], (3, 1), padding=(1, 0)) + 1"]
+)
+def test_what_is_dear_is_not_computed_again_for_every_piece(tmp_path: Path, forward: str) -> None:
+    file = tmp_path / "map.py"
+    file.write_text(FILE.format(channels=4, ones="1", forward=forward, shape=ROW))
+    plan = compile_problem(load_problem(file), Options(gradients=False))[1]
+    assert len(plan.kernels) == 2 and not plan.calls

@@ -29,17 +29,17 @@ NEUTRAL = {aten.cumsum.default: 0, aten.cumprod.default: 1}  # what a scan does 
         of(lambda x: torch.cat((torch.zeros_like(x[:, :1]), x[:, :-1]), 1).cumsum(1), 4, 5),
         of(lambda x: torch.cat((x, x.new_full((4, 2, 3), 1.5)), 1) * 2, 4, 5, 3),
         of(lambda x: torch.tanh(torch.cat((x.new_zeros(2), x, x.new_zeros(3)))), 5),
+        of(lambda x: torch.cat((torch.zeros_like(x[:, :1]), x.cumsum(1)[:, :-1]), 1), 4, 5),
         of(lambda x: torch.cat((torch.zeros_like(x), x), 0), 4, 5, applies=False),
         of(lambda x: torch.tanh(torch.cat((x.new_zeros(2), x, x.new_ones(3)))), 5, applies=False),
         of(lambda x: torch.tanh(torch.cat((x, x.new_zeros(2), x))), 5, applies=False),
     ],
 )  # fmt: skip
 def constant_beside(site: Site) -> Ref | None:
-    """cat(c, x) = pad(x) with c: a kernel reads through it, where one reads it."""
+    """cat(c, x) = pad(x) with c: the kernel that makes x or reads this does it on the way."""
     parts, shape = site.bound["tensors"], site.node.shape or ()
     others = [part for part in parts if not (site[part].target in FILLED and is_constant(site.range(part)))]
-    read_by_kernel = any(is_ours(site.graph[user], site.graph) for user in site.users[site.node.name] if user in site.graph.index)
-    if len(others) != 1 or site[others[0]].dtype != site.node.dtype or not read_by_kernel:
+    if len(others) != 1 or site[others[0]].dtype != site.node.dtype or not beside_kernel(site, site[others[0]]):
         return None
     at, dim = parts.index(others[0]), site.bound["dim"] % len(shape)
     values = {site.range(part)[0] for part in parts if part not in others}
@@ -48,6 +48,13 @@ def constant_beside(site: Site) -> Ref | None:
         return None
     pads = [*[0, 0] * (len(shape) - 1 - dim), before, behind]
     return site.call(aten.constant_pad_nd.default, others[0], pads, values.pop(), shape=shape)
+
+
+def beside_kernel(site: Site, source: Node) -> bool:
+    """A kernel of ours makes the source for this node alone, or reads what the node gives."""
+    readers = [site.graph[user] for user in site.users[site.node.name] if user in site.graph.index]
+    made_here = is_ours(source, site.graph) and site.only_user(source)
+    return made_here or any(is_ours(reader, site.graph) for reader in readers)
 
 
 def with_next(x: torch.Tensor) -> torch.Tensor:
