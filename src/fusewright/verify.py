@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from .budget import K
-from .candidate import Candidate, Trace
+from .candidate import Candidate, Trace, gpu_works
 from .checks import Check as Question
 from .checks import Finding, Outcome, Trial, behaviour, differentiation, kernels, sentence, values
 from .errors import Refused
@@ -194,8 +194,13 @@ def _candidate_seconds(subject: Subjects, sizes: Sizes) -> float:
     variant = Variant("first call", sizes)
     subject.set_state(variant)
     start = time.process_time()
-    with contextlib.suppress(Exception):
+    try:
         subject.run_candidate(variant)
+        if subject.device.type == "cuda":
+            torch.cuda.synchronize()  # or its fault would be the original's
+    except Exception as error:
+        if subject.device.type == "cuda" and not gpu_works():
+            raise Refused(f"{subject.candidate.name}: it ended the GPU's context: {sentence(error)}") from error
     return time.process_time() - start
 
 
