@@ -201,7 +201,7 @@ def _bench(
         "confidence": CONFIDENCE,
         "flush": "a buffer of twice the L2 cache written, another read, before every call",
         "forward": "torch.no_grad()",
-        "backward": "forward, then torch.autograd.grad by inputs and parameters",
+        "backward": f"forward, then torch.autograd.grad by {'parameters' if trial.trains else 'inputs'}",
     }
     return Timing(
         problem.path.name,

@@ -197,9 +197,17 @@ class Trial:
     def call(self, subject: Subject, direction: str) -> Callable[[], Any]:
         if direction == "forward":
             return functools.partial(_forward, subject.run, self.inputs)
-        inputs = [x.detach().requires_grad_() if _smooth(x) else x for x in self.inputs]  # the same storage
+        inputs = self.training_inputs()
         targets = list(gradient_targets(subject.module, inputs).values())
         return functools.partial(_forward_backward, subject.run, inputs, targets, self.cotangents)
+
+    @property
+    def trains(self) -> bool:
+        return any(p.requires_grad for p in self.original.parameters())
+
+    def training_inputs(self) -> list[Any]:
+        """In the same storage, without gradients as in training; with them only where the model has no parameters to train."""
+        return [x.detach().requires_grad_(not self.trains) if _smooth(x) else x for x in self.inputs]
 
     def renew(self) -> None:
         """New values for the next round: other rows first, all of them a little smaller. They stay in their domain."""
@@ -310,7 +318,7 @@ class Trial:
     def draw_cotangents(self) -> list[Tensor]:
         self.prepare(self.subjects[0])
         with torch.enable_grad():
-            result = self.original(*[x.detach().requires_grad_() if _smooth(x) else x for x in self.inputs])
+            result = self.original(*self.training_inputs())
         generator = torch.Generator().manual_seed(5)
         shapes = [t for t in tensors(result) if t.requires_grad]
         return [torch.randn(t.shape, generator=generator).to(t.device, t.dtype) for t in shapes]

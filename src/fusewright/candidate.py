@@ -29,6 +29,7 @@ from .guard import Snapshot, snapshot
 from .host import HostCompileError, HostLibrary, compile_host
 from .prelude import host_text
 from .problem import Problem, seeded_everything, shown
+from .process import drop_locks
 from .reference import base_name, is_view
 
 EMITTED = ("_CUDA_SOURCE", "_KERNELS", "_launch", "_on_device")  # what a file written by Fusewright defines
@@ -143,6 +144,7 @@ def load_candidate(text_or_path: str | Path, target: str, sanitize: str = "", na
     if not candidate.emitted:
         return candidate
     if target == "cuda":
+        drop_locks()
         vars(module).update(_launch=candidate._launched(module._launch))
         return candidate
 

@@ -18,6 +18,7 @@ import traceback as tracebacks
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -81,6 +82,10 @@ TuneOption = Annotated[
         help="Where there is a GPU, choose between kernels and PyTorch's operators by timing: as an earlier run chose"
         " (auto), anew (again), or by prediction alone (off).",
     ),
+]
+ModesOption = Annotated[
+    str,
+    typer.Option("--modes", metavar="MODE,...", help="Baselines: eager, compile, reduce-overhead, max-autotune."),
 ]
 AssumeFinite = Annotated[
     bool,
@@ -154,6 +159,7 @@ def optimize(
         typer.Option("--json", metavar="REPORT.json", help="Also write what was done, verified or not, as JSON."),
     ] = None,
     bench: Annotated[bool, typer.Option("--bench/--no-bench", help="Time the result where there is a GPU.")] = True,
+    modes: ModesOption = "eager",
     gradients: Annotated[
         bool,
         typer.Option("--gradients/--no-gradients", help="Kernels for backward too; without, PyTorch's operators do it."),
@@ -180,6 +186,7 @@ def optimize(
     from . import pipeline
     from .problem import load_problem
 
+    options = replace(options, modes=_modes(modes))
     console = Screen()
     with stages(console) as progress:
         progress("load", str(model))
@@ -314,10 +321,7 @@ def bench(
         list[Path] | None,
         typer.Argument(metavar="[NEW.py ...]", help="Files that define ModelNew; without one, only the baselines."),
     ] = None,
-    modes: Annotated[
-        str,
-        typer.Option("--modes", metavar="MODE,...", help="Baselines: eager, compile, reduce-overhead, max-autotune."),
-    ] = "eager,compile",
+    modes: ModesOption = "eager,compile",
     results: Annotated[
         Path | None,
         typer.Option("--json", metavar="OUT.json", help="Also write everything that was measured, for `report`."),
@@ -341,11 +345,10 @@ def bench(
     if results:
         _check_writable(results, reads=files)
 
-    from .bench import bench_files, check_modes, needs_a_gpu
+    from .bench import bench_files, needs_a_gpu
     from .report import table
 
-    chosen = [mode.strip() for mode in modes.split(",") if mode.strip()]
-    check_modes(chosen)
+    chosen = _modes(modes)
     needs_a_gpu()
     if alone and candidates:
         return _alone(candidates[0], time_limit, memory_limit)
@@ -445,6 +448,14 @@ def _common(
     ] = False,
 ) -> None:
     """What stands before a command."""
+
+
+def _modes(text: str) -> tuple[str, ...]:
+    from .bench import check_modes
+
+    found = tuple(mode.strip() for mode in text.split(",") if mode.strip())
+    check_modes(found)
+    return found
 
 
 def _options(target: Target, sanitize: Sanitizer | None, **rest: Any) -> Options:

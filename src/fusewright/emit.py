@@ -888,7 +888,7 @@ def names_text(names: list[str]) -> str:
 
 def packed(value: torch.Tensor) -> str:
     """A tensor too long to be read as a list: its bytes, compressed, in hexadecimal (which spells no word)."""
-    data = zlib.compress(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(), 9).hex()
+    data = zlib.compress(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(), 9).hex()
     lines = "".join(f'\n        "{data[i : i + 100]}"' for i in range(0, len(data), 100))
     read = f"torch.frombuffer(bytearray(zlib.decompress(bytes.fromhex({lines}\n    ))), dtype={value.dtype})"
     return f"{read}.reshape({shape_text(tuple(value.shape))})"

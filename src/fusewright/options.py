@@ -22,6 +22,7 @@ class Options:
     assume_finite: bool = False  # allow laws that hold only for finite values
     seeds: int = 2  # how many seeds verification draws
     bench: bool = True  # time the result where a GPU is
+    modes: tuple[str, ...] = ("eager",)  # what to time it against: eager PyTorch, and torch.compile in its modes
     gradients: bool = True  # write kernels for backward too; without them it runs PyTorch's operators
     tune: str = "auto"  # auto: choose by timing where a GPU is, or as an earlier run chose | again: time anew | off
 

@@ -70,7 +70,7 @@ class Front:
 
 def read_problem(problem: Problem, options: Options, progress: Progress = silent) -> Front:
     progress("capture", "")
-    model, inputs = problem.model(), problem.inputs()
+    model, inputs = on_the_cpu(problem)
     captured = capture(model, inputs, str(problem.path))
     if not any(isinstance(output.value, Ref) and output.kind == "return" for output in captured.outputs):
         check_output(model(*inputs), problem.path)
@@ -78,6 +78,11 @@ def read_problem(problem: Problem, options: Options, progress: Progress = silent
     graph, applied = rewrite(captured, options)
     progress("plan", f"{len(applied)} laws applied" if applied else "")
     return Front(problem, options, model, captured, graph, applied)
+
+
+def on_the_cpu(problem: Problem) -> tuple[nn.Module, list[Any]]:
+    """The model and its inputs where they are captured, wherever the file puts them."""
+    return problem.model().cpu(), [x.cpu() if isinstance(x, torch.Tensor) else x for x in problem.inputs()]
 
 
 def compile_problem(
@@ -127,9 +132,8 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
     if target == "cuda" and options.bench and verdict.passed:
         from .bench import bench
 
-        timing = bench(
-            problem, [candidate], options, facts=emitted.kernels, progress=lambda detail: progress("bench", detail)
-        )
+        say = functools.partial(progress, "bench")
+        timing = bench(problem, [candidate], options, options.modes, facts=emitted.kernels, progress=say)
     record = run_record(problem, made, emitted, verdict, timing, before=made.captured)
     found = record | report(problem, target, emitted, made, verdict) | {"tuning": tuned.to_dict()}
     found["notes"] = [*found["notes"], *shown(tuned), *notes]
@@ -204,7 +208,7 @@ def verify(problem: Problem, candidate: Path, options: Options, progress: Progre
     progress("capture", "")
     graph: Graph | None
     try:
-        graph = capture(problem.model(), problem.inputs(), str(problem.path))
+        graph = capture(*on_the_cpu(problem), str(problem.path))
     except Unsupported:
         graph = None  # which sizes may vary is then found by trying
     progress("build", "")

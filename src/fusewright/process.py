@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 POLL = 0.1  # seconds between two looks at a running process
+OLD_LOCK = 300.0  # seconds; no build takes as long
 now = time.monotonic  # as it was before any candidate's code ran: a limit must not trust a patched clock
 
 
@@ -53,7 +54,37 @@ def watch(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # its compilers too
         process.wait()
+        drop_locks(since=time.time() - (now() - start))
     return ended
+
+
+def drop_locks(since: float | None = None) -> None:
+    """Remove locks on builds of ours whose process was ended: PyTorch would wait for them for ever.
+
+    Those made `since` then, or long ago, that no process holds open.
+    """
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: a user without a home
+        for lock in [*extensions_root().glob("fusewright_*/lock"), *extensions_root().glob("*/fusewright_*/lock")]:
+            made = lock.stat().st_mtime
+            left = time.time() - made > OLD_LOCK or (since is not None and made >= since - 1)  # clocks of files are coarse
+            if left and not held_open(lock):
+                lock.unlink(missing_ok=True)
+
+
+def extensions_root() -> Path:
+    """Where PyTorch keeps what it builds."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path(cache) / "torch_extensions")
+
+
+def held_open(path: Path) -> bool:
+    """Some process of this machine has the file open, as far as the system tells."""
+    file = str(path.resolve())
+    for entry in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(entry) == file:
+                return True
+    return False
 
 
 def memory_of(session: int) -> int:

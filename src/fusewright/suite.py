@@ -51,7 +51,7 @@ class Settings:
         return Limits(self.time_limit, self.memory_limit)
 
     def arguments(self) -> list[str]:
-        found = ["--target", self.target, "--bench" if self.bench else "--no-bench"]
+        found = ["--target", self.target, *(["--bench", "--modes", "eager,compile"] if self.bench else ["--no-bench"])]
         return [*found, "--sanitize", self.sanitize] if self.sanitize else found
 
 

@@ -256,9 +256,20 @@ def test_a_candidate_without_gradients(problem: Problem) -> None:
 
 
 def test_wrong_gradients(problem: Problem) -> None:
-    text = candidate_text("return torch.softmax(torch.tanh(x.detach()) * self.scale + (x - x.detach()), 1)")
+    text = candidate_text("return torch.softmax(torch.tanh(x) * self.scale + x * (self.scale - self.scale.detach()), 1)")
     row = only(timed(problem, candidate(text), backward=True))
     assert not row.stands and " of backward: tensor 1" in row.verdict
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_gradients_are_those_of_training(trained: bool, tmp_path: Path) -> None:
+    """Of the parameters; of the inputs only where there are none."""
+    text = MODEL if trained else MODEL.replace("nn.Parameter(torch.rand(16) + 1)", "torch.ones(16)")
+    seen = "if torch.is_grad_enabled():\n            assert x.requires_grad is WANTED\n        return torch.softmax"
+    text = text.replace("return torch.softmax", seen.replace("WANTED", str(not trained)))
+    timing = timed(problem_in(tmp_path, text), candidate(text.replace("class Model(", "class ModelNew(")), backward=True)
+    assert only(timing).backward, timing.rows
+    assert timing.method["backward"].endswith("by parameters" if trained else "by inputs")
 
 
 def test_a_model_without_gradients(tmp_path: Path) -> None:

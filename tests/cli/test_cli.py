@@ -22,6 +22,7 @@ import fusewright
 from fusewright import cli
 from fusewright.errors import Unsupported
 from fusewright.options import Options
+from fusewright.suite import Settings
 
 ROOT = Path(__file__).parents[2]
 REPORT = {
@@ -168,6 +169,13 @@ def test_optimize_takes_its_options(
     assert pipeline.options == Options(target="host", sanitize="address", assume_finite=True, bench=False)
     assert names(folder) == ["model.py", "out.py", "report.json"]
     assert json.loads((folder / "report.json").read_text()) == REPORT
+
+
+def test_a_suite_is_timed_against_torch_compile(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    assert command("optimize", "model.py", *Settings(target="host").arguments()).status == 0
+    assert pipeline.options and pipeline.options.bench and pipeline.options.modes == ("eager", "compile")
+    refused = command("optimize", "model.py", "--modes", "fast")
+    assert refused.status == 2 and "'fast' is not a mode" in refused.err
 
 
 def test_a_sanitizer_implies_the_host(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from fusewright.capture import capture
+from fusewright.emit import packed
 from fusewright.errors import Unsupported
 from fusewright.graph import Graph
 from fusewright.interpret import interpret
 from fusewright.lower import lower
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
+from fusewright.pipeline import compile_problem, on_the_cpu
 from fusewright.plan import Call, Kernel, plan
 from fusewright.prims import Reduce
 from fusewright.problem import load_problem
@@ -43,6 +45,25 @@ def small_graph() -> tuple[Small, Graph, list[torch.Tensor]]:
     torch.manual_seed(0)
     model, inputs = Small(), [torch.randn(3, 4, 5, 6)]
     return model, capture(model, inputs), inputs
+
+
+def test_what_the_file_puts_on_a_gpu_is_captured_on_the_cpu() -> None:
+    moved = []
+
+    class Elsewhere(torch.Tensor):
+        def cpu(self) -> torch.Tensor:  # type: ignore[override]
+            moved.append("input")
+            return torch.zeros(self.shape)
+
+    class Model(nn.Module):
+        def cpu(self) -> nn.Module:  # type: ignore[override]
+            moved.append("model")
+            return super().cpu()
+
+    x = torch.ones(2).as_subclass(Elsewhere)
+    _, inputs = on_the_cpu(SimpleNamespace(model=Model, inputs=lambda: [x, 3]))  # type: ignore[arg-type]
+    assert moved == ["model", "input"] and inputs[1] == 3 and type(inputs[0]) is torch.Tensor
+    assert "torch.frombuffer" in packed(x) and moved[-1] == "input" and len(moved) == 3
 
 
 def test_capture_is_functional_and_symbolic() -> None:
