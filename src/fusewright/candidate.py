@@ -1,7 +1,7 @@
 """A candidate: any file that defines `ModelNew`, loaded and made to run on a target, its launches watched.
 
-A file that Fusewright wrote also runs with no GPU: its CUDA source is compiled for the host, and `_launch` and
-`_on_device`, the only two functions that touch the device, are replaced.
+A file that Fusewright wrote also runs with no GPU: its CUDA source is compiled for the host, and `_launch`, `_on_device`
+and `_library`, the only functions that touch the device or its compiler, are replaced.
 """
 
 from __future__ import annotations
@@ -155,8 +155,22 @@ def load_candidate(text_or_path: str | Path, target: str, sanitize: str = "", na
     gradients = getattr(module, "_CUDA_GRADIENTS", None)
     library = HostLibrary(build(module._CUDA_SOURCE), (lambda: build(gradients)) if gradients else None)
     candidate = Candidate(name, source, target, module, before, library)
-    vars(module).update(_launch=candidate._launched(library.call), _on_device=_on_host)
+    vars(module).update(_launch=candidate._launched(library.call), _on_device=_on_host, _library=_no_library)
     return candidate
+
+
+def _no_library(gradients: bool = False) -> None:
+    """Kernels compiled for the host need no nvcc, though there may be a GPU."""
+
+
+def gpu_works() -> bool:
+    """A kernel that faulted leaves a CUDA context in which every later call fails."""
+    try:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _on_host(*tensors: Any) -> bool:

@@ -21,12 +21,16 @@ from .budget import Budget, Evidence, Miss, budget, compare, with_outliers
 from .candidate import ALLOCATIONS, Candidate
 from .problem import Problem
 from .reference import Rounding, base_name, in_float64, rounding_of, type_of, widen_module, widened
+from .shrink import Sizes, seconds_for, work
 from .variants import Source, Variant, named_state, random_state, renewed
 
 LARGE = 2**21  # parameters
 SAMPLE = 2**18  # elements of one gradient that are compared
 DRAWS = 4  # references with rounding put in at random, for each variant
 MORE_DRAWS = 12  # before a candidate is condemned
+CPU = torch.device("cpu")
+TWIN_SECONDS = 10.0  # estimated for two cores: what one run on the CPU may take before a GPU runs the same
+OF_THE_CPU = ("not implemented", "same device", "cuda")  # words of errors that say nothing about the values
 
 
 @dataclass(frozen=True)
@@ -134,9 +138,9 @@ def cotangents(outputs: list[Tensor]) -> list[Tensor]:
 class _Filled(TorchDispatchMode):
     """Memory that PyTorch hands out uninitialised is filled, so that what was never written shows."""
 
-    def __init__(self, value: float):
+    def __init__(self, value: float, whole: int | None):
         super().__init__()
-        self.value = value
+        self.value, self.whole = value, whole
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -144,17 +148,20 @@ class _Filled(TorchDispatchMode):
             if result.is_floating_point() or result.is_complex():
                 result.fill_(self.value)
             elif result.dtype != torch.bool:
-                result.fill_(torch.iinfo(result.dtype).max // 3)
+                result.fill_(torch.iinfo(result.dtype).max // 3 if self.whole is None else self.whole)
         return result
 
 
 @contextlib.contextmanager
-def filled_memory(device: torch.device, value: float = math.nan) -> Iterator[None]:
-    """Run with uninitialised memory filled; on a GPU the allocator's free blocks as well."""
+def filled_memory(device: torch.device, value: float = math.nan, whole: int | None = None) -> Iterator[None]:
+    """Run with uninitialised memory filled, integers with `whole` or with what is no index of anything.
+
+    On a GPU the allocator's free blocks are filled as well.
+    """
     if device.type == "cuda":
         free = [torch.full((2**20 * 2**i,), value, device=device) for i in range(8)]
         del free
-    with _Filled(value):
+    with _Filled(value, whole):
         yield
 
 
@@ -225,6 +232,10 @@ class Subjects:
     modes: Mapping[str, bool]  # each module's `training` as the original came
     twist: str = ""
     drawn: dict[tuple[str, int], Mapping[str, Tensor]] = field(default_factory=dict)
+    twin: nn.Module | None = None  # the original on the CPU, where the others are on a GPU
+    shrunk: Sizes | None = None  # what the twin runs at where a variant's own sizes would take it too long
+    asked: dict[Variant, Exception | None] = field(default_factory=dict)  # what the twin raised
+    quick: dict[Sizes, bool] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
@@ -236,10 +247,13 @@ class Subjects:
 
     def set_state(self, variant: Variant) -> None:
         """The same parameters, buffers and mode for all three."""
+        self._set_state(variant, self.original, self.exact, self.new)
+
+    def _set_state(self, variant: Variant, *models: nn.Module) -> None:
         values = self._state(variant.parameters, variant.seed)
         if variant.changed in values:
             values = {**values, variant.changed: renewed(values[variant.changed], variant.seed)}
-        for model in (self.original, self.exact, self.new):
+        for model in models:
             write_state(model, values)
             for name, module in model.named_modules():
                 module.training = variant.training and self.modes.get(name, True)
@@ -263,10 +277,46 @@ class Subjects:
         return sum(t.numel() for t in self.initial.values()) > LARGE
 
     def inputs(self, variant: Variant) -> list[Any]:
+        """For a GPU: or what the original raises on the CPU. A bad index or probability ends a CUDA context for good."""
+        error = self._refusal(variant)
+        if error is not None:
+            raise error.with_traceback(None)
         return TWISTS[self.twist](self.source.inputs(variant, self.device))
 
-    def run_candidate(self, variant: Variant, fill: float = math.nan) -> Observed:
-        with filled_memory(self.device, fill), self._context():
+    def _refusal(self, variant: Variant) -> Exception | None:
+        """What the twin raises; each set of values is tried once."""
+        if self.twin is None:
+            return None
+        values = replace(variant, group="", shape="", layout="contiguous", derivatives=0, fixed=False)
+        if values not in self.asked:
+            self.asked[values] = self._raised_by_twin(values, self.twin)
+        return self.asked[values]
+
+    def _raised_by_twin(self, variant: Variant, twin: nn.Module) -> Exception | None:
+        of_the_file = (variant.distribution, variant.parameters, variant.changed, self.twist) == ("as given", "initial", "", "")
+        sizes = next((s for s in (variant.sizes, self.shrunk) if s is not None and self._quick(s, twin)), None)
+        if sizes is None or (of_the_file and variant.sizes == self.source.sizes):
+            return None
+        variant = replace(variant, sizes=sizes)
+        self._set_state(variant, twin)
+        try:
+            with self._context(CPU):
+                self.observed(twin, TWISTS[self.twist](self.source.inputs(variant, CPU)), variant)
+        except Exception as error:  # the user's own code
+            return None if any(word in str(error).lower() for word in OF_THE_CPU) else error
+        return None
+
+    def _quick(self, sizes: Sizes, twin: nn.Module) -> bool:
+        """A run on the CPU takes seconds at most."""
+        if sizes not in self.quick:
+            found = work(twin, self.source.given, sizes)
+            elements = sum(math.prod(size) for size in sizes if size is not None)
+            seconds = seconds_for(*found) if found is not None else seconds_for(0.0, 100.0 * elements)
+            self.quick[sizes] = seconds <= TWIN_SECONDS
+        return self.quick[sizes]
+
+    def run_candidate(self, variant: Variant, fill: float = math.nan, whole: int | None = None) -> Observed:
+        with filled_memory(self.device, fill, whole), self._context():
             return self.observed(self.new, self.inputs(variant), variant)
 
     def run_eager(self, variant: Variant) -> Observed:
@@ -274,9 +324,10 @@ class Subjects:
             return self.observed(self.original, self.inputs(variant), variant)
 
     @contextlib.contextmanager
-    def _context(self) -> Iterator[None]:
+    def _context(self, device: torch.device | None = None) -> Iterator[None]:
         narrow = self.twist in ("autocast", "bfloat16", "float16")
-        autocast = torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.twist == "autocast")
+        kind = (device or self.device).type
+        autocast = torch.autocast(kind, dtype=torch.bfloat16, enabled=self.twist == "autocast")
         with autocast if narrow else contextlib.nullcontext(), without_onednn(narrow):
             yield
 
@@ -285,12 +336,13 @@ class Subjects:
         dtype = {"float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}.get(twist)
         if dtype is None:
             low = torch.bfloat16 if twist == "autocast" else self.low
-            return replace(self, twist=twist, rounding=rounding_of(low))
+            return replace(self, twist=twist, rounding=rounding_of(low), asked={})
         original, new = copied(self.original).to(dtype), copied(self.new).to(dtype)
         exact = widen_module(copied(original))
         initial = {name: t.to(dtype) if t.is_floating_point() else t for name, t in self.initial.items()}
         twisted = replace(self, original=original, new=new, exact=exact, initial=initial, twist=twist, drawn={})
-        return replace(twisted, low=dtype, rounding=rounding_of(dtype))
+        twin = None if self.twin is None else copied(self.twin).to(dtype)
+        return replace(twisted, low=dtype, rounding=rounding_of(dtype), twin=twin, asked={})
 
     def run_exact(self, variant: Variant, rounding: Rounding | None = None, seed: int = 0) -> Observed:
         inputs = widened(self.inputs(variant))
@@ -353,7 +405,8 @@ def subjects(problem: Problem, candidate: Candidate, new: nn.Module) -> Subjects
     low = type_of(original, source.given)
     exact = widen_module(copied(original))
     modes = {name: module.training for name, module in original.named_modules()}
-    return Subjects(problem, candidate, source, original, exact, new, initial, low, rounding_of(low), modes)
+    twin = problem.model(0).cpu() if candidate.device.type == "cuda" else None
+    return Subjects(problem, candidate, source, original, exact, new, initial, low, rounding_of(low), modes, twin=twin)
 
 
 def write_state(model: nn.Module, values: Mapping[str, Tensor]) -> None:

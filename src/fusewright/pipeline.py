@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .candidate import gpu_works
 from .capture import capture
 from .dependence import unused_inputs
 from .emit import Emitted, emit
@@ -103,10 +105,14 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
         candidate = load_candidate(emitted.text, target, options.sanitize, name=problem.path.stem + "_new.py")
         progress("verify", "")
         kind_may_change = any(NONFINITE_KIND in rule.tags for rule in made.rules)
-        verdict = verify_candidate(
-            problem, candidate, graph=front.graph, options=options, kind_may_change=kind_may_change, progress=progress
-        )
+        with refused_without_a_gpu(target):
+            verdict = verify_candidate(
+                problem, candidate, graph=front.graph, options=options, kind_may_change=kind_may_change, progress=progress
+            )
         failed = {check.name for check in verdict.checks if not check.passed}
+        if failed and target == "cuda" and not gpu_works():
+            notes.append("the GPU stopped working while this file was verified: no other was tried")
+            break
         if failed and gradients and failed <= OF_GRADIENTS:
             gradients = False
             notes.append(f"backward is left to PyTorch's operators: its kernels did not verify ({verdict.worst})")
@@ -115,6 +121,8 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
             notes.append(f"what timing chose did not verify ({verdict.worst}); this is the file as predicted")
         else:
             break
+    if verdict.passed and tuned.key and choices == tuned.choices:
+        remember(tuned.key, tuned)
     timing = None
     if target == "cuda" and options.bench and verdict.passed:
         from .bench import bench
@@ -144,10 +152,22 @@ def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:
         clock = Gpu(torch.device("cuda", torch.cuda.current_device()))
         found = tune(front.problem, forward_only, clock, progress=lambda detail: progress("tune", detail))
     except Exception as error:  # out of memory, an operator the GPU lacks, a fault of ours: the file is as right without
-        torch.cuda.empty_cache()
-        return Tuned(PREDICTED, notes=(f"not tuned: {(str(error).splitlines() or [''])[0]}",))
-    remember(name, found)
-    return found
+        first = (str(error).splitlines() or [""])[0]
+        if not gpu_works():
+            raise Refused(f"{first}; with --tune off no other way than the predicted one is tried") from error
+        return Tuned(PREDICTED, notes=(f"not tuned: {first}",))
+    return replace(found, key=name) if found.whole else found
+
+
+@contextlib.contextmanager
+def refused_without_a_gpu(target: str) -> Iterator[None]:
+    """What fails because a kernel ended the CUDA context is refused with a sentence: nothing else can run any more."""
+    try:
+        yield
+    except RuntimeError as error:
+        if target == "cuda" and not gpu_works():
+            raise Refused(f"the GPU stopped working: {(str(error).splitlines() or [''])[0]}") from error
+        raise
 
 
 def choose_target(options: Options) -> str:
@@ -190,7 +210,8 @@ def verify(problem: Problem, candidate: Path, options: Options, progress: Progre
     progress("build", "")
     loaded = load_candidate(candidate, choose_target(options), options.sanitize)
     progress("verify", "")
-    return verify_candidate(problem, loaded, graph=graph, options=options, progress=progress)
+    with refused_without_a_gpu(loaded.target):
+        return verify_candidate(problem, loaded, graph=graph, options=options, progress=progress)
 
 
 def explain(problem: Problem, options: Options) -> str:

@@ -73,6 +73,8 @@ EXACT = frozenset(
     "upsample_nearest3d empty empty_like empty_strided new_empty new_empty_strided _unsafe_view set_ resize_ "
     "nan_to_num".split()
 )
+# A result outside these bounds is no rounding, and operators that take probabilities refuse it.
+BOUNDS = {"sigmoid": (0.0, 1.0), "sigmoid_": (0.0, 1.0), "_softmax": (0.0, 1.0), "tanh": (-1.0, 1.0), "tanh_": (-1.0, 1.0)}
 RANDOM = frozenset(
     "bernoulli bernoulli_ rand randn rand_like randn_like randint randint_like randperm normal normal_ uniform "
     "uniform_ random random_ exponential_ multinomial poisson geometric_ cauchy_ log_normal_ rrelu_with_noise "
@@ -201,8 +203,9 @@ class _InFloat64(TorchDispatchMode):
             for tensor in pytree.tree_leaves(result):
                 if isinstance(tensor, Tensor) and tensor.is_floating_point():
                     self._times_noise(tensor, self.rounding.unit)
-            return result
-        return self._perturb(result, max(self.rounding.unit, delta if name in SUMS else 0.0))
+            return result.clamp_(*BOUNDS[name]) if name in BOUNDS else result
+        result = self._perturb(result, max(self.rounding.unit, delta if name in SUMS else 0.0))
+        return result.clamp_(*BOUNDS[name]) if name in BOUNDS else result
 
     def _wide(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         written = _written(func)

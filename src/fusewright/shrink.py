@@ -212,10 +212,11 @@ def work(model: nn.Module, inputs: Sequence[Any], sizes: Sizes) -> tuple[float, 
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
+    device = next((t.device for t in itertools.chain(model.parameters(), model.buffers())), torch.device("cpu"))
     try:
         with FlopCounterMode(display=False) as flops, fake, counter, torch.no_grad():
             pairs = zip(inputs, sizes, strict=True)
-            result = model(*(x if size is None else torch.empty(size, dtype=x.dtype) for x, size in pairs))
+            result = model(*(x if size is None else torch.empty(size, dtype=x.dtype, device=device) for x, size in pairs))
     except Exception:  # whatever the model or a fake operator raises: these sizes cannot be judged
         return None
     finally:

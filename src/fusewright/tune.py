@@ -22,7 +22,7 @@ from torch import nn
 
 from . import __version__
 from .bench_statistics import median
-from .candidate import Candidate, load_candidate
+from .candidate import Candidate, gpu_works, load_candidate
 from .emit import Emitted
 from .errors import Refused
 from .graph import Graph
@@ -87,6 +87,8 @@ class Tuned:
     rows: tuple[tuple[str, float], ...] = ()  # every way that was timed, and its milliseconds
     notes: tuple[str, ...] = ()
     cached: bool = False
+    key: str = ""  # under which to remember it once the chosen file has verified; "" where it is not to be kept
+    whole: bool = True  # no way failed, so that another run would find the same
 
     def to_dict(self) -> dict[str, Any]:
         rows = [{"name": name, "ms": ms} for name, ms in self.rows]
@@ -115,6 +117,7 @@ class Tuner:
     seconds: float
     ways: list[Way] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    whole: bool = True
 
     def run(self) -> Tuned:
         self.device = torch.device("cuda" if self.target == "cuda" else "cpu")
@@ -142,7 +145,7 @@ class Tuner:
         if chosen.plain:
             self.notes.append(f"kernels {best.ms:.4g} ms, PyTorch {self.eager.ms:.4g} ms: the original's forward is kept")
         rows = tuple((way.name, way.ms) for way in [self.eager, *self.ways] if way.ms < float("inf"))
-        return Tuned(chosen, rows, tuple(self.notes))
+        return Tuned(chosen, rows, tuple(self.notes), whole=self.whole)
 
     def add(self, name: str, choices: Choices) -> Way:
         """Build one way; one that cannot be built is out of the race."""
@@ -155,11 +158,16 @@ class Tuner:
             way.candidate = load_candidate(way.emitted.text, self.target, name=f"{self.problem.path.stem}_new.py")
             module = way.candidate.build_model(self.problem)
             module.load_state_dict(self.eager.module.state_dict())  # type: ignore[union-attr]
-            way.module = module.train(self.eager.module.training)  # type: ignore[union-attr]
+            way.module = module
             self.call(way)()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()  # a fault is this way's, not that of whoever is timed next
         except (Refused, RuntimeError, OSError) as error:
-            way.module = None
-            self.notes.append(f"{name}: {(str(error).splitlines() or [type(error).__name__])[0]}")
+            way.module, self.whole = None, False
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            if self.device.type == "cuda" and not gpu_works():
+                raise Refused(f"the GPU stopped working in {name!r}: {first}") from error
+            self.notes.append(f"{name}: {first}")
         self.ways.append(way)
         return way
 
@@ -245,6 +253,7 @@ class Tuner:
             self.progress("time: each region")
             self.call(way)()
         except RuntimeError as error:
+            self.whole = False
             self.notes.append(f"regions: {str(error).splitlines()[0]}")
         finally:
             space["_run"] = whole

@@ -132,6 +132,10 @@ class Source:
     def given(self) -> list[Any]:
         return self._base(0)
 
+    @property
+    def sizes(self) -> Sizes:
+        return tuple(tuple(x.shape) if isinstance(x, Tensor) else None for x in self.given)
+
     def inputs(self, variant: Variant, device: torch.device) -> list[Any]:
         """Fresh tensors each time, the same for the same variant."""
         if (variant, device) not in self.last:

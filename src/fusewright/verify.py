@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from .budget import K
-from .candidate import Candidate, Trace
+from .candidate import Candidate, Trace, gpu_works
 from .checks import Check as Question
 from .checks import Finding, Outcome, Trial, behaviour, differentiation, kernels, sentence, values
 from .errors import Refused
@@ -162,13 +162,17 @@ def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_ch
     slower = _candidate_seconds(subject, shapes.small) / CANDIDATE_SECONDS
     if slower > 1:
         shapes = choose(space, seconds, full_size, slower)
-    if not all(_accepts(subject, sizes) is None for sizes in (shapes.small, shapes.main)):
+    at_small, at_main = (_accepts(subject, sizes) for sizes in (shapes.small, shapes.main))
+    if at_small is None and isinstance(at_main, torch.OutOfMemoryError):
+        torch.cuda.empty_cache()
+        shapes = replace(shapes, main=shapes.small, note="verified at small sizes: the given ones do not fit in memory")
+    elif at_small is not None or at_main is not None:
         shapes = Shapes(shapes.given, shapes.given, shapes.given, {})  # values that fit one size only, such as indices
         error = _accepts(subject, shapes.given)
         if error is not None:
             name = shown(subject.problem.path)
             raise Refused(f"{name}: Model.forward() raised {sentence(error)}") from error
-    subject = _with_its_rounding(subject, shapes)
+    subject = replace(_with_its_rounding(subject, shapes), shrunk=shapes.small)
     variants = planned(shapes, options.seeds)
     if options.assume_finite:
         variants = [variant for variant in variants if variant.group != "non-finite"]
@@ -190,8 +194,13 @@ def _candidate_seconds(subject: Subjects, sizes: Sizes) -> float:
     variant = Variant("first call", sizes)
     subject.set_state(variant)
     start = time.process_time()
-    with contextlib.suppress(Exception):
+    try:
         subject.run_candidate(variant)
+        if subject.device.type == "cuda":
+            torch.cuda.synchronize()  # or its fault would be the original's
+    except Exception as error:
+        if subject.device.type == "cuda" and not gpu_works():
+            raise Refused(f"{subject.candidate.name}: it ended the GPU's context: {sentence(error)}") from error
     return time.process_time() - start
 
 
@@ -223,7 +232,9 @@ def _forward(trial: Trial) -> Trace:
     variant = next(v for v in trial.variants if v.group == "seeds")
     trial.subjects.set_state(variant)
     inputs = trial.subjects.inputs(variant)
-    with filled_memory(trial.subjects.device), torch.no_grad(), seeded(0), trial.subjects.candidate.trace() as trace:
+    device = trial.subjects.device  # on a GPU the profiler would take the filling for work of the model
+    filled = filled_memory(device) if device.type == "cpu" else contextlib.nullcontext()
+    with filled, torch.no_grad(), seeded(0), trial.subjects.candidate.trace() as trace:
         trial.subjects.new(*inputs)
     return trace
 

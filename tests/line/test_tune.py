@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fusewright import pipeline
 from fusewright.bench_device import Sample
 from fusewright.candidate import Trace, _Operators, load_candidate
+from fusewright.errors import Refused
 from fusewright.host import HostLibrary
 from fusewright.options import Options
 from fusewright.pipeline import Front, read_problem
 from fusewright.problem import load_problem
-from fusewright.tune import Choices, Tuned, cache_file, own_of, recall, remember, tune
-from fusewright.verify import verify
+from fusewright.tune import Choices, Tuned, Tuner, Way, cache_file, own_of, recall, remember, tune
+from fusewright.verify import Check, Verdict, verify
 
 CHAIN = """
 import torch
@@ -160,6 +163,68 @@ def test_a_way_that_cannot_be_built_is_out_of_the_race(
     found = tuned(front, prices)
     assert not found.choices.plain and any("nvcc is tired" in note for note in found.notes), found
     assert own_of(front.finish(found.choices)[0]) == frozenset()
+
+
+def tuner(front: Front, prices: Prices) -> Tuner:
+    return Tuner(front.problem, front.finish, prices, "host", lambda detail: None, 0.0)
+
+
+def test_every_way_keeps_the_modes_of_the_models_parts(tmp_path: Path, prices: Prices) -> None:
+    (tmp_path / "model.py").write_text(CHAIN.replace("self.lin = nn.Linear(30, 12)", "self.lin = nn.Linear(30, 12).eval()"))
+    found = tuner(read_problem(load_problem(tmp_path / "model.py"), Options(target="host")), prices)
+    found.run()
+    modes = [way.module.lin.training for way in found.ways if way.module is not None]  # type: ignore[union-attr]
+    assert modes and not any(modes)
+
+
+def test_a_fault_is_that_of_the_way_that_made_it(front: Front, prices: Prices, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access\nmore")
+
+    found = tuner(front, prices)
+    found.inputs, found.eager = front.problem.inputs(), Way("eager", Choices(plain=True), module=front.problem.model())
+    found.device = SimpleNamespace(type="cuda")  # type: ignore[assignment]
+    monkeypatch.setattr(torch.cuda, "synchronize", fault)
+    with pytest.raises(Refused, match=r"stopped working in 'predicted': CUDA error: an illegal memory access$"):
+        found.add("predicted", Choices())
+
+
+@pytest.mark.parametrize("fails", ["", "a way", "verification"])
+def test_only_what_verified_is_remembered(
+    fails: str, front: Front, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And only where every way was timed."""
+    chosen = Tuned(Choices(plain=True), (("eager", 1.0),), whole=fails != "a way")
+    verdict = Verdict(fails != "verification", (Check("seeds", fails != "verification"),), "", 0.0, 0.0, (), ())
+    monkeypatch.setenv("FUSEWRIGHT_CACHE", str(tmp_path / "cache"))
+    for name, value in {
+        "fusewright.pipeline.choose_target": lambda options: "cuda",
+        "fusewright.pipeline.gpu_works": lambda: True,
+        "fusewright.pipeline.tune": lambda *args, **named: chosen,
+        "fusewright.bench_device.Gpu": lambda device: None,
+        "fusewright.verify.verify": lambda *args, **named: verdict,
+        "fusewright.candidate.load_candidate": lambda text, target, *args, **named: load_candidate(text, "host", name="new.py"),
+        "torch.cuda.get_device_name": lambda: "some GPU",
+        "torch.cuda.current_device": lambda: 0,
+    }.items():
+        monkeypatch.setattr(name, value)
+    pipeline.optimize(front.problem, Options(target="cuda", bench=False))
+    assert len(list((tmp_path / "cache" / "choices").glob("*.json"))) == (0 if fails else 1)
+
+
+def test_a_gpu_that_stopped_is_a_sentence(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tune(*args: Any, **named: Any) -> Any:
+        raise RuntimeError("CUDA error: an illegal memory access")
+
+    monkeypatch.setattr(pipeline, "tune", tune)
+    monkeypatch.setattr(pipeline, "gpu_works", lambda: False)
+    monkeypatch.setattr("fusewright.bench_device.Gpu", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "some GPU")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    with pytest.raises(Refused, match="illegal memory access; with --tune off"):
+        pipeline.tuned_for(front, Options(target="cuda", tune="again"), pipeline.silent)
+    with pytest.raises(Refused, match="the GPU stopped working"), pipeline.refused_without_a_gpu("cuda"):
+        tune()
 
 
 def test_choices_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

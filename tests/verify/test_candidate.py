@@ -12,6 +12,8 @@ import fusewright
 from fusewright.candidate import load_candidate
 from fusewright.errors import Refused
 from fusewright.host import FOUND_SOMETHING, run_sanitized, sanitizer_report
+from fusewright.options import Options
+from fusewright.pipeline import compile_problem
 from fusewright.problem import Problem, load_problem
 
 ADVERSARIAL = Path(__file__).parent.parent / "adversarial"
@@ -74,6 +76,15 @@ def test_kernels_run_on_the_host(problem: Problem) -> None:
     assert trace.kernels == ["scale_shift"]
     assert trace.library_calls == []
     assert torch.allclose(result, original(x), atol=1e-6)
+
+
+def test_the_host_needs_no_nvcc_beside_a_gpu(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, emitted = compile_problem(problem, Options(target="host"))
+    assert "_library()" in emitted.text
+    monkeypatch.setattr("torch.utils.cpp_extension.load_inline", lambda *args, **named: pytest.fail("nvcc was asked"))
+    candidate = load_candidate(emitted.text, "host")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    candidate.module.ModelNew(*problem.namespace.get_init_inputs())
 
 
 def test_a_copy_is_seen(problem: Problem) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import torch
 
 from ..budget import Miss
 from ..observe import Observed, References, Subjects
@@ -44,6 +46,7 @@ class Trial:
     findings: list[Finding] = field(default_factory=list)
     errors: dict[Variant, str] = field(default_factory=dict)  # the candidate raised where the original did not
     skipped: list[Variant] = field(default_factory=list)  # the original itself raises
+    smaller: dict[Variant, Variant] = field(default_factory=dict)  # compared instead: the references did not fit in memory
     as_given: list[tuple[Observed, References]] = field(default_factory=list)  # the first comparison of all
     launched: dict[str, Variant] = field(default_factory=dict)  # each kernel, and the first variant that launched it
 
@@ -53,11 +56,11 @@ class Trial:
         shape = "given sizes" if self.shapes.small == self.shapes.given else "small sizes"
         return Variant("behaviour", self.shapes.small, shape)
 
-    def observe(self, variant: Variant, fill: float = math.nan) -> Observed:
+    def observe(self, variant: Variant, fill: float = math.nan, whole: int | None = None) -> Observed:
         """Run the candidate on a variant whose state is set, and note the kernels it launched."""
         with self.subjects.candidate.launches() as kernels:
             try:
-                return self.subjects.run_candidate(variant, fill)
+                return self.subjects.run_candidate(variant, fill, whole)
             finally:
                 for kernel in kernels:
                     self.launched.setdefault(kernel, variant)
@@ -72,6 +75,10 @@ class Trial:
             error = sentence(raised)
         try:
             references = self.subjects.references(variant)
+        except torch.OutOfMemoryError:
+            got = None
+            torch.cuda.empty_cache()
+            return self._compare_smaller(variant)
         except Exception:  # the original does not take this variant, or not in fp64
             self.skipped.append(variant)
             return None
@@ -83,6 +90,14 @@ class Trial:
         for tensor, miss in self.subjects.judge(got, references, variant, self.kind_may_change).items():
             self.findings.append(Finding(variant, tensor, miss))
         return got, references
+
+    def _compare_smaller(self, variant: Variant) -> tuple[Observed, References] | None:
+        """The same values at the small sizes; where they are those already, there is nothing to compare with."""
+        if variant.sizes == self.shapes.small:
+            self.skipped.append(variant)
+            return None
+        self.smaller[variant] = replace(variant, sizes=self.shapes.small, shape="small sizes")
+        return self.compare(self.smaller[variant])
 
 
 Check = Callable[[Trial], Outcome]

@@ -54,6 +54,7 @@ def _derivatives(trial: Trial, variants: list[Variant]) -> Outcome:
         compared += 1
         if references.eager.differentiable and not got.differentiable:
             without += 1
+    variants = [trial.smaller.get(variant, variant) for variant in variants]
     raised = [variant for variant in variants if variant in trial.errors]
     if raised:
         return Outcome(False, f"raised {trial.errors[raised[0]]} ({raised[0]})")

@@ -30,6 +30,8 @@ def compared(trial: Trial, variants: Iterable[Variant]) -> Outcome:
     variants = list(variants)
     for variant in variants:
         trial.compare(variant)
+    too_large = sum(variant in trial.smaller for variant in variants)
+    variants = [trial.smaller.get(variant, variant) for variant in variants]
     skipped = sum(variant in trial.skipped for variant in variants)
     raised = [variant for variant in variants if variant in trial.errors]
     if raised:
@@ -40,6 +42,7 @@ def compared(trial: Trial, variants: Iterable[Variant]) -> Outcome:
     if wrong:
         return Outcome(False, str(max(wrong, key=lambda f: f.miss.gross)), max(f.miss.ratio for f in wrong))
     also = f", {skipped} that the original refuses left out" if skipped else ""
+    also += f", {too_large} at the small sizes because the references do not fit in memory" if too_large else ""
     if worst is None:
         return Outcome(True, f"nothing to compare{also}", 0.0)
     ratio = worst.miss.ratio

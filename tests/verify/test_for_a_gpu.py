@@ -1,0 +1,153 @@
+"""What verification does because a GPU fails in other ways than a CPU, seen without one."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fusewright.candidate import load_candidate
+from fusewright.checks import Trial, kernels, values
+from fusewright.observe import Subjects, filled_memory, subjects
+from fusewright.options import Options
+from fusewright.problem import load_problem
+from fusewright.reference import Rounding, in_float64
+from fusewright.shrink import Shapes, work
+from fusewright.variants import Variant
+from fusewright.verify import _trial
+
+LOSS = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x, t):
+        return nn.functional.binary_cross_entropy(x, t) * self.scale
+
+
+def get_inputs():
+    return [torch.rand(8, 4), torch.rand(8, 4)]
+
+
+def get_init_inputs():
+    return []
+
+
+class ModelNew(Model):
+    ...
+"""
+SIZES = ((8, 4), (8, 4))
+SMALL = ((2, 4), (2, 4))
+
+
+def with_a_twin(folder: Path, text: str = LOSS) -> Subjects:
+    """The subjects as they are on a GPU, but that all of them are on the CPU."""
+    (folder / "model.py").write_text(text)
+    problem, candidate = load_problem(folder / "model.py"), load_candidate(text, "host")
+    found = subjects(problem, candidate, candidate.build_model(problem))
+    return dataclasses.replace(found, twin=problem.model())
+
+
+def test_sizes_are_judged_on_the_models_own_device() -> None:
+    seen = []
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4, device="meta"))
+
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(x.device.type)
+            return x * self.weight
+
+    assert work(Model(), [torch.ones(2, 4)], ((2, 4),)) is not None
+    assert seen == ["meta"]
+
+
+def test_what_the_original_refuses_on_the_cpu_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = with_a_twin(tmp_path)
+    trial = Trial(found, Shapes(SIZES, SIZES, SMALL, {}), (), True)
+    ran: list[nn.Module] = []
+    right = Subjects.observed
+    monkeypatch.setattr(Subjects, "observed", staticmethod(lambda model, *rest: (ran.append(model), right(model, *rest))[1]))
+    outside = Variant("test", SIZES, distribution="normal")
+    assert trial.compare(outside) is None and trial.skipped == [outside] and not trial.errors
+    assert ran == [found.twin]
+    assert trial.compare(dataclasses.replace(outside, layout="channels last")) is None
+    assert ran == [found.twin]  # the same values are tried once
+    assert trial.compare(Variant("test", SIZES)) is not None
+    assert found.new in ran and ran.count(found.twin) == 1  # the file's own values are not in doubt
+
+
+def test_a_twin_that_would_take_long_runs_at_smaller_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = dataclasses.replace(with_a_twin(tmp_path), shrunk=SMALL)
+    monkeypatch.setattr(Subjects, "_quick", lambda self, sizes, twin: sizes == SMALL)
+    with pytest.raises(RuntimeError, match="between 0 and 1"):
+        found.inputs(Variant("test", SIZES, distribution="normal"))
+    monkeypatch.setattr(Subjects, "_quick", lambda self, sizes, twin: False)
+    found.inputs(Variant("test", SIZES, distribution="normal", seed=1))  # nobody can say
+
+
+def test_what_the_cpu_lacks_says_nothing(tmp_path: Path) -> None:
+    text = LOSS.replace("        return nn", "        raise RuntimeError(\"not implemented for 'Half'\")\n        return nn")
+    with_a_twin(tmp_path, text).inputs(Variant("test", SIZES, distribution="normal"))
+
+
+def test_a_rounded_reference_keeps_its_bounds() -> None:
+    for name in ("sigmoid", "tanh", "sigmoid_"):
+        with in_float64(torch.float32, Rounding(1e-2, 1e-2, 1e-2)):
+            assert float(getattr(torch.full((99,), 40.0, dtype=torch.float64), name)().max()) == 1.0
+    with in_float64(torch.float32, Rounding(1e-2, 1e-2, 1e-2)):
+        assert float(torch.softmax(torch.tensor([[40.0, 0.0]] * 99, dtype=torch.float64), 1).max()) == 1.0
+
+
+def test_uninitialised_integers_may_be_made_harmless() -> None:
+    with filled_memory(torch.device("cpu"), whole=1):
+        assert torch.empty(3, dtype=torch.int64).tolist() == [1, 1, 1]
+    with filled_memory(torch.device("cpu")):
+        assert int(torch.empty(1, dtype=torch.int64)) > 2**40
+
+
+def test_no_kernel_leaves_what_an_assert_of_the_device_meets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = Trial(with_a_twin(tmp_path), Shapes(SIZES, SIZES, SMALL, {}), (), True)
+    assert [whole for _, whole in kernels._left_unwritten(trial, Variant("test", SIZES))] == [None]
+    monkeypatch.setattr(Subjects, "device", torch.device("cuda"))
+    monkeypatch.setattr(Subjects, "operators", lambda self, variant: {"binary_cross_entropy"})
+    assert kernels._left_unwritten(trial, Variant("test", SIZES)) == [(0.5, 0), (0.25, 1)]
+
+
+def test_references_that_do_not_fit_are_made_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = Trial(with_a_twin(tmp_path), Shapes(SIZES, SIZES, SMALL, {}), (), True)
+    right = Subjects.references
+
+    def references(self: Subjects, variant: Variant, *rest: Any) -> Any:
+        if variant.sizes == SIZES:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return right(self, variant, *rest)
+
+    monkeypatch.setattr(Subjects, "references", references)
+    outcome = values.compared(trial, [Variant("seeds", SIZES)])
+    assert outcome.passed and "1 variants" in outcome.detail and "do not fit in memory" in outcome.detail
+    assert not trial.skipped and [f.variant.sizes for f in trial.findings] == [SMALL]
+
+
+def test_given_sizes_that_do_not_fit_are_made_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Subjects.run_eager
+
+    def run_eager(self: Subjects, variant: Variant) -> Any:
+        if variant.sizes == SIZES:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return right(self, variant)
+
+    monkeypatch.setattr(Subjects, "run_eager", run_eager)
+    trial = _trial(with_a_twin(tmp_path), None, Options(), True)
+    assert trial.shapes.main == trial.shapes.small != SIZES and "do not fit" in trial.shapes.note
