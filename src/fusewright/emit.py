@@ -22,7 +22,7 @@ from .emit_kernels import KernelFacts, Shared, ascii_only, kernel_text, together
 from .emit_template import FILE, FLAGS, HELD, MODULE, UNCHANGED
 from .errors import Unsupported
 from .gradient import plain_form
-from .graph import Graph, Node, Output, Ref
+from .graph import Dim, Graph, Node, Output, Ref
 from .inplace import overwritten
 from .kernels.anchored import AnchoredText, anchored_kernel
 from .kernels.text import KernelText, wrapped
@@ -833,6 +833,7 @@ class Writer:
         if self.on_tensor_cores:
             shared = max(text.shared_bytes for text in self.on_tensor_cores)
             tests.append(f"_tf32_allowed() and _has_tensor_cores({self.device()}, {shared})")
+        tests += [f"{self.size_text(size)} < {1 << 31}" for size in self.counted_by_int()]
         for position, argument in enumerate(self.graph.arguments):
             if not isinstance(argument, Ref):
                 name = self.argument_name(position)
@@ -845,6 +846,12 @@ class Writer:
         arguments = ", ".join(["self", *([tensors] if self.held else []), *every])
         body = "\n".join(f"        and {test}" for test in tests[1:])
         return f"{self.sizes_text()}def _planned_for({arguments}):\n    return (\n        {tests[0]}\n{body}\n    )"
+
+    def counted_by_int(self) -> list[Dim]:
+        """Elements of tensors that convolutions of our own address with 32 bits."""
+        names = [n for kernel in self.plan.kernels if kernel.fused is not None for n in (*kernel.loads, *kernel.stores)]
+        counts = [sizes.product(self.prims[n].shape) for n in names]
+        return list(dict.fromkeys(count for count in counts if not isinstance(count, int)))
 
     def sizes_text(self) -> str:
         tests = [sizes.text(guard) for guard in self.graph.guards if self.has_text(guard)]
@@ -878,7 +885,8 @@ class Writer:
             return ""
         table = "".join(f'\n    "{name}": {text},' for name, text in self.constants.items())
         imports = "import zlib\n\n" if "zlib." in table else ""
-        function = "@functools.lru_cache(maxsize=None)\ndef _constant(name, device):\n    return _CONSTANTS[name].to(device)\n"
+        function = "@functools.lru_cache(maxsize=None)\ndef _constant(name, device):\n"
+        function += "    with torch.inference_mode(False):  # training may save it\n        return _CONSTANTS[name].to(device)\n"
         return f"{imports}_CONSTANTS = {{{table}\n}}\n\n\n{function}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import sizes
 from .emit import Region, Writer
@@ -130,9 +130,21 @@ class GradientWriter(Writer):
             lines += self.launch_lines(step, scratch)
         found = dict(zip(self.wanted, self.graph.outputs, strict=True))
         values = [found[name].value if name in found else None for name in self.arguments]
-        results = [self.value_text(value.name) if isinstance(value, Ref) else "None" for value in values]
+        results = [self.result_of(name, value, values) for name, value in zip(self.arguments, values, strict=True)]
         lines.append(f"return ({', '.join(results)},)")
         name = f"{self.forward_region.name}_gradient"
         head = f"def {name}(sizes, {', '.join(self.graph.inputs)}):\n"
         asked = ", ".join(str(name in self.wanted) for name in self.arguments)
         return head + "\n".join(f"    {line}" for line in lines) + f"\n\n\n{name}.asked = ({asked},)"
+
+    def result_of(self, argument: str, value: Any, values: list[Any]) -> str:
+        """A parameter's gradient has memory of its own: PyTorch keeps it as `.grad` and adds to it in place."""
+        if not isinstance(value, Ref):
+            return "None"
+        own = self.memory_of(value)
+        made_here = own in self.home or self.prims[own].origin in self.lowered.library
+        alone = made_here and [self.memory_of(v) for v in values if isinstance(v, Ref)].count(own) == 1
+        return self.value_text(value.name) + ("" if alone or not self.of.graph[argument].is_leaf else ".clone()")
+
+    def memory_of(self, value: Ref) -> str:
+        return self.base(self.lowered.value[value.name]).name

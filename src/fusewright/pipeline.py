@@ -32,7 +32,7 @@ from .tune import PREDICTED, Choices, Tuned, key, recall, remember, shown, tune
 Progress = Callable[[str, str], None]
 
 # Checks that a fault in the kernels of backward makes fail.
-OF_GRADIENTS = {"gradients", "second derivatives", "kernels launched", "kernels matter"}
+OF_GRADIENTS = {"gradients", "gradients of their own", "second derivatives", "kernels launched", "kernels matter"}
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,8 @@ def float_result(build: Lowering, source: str, dtype: torch.dtype | None) -> str
 def cast(build: Lowering, source: str, dtype: torch.dtype) -> str:
     expression = "{0} != 0" if dtype is torch.bool and build[source].dtype is not torch.bool else "{0}"
     compute = build[source].dtype if dtype is torch.bool else dtype
+    if dtype is torch.uint8 and build[source].dtype.is_floating_point:  # negative numbers wrap, as PyTorch's do
+        expression, compute = "(unsigned char)(long long){0}", build[source].dtype
     return build.pointwise("cast", expression, [source], dtype, compute)
 
 

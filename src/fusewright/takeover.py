@@ -73,7 +73,7 @@ def take_over(plan: Plan, own: frozenset[str] | None = None) -> Plan:
             continue
         readers = [k for k in steps if isinstance(k, Kernel) and plan.lowered.value[call.node.name] in k.loads]
         several_anchors = any(kernel.fused is not None for kernel in readers)
-        if not readers or several_anchors or is_needed_elsewhere(call.node, plan):
+        if not readers or several_anchors or is_needed_elsewhere(call.node, plan) or too_large(readers, plan):
             continue
         endings = [endings_of(kernel, anchor, plan) for kernel in readers]
         if not all(endings):
@@ -96,6 +96,12 @@ def take_over(plan: Plan, own: frozenset[str] | None = None) -> Plan:
     result_plan = replace(plan, steps=tuple(steps))
     name_kernels(result_plan)
     return result_plan
+
+
+def too_large(readers: Sequence[Kernel], plan: Plan) -> bool:
+    """Our convolutions count the elements of a tensor by 32 bits."""
+    names = [name for kernel in readers for name in (*kernel.loads, *kernel.stores)]
+    return any(plan.graph.hint(sizes.product(plan.lowered.prims[name].shape)) >= 1 << 31 for name in names)
 
 
 def endings_of(kernel: Kernel, anchor: Anchor, plan: Plan) -> list[tuple[Kernel, Fused]]:

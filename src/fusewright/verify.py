@@ -79,6 +79,7 @@ STAGES: tuple[tuple[tuple[str, Question], ...], ...] = (
     ),
     (
         ("gradients", differentiation.gradients),
+        ("gradients of their own", differentiation.of_their_own),
         ("second derivatives", differentiation.second_derivatives),
         ("autograd modes", differentiation.autograd_modes),
         ("copies", behaviour.copies),

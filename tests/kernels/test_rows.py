@@ -108,3 +108,19 @@ def test_rows_longer_than_a_warp_have_blocks_of_their_own(tmp_path: Path, length
     """Threads of different rows must not wait for each other: an odd number of rows leaves none of them hanging."""
     _, _, original, new = made(tmp_path, f"self.norm = nn.LayerNorm({length})", "self.norm(x)", f"4096, {length}")
     check(original, new, 5, length)
+
+
+def test_partial_accumulators_are_aligned(tmp_path: Path) -> None:
+    """Those of 64-bit words begin the workspace, whatever number of rows and pieces there is."""
+    _, source, original, new = made(tmp_path, "pass", "torch.max(torch.tanh(x), dim=1)", "7, 1 << 20")
+    assert "reinterpret_cast<ArgMax*>(partial)" in source and "reinterpret_cast<Max*>(&partial[4u" in source
+    x = torch.randn(3, 5001)
+    with torch.no_grad():
+        assert all(map(torch.equal, new(x)[1:], original(x)[1:]))
+
+
+def test_many_rows_of_a_plan_for_few(tmp_path: Path) -> None:
+    """Rows are counted along a grid's first dimension: the others end at 65535."""
+    _, source, original, new = made(tmp_path, "pass", "torch.tanh(x).sum(1)", "8, 1 << 18")
+    assert "dim3(static_cast<unsigned>(rows), " in source
+    check(original, new, 300, 40)

@@ -179,3 +179,44 @@ def test_what_compares_computed_values_is_declined() -> None:
     graph = capture(model, [torch.randn(2, 6, 4, 4)])
     nodes = [n for n in graph.nodes if not n.is_leaf]
     assert gradient_graph(graph, nodes, ["x", "weight", "bias"], [nodes[-1].name], ["weight", "bias"]) is None
+
+
+SUMMANDS = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.randn(8)), nn.Parameter(torch.randn(1, 8))
+
+    def forward(self, x):
+        return torch.tanh(x + self.a + self.b)
+
+
+def get_inputs():
+    return [torch.rand(4, 8)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_gradients_of_parameters_share_no_memory(tmp_path: Path) -> None:
+    """Two summands have the same gradient; each is added to in place at the next backward."""
+    (tmp_path / "model.py").write_text(SUMMANDS)
+    problem = load_problem(tmp_path / "model.py")
+    candidate = load_candidate(compile_problem(problem, Options(target="host"))[2].text, "host", name="new.py")
+    model, new = problem.model(), candidate.build_model(problem)
+    new.load_state_dict(model.state_dict())
+    x = torch.rand(4, 8)
+    with candidate.launches() as launched:
+        for _ in range(2):
+            model(x).sum().backward()
+            new(x).sum().backward()
+    assert any("gradient" in name for name in launched)
+    assert new.a.grad.data_ptr() != new.b.grad.data_ptr()
+    torch.testing.assert_close(new.a.grad, model.a.grad)
+    torch.testing.assert_close(new.b.grad, model.b.grad)

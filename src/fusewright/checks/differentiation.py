@@ -44,6 +44,38 @@ def second_derivatives(trial: Trial) -> Outcome:
     return _derivatives(trial, [small])
 
 
+def of_their_own(trial: Trial) -> Outcome:
+    """The `.grad` of two parameters is not the same memory: optimisers, and a second backward, write into it."""
+    subjects, variant = trial.subjects, replace(trial.usual, parameters="random", distribution="normal")
+    subjects.set_state(variant)
+    try:
+        allowed = _sharing(subjects.original, subjects.inputs(variant), variant.seed)
+    except Exception:  # no backward, or none of these inputs
+        return Outcome(True, "the original has none")
+    try:
+        found = _sharing(subjects.new, subjects.inputs(variant), variant.seed)
+    except Exception as error:
+        return Outcome(not subjects.candidate.emitted, f"backward raised {sentence(error)}")
+    more = [pair for pair in found if pair not in allowed]
+    if more:
+        return Outcome(False, f"the gradients of {more[0][0]} and {more[0][1]} lie in the same memory", float(len(more)))
+    return Outcome(True, "no two share memory" if not allowed else "as the original's")
+
+
+def _sharing(model: torch.nn.Module, inputs: list[object], seed: int) -> list[tuple[str, str]]:
+    """Pairs of parameters whose gradients lie in one piece of memory after a backward."""
+    parameters = dict(model.named_parameters())
+    try:
+        with torch.enable_grad(), seeded(seed):
+            leaves = [t for t in pytree.tree_leaves(model(*inputs)) if isinstance(t, torch.Tensor) and t.requires_grad]
+            torch.autograd.backward(leaves, [torch.ones_like(t) for t in leaves])
+        held = [(name, p.grad.untyped_storage().data_ptr()) for name, p in parameters.items() if p.grad is not None]
+    finally:
+        for parameter in parameters.values():
+            parameter.grad = None
+    return [(a, b) for i, (a, where) in enumerate(held) for b, there in held[:i] if where == there]
+
+
 def _derivatives(trial: Trial, variants: list[Variant]) -> Outcome:
     compared, without = 0, 0
     for variant in variants:

@@ -253,6 +253,8 @@ def refusal(shape: Layout, ending: Ending) -> str | None:
         accumulators += WORDS[ending.reduce.accumulator] * prod(shape.held) * shape.pair
     if accumulators + 48 > registers:
         return "too many accumulators for the registers of a thread"
+    if -(-shape.rows[0] * shape.rows[1] * shape.pitch // shape.stagers) > 32:
+        return "more rounds of copies than a word has bits, where they are of single elements"
     if tile.threads > 1024 or 4 * shape.shared_words > SHARED_PER_SM // tile.blocks_per_sm - 1024:
         return "more shared memory or threads than a multiprocessor has"
     return None

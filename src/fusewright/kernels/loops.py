@@ -12,7 +12,7 @@ from ..plan import Kernel, accesses, axes_of, element_at
 from ..prims import Coordinates, Prim
 from .expression import LANE, Evaluator, pointer
 
-LONGEST_INT = 2**31 - 1
+LONGEST_INT = 2**31 - 2**23  # elements that an `int` may count: the last step of a loop goes beyond them
 
 
 @dataclass(frozen=True)

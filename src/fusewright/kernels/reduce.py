@@ -37,6 +37,7 @@ WORDS = {
     "ArgMax": 4,
     "ArgMin": 4,
 }
+WIDE = ("IntegerSum", "ArgMax", "ArgMin")  # of 64-bit words
 CHUNK = 4  # elements of a column
 CHUNKED = ("LogSumExp", "Moments")  # accumulators that take several elements at once for less than one at a time
 
@@ -642,7 +643,7 @@ class Split(Base):
         last_kernel, last_launch = self.last_kernel(words)
         setup = [f"const long long rows = {rows_text};", "if (rows == 0) return nullptr;"]
         if by_rows:
-            grid, block, span = f"dim3({self.pieces}, static_cast<unsigned>(rows))", f"dim3({self.THREADS})", 1
+            grid, block, span = f"dim3(static_cast<unsigned>(rows), {self.pieces})", f"dim3({self.THREADS})", 1
         else:
             grid, block, span = (
                 "dim3(static_cast<unsigned>((rows + {span} - 1) / {span}), " + str(self.pieces) + ")",
@@ -666,7 +667,7 @@ class Split(Base):
         length = self.evaluator.size(sizes.product(loop.size for loop in self.loops.reduced))
         vec = "VEC" if self.width > 1 else "1"
         if by_rows:
-            lines = ["const Index row = blockIdx.y;", "const Index piece = blockIdx.x;"]
+            lines = ["const Index row = blockIdx.x;", "const Index piece = blockIdx.y;"]
         else:
             lines = [*first_row(self.across, self.width > 1, sharing=True), "const Index piece = blockIdx.y;"]
         lines += decode(self.loops.kept, "row", self.evaluator)
@@ -691,13 +692,8 @@ class Split(Base):
             lines += [*several, *([] if several else ["#pragma unroll 4"])]
             lines.append(f"for ({first}; inside && item < {length}; item += {step}) {{")
         lines += [*indent([*decoded, *body]), "}"]
-        word = 0
         for a in self.parts:
-            where = (
-                f"reinterpret_cast<{a.kind}*>(&partial[{word}u * rows * {self.pieces}])"
-                if word
-                else f"reinterpret_cast<{a.kind}*>(partial)"
-            )
+            where = self.partials(a)
             if by_rows:
                 lines += [
                     f"{a.name} = merge_row<{self.THREADS}>({a.name});",
@@ -716,8 +712,14 @@ class Split(Base):
                     f"{a.name} = merge_column<{self.down}, {self.across}>({a.name});",
                     f"if (inside && threadIdx.y == 0) {where}[row * {self.pieces} + piece] = {a.name};",
                 ]
-            word += WORDS[a.kind]
         return lines
+
+    def partials(self, part: Accumulator, const: str = "") -> str:
+        """Where the partial accumulators of a kind begin. Those of 64-bit words come first: the others would misalign them."""
+        ordered = sorted(self.parts, key=lambda a: a.kind not in WIDE)
+        word = sum(WORDS[a.kind] for a in ordered[: ordered.index(part)])
+        start = f"&partial[{word}u * rows * {self.pieces}]" if word else "partial"
+        return f"reinterpret_cast<{const}{part.kind}*>({start})"
 
     def several(self, length: str, start: str, step: int) -> list[str]:
         """A loop that takes CHUNK elements of a column at a time, where an accumulator gains by it; the rest follows one by one."""
@@ -747,13 +749,8 @@ class Split(Base):
         evaluator = Evaluator(self.prims, kernel.loads, [Level(self.row_axes, row_lines)], vector=False)
         _, row = self.loops.at(kernel, lane=False)
         lines += decode(self.loops.kept, "row", evaluator)
-        word = 0
         for a in self.parts:
-            where = (
-                f"reinterpret_cast<const {a.kind}*>(&partial[{word}u * rows * {self.pieces}])"
-                if word
-                else f"reinterpret_cast<const {a.kind}*>(partial)"
-            )
+            where = self.partials(a, "const ")
             lines += [
                 f"{a.kind} {a.name};",
                 f"for (int piece = threadIdx.x; piece < {self.pieces}; piece += 32) {a.name}.merge({where}[row * {self.pieces} + piece]);",
@@ -761,7 +758,6 @@ class Split(Base):
             ]
             for member in a.members:
                 evaluator.results[member] = f"{a.name}.{self.prims[member].op.field}"
-            word += WORDS[a.kind]
         stores = []
         for name in self.row_stores():
             prim = self.prims[name]

@@ -120,7 +120,8 @@ def finish(
     arguments = parameters(kernel, prims) + ([workspace_parameter] if workspace_parameter else [])
     arguments += [f"{kind} {label}" for kind, label in extra] + [f"Index {s}" for s in symbols]
     source = [*comment, *(constants or []), head]
-    source += wrapped(f"__global__ void __launch_bounds__({threads}) {name}_kernel(", arguments, ") {")
+    bounds = f"{threads}, 1" if threads == "1024" else threads  # else ptxas keeps room for two such blocks, and spills
+    source += wrapped(f"__global__ void __launch_bounds__({bounds}) {name}_kernel(", arguments, ") {")
     source += [f"  {line}" for line in evaluator.declare_sizes()]
     source += indent(lines)
     source += ["}"]

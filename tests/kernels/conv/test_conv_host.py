@@ -27,6 +27,7 @@ from fusewright.kernels.conv import (
     conv_kernel,
     fits,
 )
+from fusewright.kernels.conv_layout import layout
 
 
 def conv2d(cin, cout, k, stride=1, padding=0, dilation=1, groups=1, **more) -> Conv:
@@ -463,6 +464,14 @@ def test_declines_what_it_cannot_do() -> None:
     assert not fits(transposed(2, 8, 16, 3, 2), Ending(window=Window("max", (2, 3))))
     assert not fits(conv2d(32, 32, 3, groups=2), Ending(reduce=OverChannels("Sum")))
     assert not fits(conv2d(8, 4096, 3), Ending(reduce=OverChannels("Sum")))
+
+
+def test_a_bit_for_each_round_of_copies() -> None:
+    """A thread that copies single elements keeps one bit for each in a word."""
+    for conv in (conv2d(3, 64, 11, stride=4, padding=2), conv2d(3, 96, 16, stride=16)):
+        for tile in candidate_tiles(conv, Ending()):
+            shape = layout(conv, Ending(), tile)
+            assert shape.rows[0] * shape.rows[1] * shape.pitch <= 32 * shape.stagers
 
 
 def test_text_is_reproducible() -> None:
