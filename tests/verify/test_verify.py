@@ -44,6 +44,11 @@ MODELS = {
         "def forward(self, x, t):\n    return nn.functional.cross_entropy(x, t)",
         "torch.randn(64, 10), torch.randint(0, 10, (64,))",
     ),
+    "a loss of probabilities": (
+        "self.scale = nn.Parameter(torch.ones(4))",
+        "def forward(self, x, t):\n    return nn.functional.binary_cross_entropy(x, t) * self.scale",
+        "torch.rand(8, 4), torch.rand(8, 4)",
+    ),
     "indices in a dict": (
         "self.l = nn.Linear(16, 32)",
         """

@@ -56,6 +56,19 @@ class Trial:
         shape = "given sizes" if self.shapes.small == self.shapes.given else "small sizes"
         return Variant("behaviour", self.shapes.small, shape)
 
+    def accepts(self, variant: Variant) -> bool:
+        """The original takes these values."""
+        self.subjects.set_state(variant)
+        try:
+            self.subjects.run_eager(variant)
+        except Exception:  # the user's own code
+            return False
+        return True
+
+    def accepted(self, variant: Variant) -> Variant:
+        """It, or the same with values as given where the original refuses those drawn: a loss of probabilities."""
+        return variant if self.accepts(variant) else replace(variant, distribution="as given")
+
     def observe(self, variant: Variant, fill: float = math.nan, whole: int | None = None) -> Observed:
         """Run the candidate on a variant whose state is set, and note the kernels it launched."""
         with self.subjects.candidate.launches() as kernels:

@@ -18,7 +18,7 @@ MOST_SECONDS = 1.0  # for the original's second derivatives; the check takes abo
 def gradients(trial: Trial) -> Outcome:
     """Gradients of every input and parameter, within the budget of eager's own."""
     main = replace(next(v for v in trial.variants if v.group == "seeds"), group="gradients")
-    small = replace(trial.usual, group="gradients", parameters="random", distribution="normal")
+    small = trial.accepted(replace(trial.usual, group="gradients", parameters="random", distribution="normal"))
     variants = [main, small]
     if any(p.requires_grad for p in trial.subjects.original.parameters()):  # as in training, where another path may be taken
         variants = [replace(main, fixed=True), small, replace(small, fixed=True, seed=1)]
@@ -29,7 +29,7 @@ def gradients(trial: Trial) -> Outcome:
 
 def second_derivatives(trial: Trial) -> Outcome:
     """Gradients of gradients, where the original has them."""
-    small = replace(trial.usual, group="second derivatives", parameters="random", distribution="normal")
+    small = trial.accepted(replace(trial.usual, group="second derivatives", parameters="random", distribution="normal"))
     small = replace(small, derivatives=2)
     trial.subjects.set_state(small)
     start = time.process_time()
@@ -46,7 +46,8 @@ def second_derivatives(trial: Trial) -> Outcome:
 
 def of_their_own(trial: Trial) -> Outcome:
     """The `.grad` of two parameters is not the same memory: optimisers, and a second backward, write into it."""
-    subjects, variant = trial.subjects, replace(trial.usual, parameters="random", distribution="normal")
+    subjects = trial.subjects
+    variant = trial.accepted(replace(trial.usual, parameters="random", distribution="normal"))
     subjects.set_state(variant)
     try:
         allowed = _sharing(subjects.original, subjects.inputs(variant), variant.seed)

@@ -27,9 +27,7 @@ def group(name: str) -> Check:
 
 def compared(trial: Trial, variants: Iterable[Variant]) -> Outcome:
     """Compare the candidate on these variants; an error no rounding explains, or one it raised, fails."""
-    variants = list(variants)
-    for variant in variants:
-        trial.compare(variant)
+    variants = [tried(trial, variant) for variant in variants]
     too_large = sum(variant in trial.smaller for variant in variants)
     variants = [trial.smaller.get(variant, variant) for variant in variants]
     skipped = sum(variant in trial.skipped for variant in variants)
@@ -47,6 +45,16 @@ def compared(trial: Trial, variants: Iterable[Variant]) -> Outcome:
         return Outcome(True, f"nothing to compare{also}", 0.0)
     ratio = worst.miss.ratio
     return Outcome(True, f"{len(variants) - skipped} variants, error {ratio:.2g} of its budget{also}", ratio)
+
+
+def tried(trial: Trial, variant: Variant) -> Variant:
+    """Compare on it, or on values as given where the original refuses those drawn and they are not the point."""
+    trial.compare(variant)
+    any_values = variant.group not in ("distributions", "non-finite") and variant.distribution != "as given"
+    if variant in trial.skipped and any_values:
+        variant = replace(variant, distribution="as given")
+        trial.compare(variant)
+    return variant
 
 
 def is_wrong(finding: Finding, trial: Trial) -> bool:
@@ -116,7 +124,7 @@ def _deviation(a: torch.Tensor, b: torch.Tensor) -> float:
 
 def dependence(trial: Trial) -> Outcome:
     """Draw each input and each parameter anew: the output must move as the reference's does."""
-    base = replace(trial.usual, parameters="random", distribution="normal", seed=1)
+    base = trial.accepted(replace(trial.usual, parameters="random", distribution="normal", seed=1))
     inputs = trial.subjects.inputs(base)
     names = [f"input {i}" for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and x.is_floating_point()]
     parameters = [name for name, p in trial.subjects.original.named_parameters() if p.numel()]
@@ -124,10 +132,12 @@ def dependence(trial: Trial) -> Outcome:
     names += parameters[::step]
     trial.subjects.set_state(base)
     before, exact_before = trial.observe(base), trial.subjects.run_exact(base)
-    unmoved, worst, at = [], 0.0, ""
+    unmoved, refused, worst, at = [], 0, 0.0, ""
     for name in names:
         variant = replace(base, changed=name)
-        trial.subjects.set_state(variant)
+        if not trial.accepts(variant):
+            refused += 1
+            continue
         after = trial.observe(variant)
         references = trial.subjects.references(variant, draws=1)
         moved = 0.0
@@ -151,4 +161,5 @@ def dependence(trial: Trial) -> Outcome:
     note = f"; the original does not depend measurably on {', '.join(unmoved[:4])}" if unmoved else ""
     if worst > 0.1:
         return Outcome(False, f"moves otherwise than the reference by {worst:.2g} of the movement: {at}{note}", worst)
-    return Outcome(True, f"{len(names)} inputs and parameters drawn anew{note}", worst)
+    note += f"; the original refuses {refused} others" if refused else ""
+    return Outcome(True, f"{len(names) - refused} inputs and parameters drawn anew{note}", worst)
