@@ -27,7 +27,7 @@ from .variants import Source, Variant, named_state, random_state, renewed
 LARGE = 2**21  # parameters
 SAMPLE = 2**18  # elements of one gradient that are compared
 DRAWS = 4  # references with rounding put in at random, for each variant
-MORE_DRAWS = 12  # before a candidate is condemned
+MORE_DRAWS = (12, 4, 1)  # before a candidate is condemned; fewer where so many do not fit in memory
 CPU = torch.device("cpu")
 TWIN_SECONDS = 10.0  # estimated for two cores: what one run on the CPU may take before a GPU runs the same
 OF_THE_CPU = ("not implemented", "same device", "cuda")  # words of errors that say nothing about the values
@@ -375,7 +375,12 @@ class Subjects:
         too_far = [name for name, miss in misses.items() if not miss.passed and miss.ratio < 1e6]
         if not too_far:
             return misses
-        references = self.more_draws(references, variant, MORE_DRAWS)
+        for count in MORE_DRAWS:
+            try:
+                references = self.more_draws(references, variant, count)
+                break
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
         for name in too_far:
             evidence = references.evidence(name)
             limit = with_outliers(budget(evidence), evidence)

@@ -140,6 +140,24 @@ def test_references_that_do_not_fit_are_made_smaller(tmp_path: Path, monkeypatch
     assert not trial.skipped and [f.variant.sizes for f in trial.findings] == [SMALL]
 
 
+def test_as_many_references_are_drawn_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result that is wrong stays wrong where memory is short."""
+    found, variant = with_a_twin(tmp_path), Variant("test", SIZES)
+    found.set_state(variant)
+    references, right, asked = found.references(variant), Subjects.run_exact, []
+    wrong = {name: value + 1e-6 for name, value in references.eager.tensors.items()}
+
+    def run_exact(self: Subjects, variant: Variant, rounding: Any = None, seed: int = 0) -> Any:
+        asked.append(seed)
+        if seed > 104:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return right(self, variant, rounding, seed)
+
+    monkeypatch.setattr(Subjects, "run_exact", run_exact)
+    misses = found.judge(dataclasses.replace(references.eager, tensors=wrong), references, variant, True)
+    assert not misses["output 0"].passed and asked == [104, 105, 104, 105, 104]
+
+
 def test_given_sizes_that_do_not_fit_are_made_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = Subjects.run_eager
 
