@@ -86,10 +86,11 @@ class Writer:
 
     def with_overwrites(self) -> Plan:
         """The plan in which kernels write new values of buffers straight into them, where they may."""
-        kept = [self.meaning_inputs(region) for region in self.regions]
+        number = {region.name: i for i, region in enumerate(self.regions)}
+        kept_by = {node: number[region.name] for region in self.regions for node in self.meaning_inputs(region)}  # the last
 
         def saved_later(kernel: Kernel, node: str) -> bool:
-            return any(node in names for names in kept[self.regions.index(self.region_of_kernel(kernel)) + 1 :])
+            return kept_by.get(node, -1) > number[self.region_of_kernel(kernel).name]
 
         found = overwritten(self.plan, self.model, saved_later)
         steps: list[Kernel | Call] = []
@@ -105,7 +106,7 @@ class Writer:
 
     # ---- which values exist in memory
 
-    def find_needed_nodes(self) -> list[str]:
+    def find_needed_nodes(self) -> dict[str, None]:
         """Nodes whose value a library call reads or the model returns, in graph order."""
         wanted = {o.value.name for o in self.graph.outputs if isinstance(o.value, Ref) and not self.is_applied(o)}
         for call in self.plan.calls:
@@ -113,7 +114,7 @@ class Writer:
         for kernel in self.plan.kernels:
             if self.condenses(kernel):
                 wanted |= {name for name in map(self.node_of, kernel.stores) if name is not None}
-        return [node.name for node in self.graph.nodes if node.name in wanted]
+        return dict.fromkeys(node.name for node in self.graph.nodes if node.name in wanted)
 
     def is_applied(self, output: Output) -> bool:
         """No tensor of its own: a counter that PyTorch adds to, or a buffer that a kernel overwrites."""
@@ -131,17 +132,22 @@ class Writer:
 
     def region_outputs(self, region: Region) -> list[str]:
         """Nodes that the region computes and something outside it needs."""
-        found = []
+        return self.outputs_of[region.name]
+
+    @functools.cached_property
+    def outputs_of(self) -> dict[str, list[str]]:
+        """Needed nodes by the region that computes them."""
+        found: dict[str, list[str]] = {region.name: [] for region in self.regions}
         for name in self.needed_nodes:
             node = self.graph[name]
             if not node.is_leaf and name not in self.lowered.library:
                 kernel = self.home.get(self.base(self.lowered.value[name]).name)
-                if kernel is not None and self.region_of_kernel(kernel) is region:
-                    found.append(name)
+                if kernel is not None:
+                    found[self.region_of_kernel(kernel).name].append(name)
         return found
 
     def region_of_kernel(self, kernel: Kernel) -> Region:
-        return next(region for region in self.regions if any(k is kernel for k in region.kernels))
+        return self.region_of[id(kernel)]
 
     def find_regions(self) -> list[Region]:
         found: list[list[Kernel]] = []
@@ -172,7 +178,12 @@ class Writer:
         return read >= 1 << 20 and left * 16 < read and all(self.node_of(name) is not None for name in kernel.stores)
 
     def node_of(self, prim: str) -> str | None:
-        return next((name for name, value in self.lowered.value.items() if self.base(value).name == prim), None)
+        return self.first_of.get(prim)
+
+    @functools.cached_property
+    def first_of(self) -> dict[str, str]:
+        """The first node whose value is a primitive in memory or a view of it."""
+        return {self.base(value).name: name for name, value in reversed(self.lowered.value.items())}
 
     # ---- the file
 
@@ -270,10 +281,14 @@ class Writer:
         if node.target == "constant" and not isinstance(self.attribute(node), torch.Tensor):
             return self.constant_text(node)
         owner = str(node.args[0]).rpartition(".")[0]
-        if owner and owner not in dict(self.model.named_modules(remove_duplicate=False)):
+        if owner and owner not in self.modules:
             return attribute_text(self.model, node.args[0])
         self.held.setdefault(str(node.args[0]), node)
         return node.name
+
+    @functools.cached_property
+    def modules(self) -> set[str]:
+        return {path for path, _ in self.model.named_modules(remove_duplicate=False)}
 
     def attribute(self, node: Node) -> Any:
         owner: Any = self.model
@@ -348,10 +363,12 @@ class Writer:
 
     def node_holding(self, prim: str) -> str | None:
         """A needed node whose elements are this primitive's, in the same order."""
-        for name in self.needed_nodes:
-            if name in self.lowered.value and self.elements(self.lowered.value[name]) == prim:
-                return name
-        return None
+        return self.holders.get(prim)
+
+    @functools.cached_property
+    def holders(self) -> dict[str, str]:
+        value = self.lowered.value
+        return {self.elements(value[name]): name for name in reversed(self.needed_nodes) if name in value}
 
     def elements(self, name: str) -> str:
         """The primitive in memory whose elements a value has in the same order: through reshapes alone."""
@@ -364,6 +381,13 @@ class Writer:
 
     def meaning_nodes(self, region: Region) -> list[Node]:
         """Graph nodes that the region's outputs are computed from, back to what is in memory before the region runs."""
+        return self.meanings[region.name]
+
+    @functools.cached_property
+    def meanings(self) -> dict[str, list[Node]]:
+        return {region.name: self.find_meaning(region) for region in self.regions}
+
+    def find_meaning(self, region: Region) -> list[Node]:
         outputs = [n for n in self.region_outputs(region) if self.differentiable(n)]
         stack, seen = list(outputs), set()
         while stack:
@@ -372,7 +396,7 @@ class Writer:
                 continue
             seen.add(name)
             stack += meaning_reads(self.graph[name])
-        return [node for node in self.graph.nodes if node.name in seen]
+        return self.graph.in_order(seen)
 
     def before(self, name: str, region: Region) -> bool:
         """Its value is in memory when the region starts."""
@@ -380,11 +404,15 @@ class Writer:
         if node.is_leaf:
             return True
         if name in self.lowered.library:
-            return any(call.node.name == name for call in self.plan.calls)
+            return name in self.called
         if name not in self.needed_nodes:
             return False
         home = self.home.get(self.base(self.lowered.value[name]).name)
         return home is not None and self.region_of_kernel(home) is not region
+
+    @functools.cached_property
+    def called(self) -> set[str]:
+        return {call.node.name for call in self.plan.calls}
 
     def meaning_inputs(self, region: Region) -> list[str]:
         inner = {node.name for node in self.meaning_nodes(region)}
@@ -397,14 +425,14 @@ class Writer:
     def differentiable(self, name: str) -> bool:
         node = self.graph[name]
         assert node.dtype is not None
-        returned = any(
-            isinstance(o.value, Ref) and o.value.name == name and o.kind == "return" for o in self.graph.outputs
-        )
-        read = any(name in call.node.inputs for call in self.plan.calls)
-        updates = any(
-            isinstance(o.value, Ref) and o.value.name == name and o.kind == "buffer" for o in self.graph.outputs
-        )
-        return node.dtype.is_floating_point and (returned or read or not updates) and name in self.smooth & self.followed
+        return node.dtype.is_floating_point and name in self.smooth and name in self.followed and name not in self.only_updates
+
+    @functools.cached_property
+    def only_updates(self) -> set[str]:
+        """New values of buffers that no one else sees."""
+        leaving = [(o.value.name, o.kind) for o in self.graph.outputs if isinstance(o.value, Ref)]
+        read = {name for call in self.plan.calls for name in call.node.inputs}
+        return {n for n, kind in leaving if kind == "buffer"} - {n for n, kind in leaving if kind == "return"} - read
 
     @functools.cached_property
     def followed(self) -> set[str]:
@@ -458,11 +486,19 @@ class Writer:
 
     def region_results(self, region: Region) -> tuple[list[str], list[str]]:
         """Nodes it returns, and primitives that other regions' kernels read."""
-        others = {n for k in self.plan.kernels if self.region_of_kernel(k) is not region for n in k.loads}
         own = [n for k in region.kernels for n in k.stores]
         outputs = self.region_outputs(region)
         held = {self.elements(self.lowered.value[n]) for n in outputs}
-        return outputs, [n for n in own if n in others and n not in held]
+        return outputs, [n for n in own if self.loaded_by.get(n, set()) - {region.name} and n not in held]
+
+    @functools.cached_property
+    def loaded_by(self) -> dict[str, set[str]]:
+        """Primitive -> the regions whose kernels load it."""
+        found: dict[str, set[str]] = {}
+        for region in self.regions:
+            for name in (n for kernel in region.kernels for n in kernel.loads):
+                found.setdefault(name, set()).add(region.name)
+        return found
 
     def region_text(self, region: Region) -> str:
         arguments = self.region_arguments(region)
@@ -592,8 +628,11 @@ class Writer:
         return name
 
     def own_values(self, kernel: Kernel) -> set[str]:
-        region = self.region_of_kernel(kernel)
-        return {name for k in region.kernels for name in k.stores}
+        return self.stored_by[self.region_of_kernel(kernel).name]
+
+    @functools.cached_property
+    def stored_by(self) -> dict[str, set[str]]:
+        return {region.name: {name for k in region.kernels for name in k.stores} for region in self.regions}
 
     def meaning_text(self, region: Region, names: list[str], outputs: list[str], unpack: str) -> str:
         """The same values by PyTorch's operators; what backward differentiates."""

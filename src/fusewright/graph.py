@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import sympy
@@ -59,7 +60,7 @@ class Node:
     def is_leaf(self) -> bool:
         return self.target in LEAVES
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """Names of the values it reads, in order, each once."""
         return tuple(dict.fromkeys(ref.name for ref in refs((self.args, dict(self.kwargs)))))
@@ -107,15 +108,24 @@ class Graph:
     def __getitem__(self, name: str) -> Node:
         return self.index[name]
 
-    @property
+    @cached_property
     def index(self) -> dict[str, Node]:
-        found = self.__dict__.get("_index")
-        if found is None:
-            found = {node.name: node for node in self.nodes}
-            object.__setattr__(self, "_index", found)
-        return found
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        return {node.name: number for number, node in enumerate(self.nodes)}
+
+    def in_order(self, names: Iterable[str]) -> list[Node]:
+        """Nodes as the graph has them, one after another."""
+        return [self.nodes[number] for number in sorted(self.position[name] for name in names)]
 
     def users(self) -> dict[str, list[str]]:
+        """Who reads each value: nodes by name, and `output 0` and so on."""
+        return self._users
+
+    @cached_property
+    def _users(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {node.name: [] for node in self.nodes}
         for node in self.nodes:
             for name in node.inputs:
@@ -144,13 +154,13 @@ class Graph:
         """The value of a size in the example."""
         if isinstance(size, int):
             return size
-        known = self.__dict__.get("_hints")
-        if known is None:
-            known = {}
-            object.__setattr__(self, "_hints", known)
-        if size not in known:
-            known[size] = int(size.subs({symbol: binding.hint for symbol, binding in self.symbols.items()}))
-        return known[size]
+        if size not in self._hints:
+            self._hints[size] = int(size.subs({symbol: binding.hint for symbol, binding in self.symbols.items()}))
+        return self._hints[size]
+
+    @cached_property
+    def _hints(self) -> dict[Dim, int]:
+        return {}
 
     def __str__(self) -> str:
         lines = []

@@ -7,7 +7,10 @@ calls: what they return may be a view.)
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 
 from torch import nn
 
@@ -27,55 +30,92 @@ def overwritten(
     `saved_later(kernel, node)`: a step after the kernel keeps the node's value for backward.
     """
     found = {}
+    needs = Needs(plan, model)
     for output in plan.graph.outputs:
-        place = place_of(output, plan, model)
+        place = place_of(output, needs)
         if place is not None and not saved_later(place[0], plan.lowered.prims[place[1]].origin):
             kernel, old, new = place
             found[old] = (kernel, new)
     return found
 
 
-def place_of(output: Output, plan: Plan, model: nn.Module) -> tuple[Kernel, str, str] | None:
+@dataclass(frozen=True)
+class Needs:
+    """Who needs each value in memory."""
+
+    plan: Plan
+    model: nn.Module
+
+    @cached_property
+    def buffers(self) -> dict[str, str]:
+        """Path -> the leaf that reads it."""
+        return {node.args[0]: node.name for node in reversed(self.plan.graph.nodes) if node.target == "buffer"}
+
+    @cached_property
+    def leaving(self) -> Counter[str]:
+        """How many outputs are the primitive or a view of it."""
+        return Counter(behind(output.value, self.plan) for output in self.plan.graph.outputs)
+
+    @cached_property
+    def called(self) -> set[str]:
+        """Primitives that library calls read, perhaps through views."""
+        return {behind(Ref(name), self.plan) for call in self.plan.calls for name in call.node.inputs}
+
+    @cached_property
+    def loaded(self) -> dict[str, int]:
+        """The number of the last kernel that loads the primitive."""
+        return {name: number for number, kernel in enumerate(self.plan.kernels) for name in kernel.loads}
+
+    @cached_property
+    def stored(self) -> dict[str, int]:
+        return {name: number for number, kernel in enumerate(self.plan.kernels) for name in kernel.stores}
+
+    @cached_property
+    def memory(self) -> dict[str, int]:
+        """Where each parameter and buffer of the model lies."""
+        held = dict(self.model.named_buffers(remove_duplicate=False)) | dict(self.model.named_parameters(remove_duplicate=False))
+        return {path: tensor.untyped_storage()._cdata for path, tensor in held.items()}
+
+    @cached_property
+    def tenants(self) -> Counter[int]:
+        return Counter(self.memory.values())
+
+    def is_shared(self, path: str) -> bool:
+        """Some other parameter or buffer of the model lies in the same memory."""
+        return path not in self.memory or self.tenants[self.memory[path]] > 1
+
+    def besides(self, output: Output, old: str, new: str) -> bool:
+        """Someone other than the output needs its new value, or needs the old one after the new is there."""
+        itself = behind(output.value, self.plan) in (old, new)
+        leave = self.leaving[old] + self.leaving[new] > itself
+        return leave or new in self.loaded or self.loaded.get(old, -1) > self.stored[new] or not self.called.isdisjoint((old, new))
+
+
+def place_of(output: Output, needs: Needs) -> tuple[Kernel, str, str] | None:
     """(kernel, old value's load, new value) if the kernel may write this output straight into its buffer."""
+    plan = needs.plan
     graph, lowered = plan.graph, plan.lowered
     if output.kind != "buffer" or not isinstance(output.value, Ref) or counts_up(output, graph) is not None:
         return None
-    leaf = next((n for n in graph.nodes if n.target == "buffer" and n.args[0] == output.path), None)
-    if leaf is None or output.value.name not in lowered.value or is_shared(model, output.path):
+    leaf = needs.buffers.get(output.path)
+    if leaf is None or output.value.name not in lowered.value or needs.is_shared(output.path):
         return None
-    old, new = lowered.prims[lowered.value[leaf.name]], lowered.prims[lowered.value[output.value.name]]
-    kernel = next((k for k in plan.kernels if new.name in k.stores), None)
+    old, new = lowered.prims[lowered.value[leaf]], lowered.prims[lowered.value[output.value.name]]
+    kernel = plan.home.get(new.name)
     alike = old.dtype == new.dtype and same_shape(old.shape, new.shape)
     if kernel is None or not alike or not old.is_load:
         return None
-    later = plan.steps[next(i for i, step in enumerate(plan.steps) if step is kernel) + 1 :]
-    needed_besides = (
-        [o for o in graph.outputs if o is not output and behind(o.value, plan) in (old.name, new.name)]
-        + [k for k in plan.kernels if new.name in k.loads]
-        + [s for s in later if isinstance(s, Kernel) and old.name in s.loads]
-        + [c for c in plan.calls if any(behind(Ref(n), plan) in (old.name, new.name) for n in c.node.inputs)]
-    )
-    return (
-        (kernel, old.name, new.name) if not needed_besides and same_thread(kernel, plan, old.name, new.name) else None
-    )
-
-
-def is_shared(model: nn.Module, path: str) -> bool:
-    """Some other parameter or buffer of the model lies in the same memory."""
-    held = dict(model.named_buffers(remove_duplicate=False)) | dict(model.named_parameters(remove_duplicate=False))
-    if path not in held:
-        return True
-    memory = held[path].untyped_storage()._cdata
-    return sum(tensor.untyped_storage()._cdata == memory for tensor in held.values()) > 1
+    if needs.besides(output, old.name, new.name) or not same_thread(kernel, plan, old.name, new.name):
+        return None
+    return kernel, old.name, new.name
 
 
 def behind(value: object, plan: Plan) -> str:
     """The primitive in memory of which a node's value is a view, or the value itself."""
     if not isinstance(value, Ref) or value.name not in plan.lowered.value:
         return ""
-    stored = {name for kernel in plan.kernels for name in kernel.stores}
     prim = plan.lowered.prims[plan.lowered.value[value.name]]
-    while prim.name not in stored and isinstance(prim.op, View):
+    while prim.name not in plan.home and isinstance(prim.op, View):
         prim = plan.lowered.prims[prim.inputs[0]]
     return prim.name
 

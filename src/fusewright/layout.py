@@ -63,8 +63,7 @@ def has_channels(prim: Prim) -> bool:
 def base(made: Plan, name: str) -> Prim:
     """The primitive behind views."""
     prim = made.lowered.prims[name]
-    stored = {n for kernel in made.kernels for n in kernel.stores}
-    while prim.name not in stored and isinstance(prim.op, View):
+    while prim.name not in made.home and isinstance(prim.op, View):
         prim = made.lowered.prims[prim.inputs[0]]
     return prim
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from . import index, sizes
@@ -87,11 +88,16 @@ class Plan:
     rules: tuple[Any, ...] = ()
     captured: Graph | None = None  # the graph as it was before any law
 
-    @property
+    @cached_property
     def kernels(self) -> list[Kernel]:
         return [step for step in self.steps if isinstance(step, Kernel)]
 
-    @property
+    @cached_property
+    def home(self) -> dict[str, Kernel]:
+        """The kernel that stores a primitive."""
+        return {name: kernel for kernel in self.kernels for name in kernel.stores}
+
+    @cached_property
     def calls(self) -> list[Call]:
         return [step for step in self.steps if isinstance(step, Call)]
 
@@ -681,7 +687,7 @@ def counts_up(output: Output, graph: Graph) -> int | None:
         return None
     first, step = node.args[:2]
     same = isinstance(first, Ref) and graph[first.name].target == "buffer" and graph[first.name].args[0] == output.path
-    return step if same and type(step) is int and graph.users()[node.name] == [f"output {graph.outputs.index(output)}"] else None
+    return step if same and type(step) is int and len(graph.users()[node.name]) == 1 else None
 
 
 def overlaps(prim: Prim) -> bool:
@@ -753,7 +759,7 @@ def origins(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> list[Node]:
         seen.add(name)
         found.add(prims[name].origin)
         stack += prims[name].inputs
-    return [node for node in graph.nodes if node.name in found]
+    return graph.in_order(found)
 
 
 def operator_name(node: Node, graph: Graph) -> str:

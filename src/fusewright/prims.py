@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -169,13 +170,13 @@ class Prim:
     def is_load(self) -> bool:
         return isinstance(self.op, Load)
 
-    @property
+    @cached_property
     def order(self) -> tuple[int, ...]:
         """Its dimensions as they lie in memory, the innermost last."""
         dims = range(len(self.shape))
         return (0, *dims[2:], 1) if self.channels_last else tuple(dims)
 
-    @property
+    @cached_property
     def strides(self) -> tuple[Dim, ...]:
         found = index.contiguous(tuple(self.shape[d] for d in self.order))
         return tuple(found[self.order.index(d)] for d in range(len(self.shape)))
