@@ -21,7 +21,7 @@ from . import __version__, sizes
 from .emit_kernels import KernelFacts, Shared, ascii_only, kernel_text, together, with_prelude
 from .emit_template import FILE, FLAGS, HELD, MODULE, UNCHANGED
 from .errors import Unsupported
-from .gradient import plain_form
+from .gradient import Trace, plain_form
 from .graph import Dim, Graph, Node, Output, Ref
 from .inplace import overwritten
 from .kernels.anchored import AnchoredText, anchored_kernel
@@ -77,6 +77,7 @@ class Writer:
         self.constants: dict[str, str] = {}
         self.kernels, self.gradient_kernels = Shared(), Shared()
         self.gradients: dict[str, GradientText] = {}  # by region
+        self.traces: dict[str, Trace | None] = {}  # of the regions' gradients, by form
         self.held: dict[str, Node] = {}  # path -> leaf: the tensors of the model that `forward` reads
         self.in_place = {new: old for kernel in plan.kernels for new, old in kernel.overwrites.items()}
         self.home = {name: kernel for kernel in plan.kernels for name in kernel.stores}
@@ -450,6 +451,16 @@ class Writer:
         for node in self.graph.nodes:
             carries = node.dtype is None or node.dtype.is_floating_point or node.dtype.is_complex
             if carries and node.target not in STOPS and (node.is_leaf or any(n in found for n in meaning_reads(node))):
+                found.add(node.name)
+        return found
+
+    @functools.cached_property
+    def trainable(self) -> set[str]:
+        """Values that training asks gradients of: parameters that have them, and what is computed from these."""
+        parameters = {name for name, p in self.model.named_parameters(remove_duplicate=False) if p.requires_grad}
+        found: set[str] = set()
+        for node in self.graph.nodes:
+            if (node.target == "parameter" and node.args[0] in parameters) or any(name in found for name in node.inputs):
                 found.add(node.name)
         return found
 

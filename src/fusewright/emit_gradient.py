@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import sizes
 from .emit import Region, Writer
 from .emit_kernels import kernel_text
 from .errors import Unsupported
 from .gradient import gradient_graph
-from .graph import Graph, Ref
+from .graph import Ref
 from .layout import base, spread
 from .lower import lower
 from .plan import Call, Cyclic, Kernel, Plan, plan
 from .rewrite import rewrite
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -28,25 +25,15 @@ class GradientText:
     kernels: tuple[str, ...]  # those that stand in the file because of it
 
 
-def trainable(graph: Graph, model: nn.Module) -> set[str]:
-    """Values that training asks gradients of: parameters that have them, and what is computed from these."""
-    parameters = {name for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
-    found: set[str] = set()
-    for node in graph.nodes:
-        if (node.target == "parameter" and node.args[0] in parameters) or any(name in found for name in node.inputs):
-            found.add(node.name)
-    return found
-
-
 def gradient_text(writer: Writer, region: Region) -> GradientText | None:
     """None where training asks for no gradient of what the region reads, or PyTorch's operators do as well."""
     graph, arguments = writer.graph, writer.meaning_inputs(region)
     outputs = [n for n in writer.region_outputs(region) if writer.differentiable(n)]
-    asked = trainable(graph, writer.model)
+    asked = writer.trainable
     wanted = [name for name in arguments if name in asked and graph[name].dtype.is_floating_point]  # type: ignore[union-attr]
     if not wanted or not outputs:
         return None
-    found = gradient_graph(graph, writer.meaning_nodes(region), arguments, outputs, wanted)
+    found = gradient_graph(graph, writer.meaning_nodes(region), arguments, outputs, wanted, writer.traces)
     if found is None:
         return None
     try:

@@ -22,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from . import ops, sizes
 from .capture import LAYOUT_GUARDS, RESERVED, Tracer, quiet
-from .graph import Binding, Graph, Node, Output, Ref
+from .graph import Binding, Graph, Node, Output, Ref, map_refs
 from .structured import ELEMENTS
 
 aten = torch.ops.aten
@@ -44,38 +44,61 @@ def plain_form(node: Node) -> Node:
 
 
 def gradient_graph(
-    graph: Graph, nodes: Sequence[Node], arguments: Sequence[str], outputs: Sequence[str], wanted: Sequence[str]
+    graph: Graph,
+    nodes: Sequence[Node],
+    arguments: Sequence[str],
+    outputs: Sequence[str],
+    wanted: Sequence[str],
+    traces: dict[str, Trace | None] | None = None,
 ) -> Graph | None:
     """From the arguments of some nodes and the gradients of what they compute to the gradients of `wanted`.
 
     Output i is the gradient of `wanted[i]`, or None where nothing depends on it. Gradients of results are inputs named
-    `grad_<result>`. None where PyTorch's formulas cannot be traced.
+    `grad_<result>`. None where PyTorch's formulas cannot be traced. What is traced is kept in `traces`, which are of this graph:
+    regions that differ only in names share one.
     """
     given = [graph[name] for name in arguments]
     if any(node.dtype is None or node.dtype.is_complex for node in given) or any(node.target in LOOK_FIRST for node in nodes):
         return None
+    results = [graph[name] for name in outputs]
+    traces = {} if traces is None else traces
+    form = form_of(nodes, given, results, wanted)
     with quiet():
         try:
-            return _Differentiated(graph, nodes, given, outputs, wanted).read()
+            if form not in traces:
+                traces[form] = None  # where it fails, it fails for all of its form
+                traces[form] = Trace(graph, nodes, given, results, wanted)
+            trace = traces[form]
+            return _Differentiated(trace, given, results).read() if trace is not None else None
         except Exception:  # the tracer raises many kinds; PyTorch's operators then do it on every backward
             return None
 
 
-class _Differentiated(Tracer):
-    """One trace; lives for the length of `gradient_graph`."""
+def form_of(nodes: Sequence[Node], given: Sequence[Node], results: Sequence[Node], wanted: Sequence[str]) -> str:
+    """What a trace depends on: calls, types and sizes, with numbers in the place of names."""
+    number = {node.name: Ref(str(i)) for i, node in enumerate([*given, *nodes])}
+    calls = [(str(n.target), map_refs(n.args, number), map_refs(dict(n.kwargs), number)) for n in map(plain_form, nodes)]
+    kinds = [(node.shape, node.dtype) for node in (*given, *nodes)]
+    return repr((len(given), calls, kinds, [number[node.name] for node in results], [number[name] for name in wanted]))
+
+
+class Trace:
+    """PyTorch's derivative formulas of some nodes, as the tracer saw them."""
 
     def __init__(
-        self, graph: Graph, nodes: Sequence[Node], given: Sequence[Node], outputs: Sequence[str], wanted: Sequence[str]
+        self, graph: Graph, nodes: Sequence[Node], given: Sequence[Node], results: Sequence[Node], wanted: Sequence[str]
     ):
-        super().__init__()
-        self.forward, self.nodes, self.given, self.wanted = graph, nodes, given, wanted
-        self.results = [graph[name] for name in outputs]
+        self.forward, self.nodes, self.given, self.results, self.wanted = graph, nodes, given, results, wanted
         self.environment = ShapeEnv(duck_shape=False, specialize_zero_one=False)
         self.fake = FakeTensorMode(shape_env=self.environment)
         self.extent = {str(symbol): self._symbol(str(symbol), binding.hint) for symbol, binding in graph.symbols.items()}
         self.rename = {self.extent[str(symbol)].node.expr: symbol for symbol in graph.symbols}
         self.missing: list[bool] = []
-        self.taken = set(RESERVED) | {node.name for node in given} | set(self.extent)
+        with self.fake:
+            tensors = [self.empty(node) for node in (*given, *results)]
+            traced = make_fx(self.derivative, decomposition_table=formulas())(*tensors, *self.extent.values())
+        traced.graph.eliminate_dead_code()
+        self.graph = traced.graph
 
     def _symbol(self, name: str, hint: int) -> Any:
         from torch._dynamo.source import ConstantSource
@@ -122,46 +145,7 @@ class _Differentiated(Tracer):
         self.missing = [gradient is None for gradient in found]
         return [gradient for gradient in found if gradient is not None]
 
-    def read(self) -> Graph | None:
-        with self.fake:
-            tensors = [self.empty(node) for node in (*self.given, *self.results)]
-            traced = make_fx(self.derivative, decomposition_table=formulas())(*tensors, *self.extent.values())
-        traced.graph.eliminate_dead_code()
-        names = [node.name for node in self.given] + [f"grad_{node.name}" for node in self.results]
-        nodes: list[Node] = []
-        placeholders = [fx for fx in traced.graph.nodes if fx.op == "placeholder"]
-        tensors_in = zip(placeholders, names, [*self.given, *self.results], strict=False)  # the sizes come last
-        for position, (fx, name, like) in enumerate(tensors_in):
-            self.names[fx.name] = name
-            self.taken.add(name)
-            nodes.append(Node(name, "input", (position,), {}, like.shape, like.dtype))
-        where = self.results[-1].where
-        for fx in traced.graph.nodes:
-            if fx.target is aten.as_strided.default:
-                return None  # it depends on where things lie in memory
-            if not is_functional(fx):
-                return None
-            if fx.op == "call_function" and self.is_tensor_call(fx):
-                nodes.append(self.call(fx, where))
-            elif fx.op == "get_attr":
-                return None  # a tensor that the trace made and kept
-        (returned,) = next(fx for fx in traced.graph.nodes if fx.op == "output").args
-        found = iter(returned)
-        outputs = [Output(None if none else Ref(self.names[next(found).name])) for none in self.missing]
-        if all(self.missing) or any(compares_what_it_computes(node, {n.name: n for n in nodes}) for node in nodes):
-            return None
-        arguments = tuple(map(Ref, names))
-        return Graph(tuple(nodes), tuple(names), tuple(outputs), self.symbols(nodes), self.guards(), arguments).check()
-
-    def symbols(self, inputs: Sequence[Node]) -> dict[sympy.Symbol, Binding]:
-        """The forward's, read off the first input here that has the size."""
-        found = dict(self.forward.symbols)
-        for symbol, binding in found.items():
-            places = [(i, d) for i, n in enumerate(inputs) if n.is_leaf for d, s in enumerate(n.shape or ()) if s == symbol]
-            if places:
-                found[symbol] = replace(binding, input=places[0][0], dim=places[0][1])
-        return found
-
+    @functools.cached_property
     def guards(self) -> tuple[sympy.Basic, ...]:
         """What the trace took for granted about sizes."""
         found: dict[sympy.Basic, None] = {}
@@ -174,6 +158,53 @@ class _Differentiated(Tracer):
         for symbol, value in self.environment.replacements.items():
             found[sympy.Eq(symbol, value).xreplace(self.rename)] = None
         return tuple(guard for guard in found if guard not in (sympy.true, True))
+
+
+class _Differentiated(Tracer):
+    """Reads one trace, with the names of one region; lives for the length of `gradient_graph`."""
+
+    def __init__(self, trace: Trace, given: Sequence[Node], results: Sequence[Node]):
+        super().__init__()
+        self.trace, self.given, self.results = trace, given, results
+        self.rename = trace.rename
+        self.taken = set(RESERVED) | {node.name for node in given} | set(trace.extent)
+
+    def read(self) -> Graph | None:
+        names = [node.name for node in self.given] + [f"grad_{node.name}" for node in self.results]
+        nodes: list[Node] = []
+        placeholders = [fx for fx in self.trace.graph.nodes if fx.op == "placeholder"]
+        tensors_in = zip(placeholders, names, [*self.given, *self.results], strict=False)  # the sizes come last
+        for position, (fx, name, like) in enumerate(tensors_in):
+            self.names[fx.name] = name
+            self.taken.add(name)
+            nodes.append(Node(name, "input", (position,), {}, like.shape, like.dtype))
+        where = self.results[-1].where
+        for fx in self.trace.graph.nodes:
+            if fx.target is aten.as_strided.default:
+                return None  # it depends on where things lie in memory
+            if not is_functional(fx):
+                return None
+            if fx.op == "call_function" and self.is_tensor_call(fx):
+                nodes.append(self.call(fx, where))
+            elif fx.op == "get_attr":
+                return None  # a tensor that the trace made and kept
+        (returned,) = next(fx for fx in self.trace.graph.nodes if fx.op == "output").args
+        found = iter(returned)
+        outputs = [Output(None if none else Ref(self.names[next(found).name])) for none in self.trace.missing]
+        index = {node.name: node for node in nodes}
+        if all(self.trace.missing) or any(compares_what_it_computes(node, index) for node in nodes):
+            return None
+        arguments = tuple(map(Ref, names))
+        return Graph(tuple(nodes), tuple(names), tuple(outputs), self.symbols(nodes), self.trace.guards, arguments).check()
+
+    def symbols(self, inputs: Sequence[Node]) -> dict[sympy.Symbol, Binding]:
+        """The forward's, read off the first input here that has the size."""
+        found = dict(self.trace.forward.symbols)
+        for symbol, binding in found.items():
+            places = [(i, d) for i, n in enumerate(inputs) if n.is_leaf for d, s in enumerate(n.shape or ()) if s == symbol]
+            if places:
+                found[symbol] = replace(binding, input=places[0][0], dim=places[0][1])
+        return found
 
 
 def is_functional(fx: torch.fx.Node) -> bool:
@@ -350,4 +381,4 @@ NORMS: dict[Any, Callable[..., Any]] = {
     aten.native_layer_norm_backward.default: layer_norm_backward,
 }
 
-__all__ = ["gradient_graph", "plain_form"]
+__all__ = ["Trace", "gradient_graph", "plain_form"]

@@ -8,7 +8,8 @@ of them, element by element. A *pointwise* kernel only writes. Everything else i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -119,7 +120,7 @@ def accesses(
     prims: dict[str, Prim],
     root: str,
     at: Coordinates,
-    leaves: set[str] | frozenset[str],
+    leaves: Container[str],
     inside: bool = False,
     uses: list[Coordinate] | None = None,
 ) -> list[Access]:
@@ -239,7 +240,10 @@ class Planner:
         self.home: dict[str, Kernel] = {}
         self.wanted: set[str] = set()  # must be in memory
         self.live_calls: set[str] = set()
-        self.ancestors: dict[str, set[str]] = {}
+        self.rank = {name: number for number, name in enumerate(self.prims)}
+        self.ancestors: dict[str, int] = {}  # of a primitive, the set of what it depends on: a bit for each, by rank
+        self.number: dict[int, int] = {}  # of a kernel, by its identity
+        self.touching: dict[str, set[int]] = {}  # primitive -> the numbers of kernels that make it or read it
         self.users: dict[str, list[Prim]] = {}
 
     # ---- what is needed
@@ -298,13 +302,12 @@ class Planner:
     def find_ancestors(self) -> None:
         """Every primitive that a primitive depends on, through library calls too."""
         for prim in self.prims.values():
-            found: set[str] = set()
+            found = 0
             sources = list(prim.inputs)
             if prim.is_load and not self.graph[prim.origin].is_leaf:
                 sources += self.sources_of_call(prim.origin)
             for name in sources:
-                found.add(name)
-                found |= self.ancestors.get(name, set())
+                found |= 1 << self.rank[name] | self.ancestors.get(name, 0)
             self.ancestors[prim.name] = found
 
     def sources_of_call(self, name: str) -> list[str]:
@@ -318,11 +321,15 @@ class Planner:
 
     # ---- joining kernels
 
-    def stops(self) -> set[str]:
-        return set(self.home)
+    def stops(self) -> Collection[str]:
+        return self.home.keys()
+
+    def is_behind(self, source: str, name: str) -> bool:
+        """`name` depends on `source`."""
+        return bool(self.ancestors[name] >> self.rank[source] & 1)
 
     def depends_on(self, name: str, kernel: Kernel) -> bool:
-        return not kernel.members.keys().isdisjoint(self.ancestors[name])
+        return any(self.is_behind(member, name) for member in kernel.members)
 
     def legal(self, root: str, at: Coordinates, row: Coordinates, kernel: Kernel) -> bool:
         """Evaluating `root` in the kernel reads the kernel's own values only at its own row, and nothing made from them elsewhere."""
@@ -359,17 +366,27 @@ class Planner:
         """They read a tensor of the kernel's own size in common, or one needs the other's result."""
         if any(self.home.get(leaf) is kernel for leaf in leaves):
             return True
-        theirs: set[str] = set()
-        for member in kernel.members:
-            theirs |= (
-                self.leaves(member, self.prims[member].shape)
-                if not self.prims[member].is_collective
-                else self.leaves(self.prims[member].inputs[0], kernel.space, False)
-            )
         total = self.graph.hint(sizes.product(kernel.space))
-        return any(self.graph.hint(sizes.product(self.prims[leaf].shape)) * 4 >= total for leaf in leaves & theirs)
+        number = self.number[id(kernel)]
+        theirs = [leaf for leaf in leaves if number in self.touching.get(leaf, ())]
+        return any(self.graph.hint(sizes.product(self.prims[leaf].shape)) * 4 >= total for leaf in theirs)
+
+    def near(self, leaves: set[str]) -> list[Kernel]:
+        """The kernels that make or read one of them, in order."""
+        found = set().union(*(self.touching.get(leaf, ()) for leaf in leaves))
+        return [self.kernels[number] for number in sorted(found)]
+
+    def open(self, kernel: Kernel) -> Kernel:
+        self.number[id(kernel)] = len(self.kernels)
+        self.kernels.append(kernel)
+        return kernel
 
     def assign(self, name: str, kernel: Kernel, role: str) -> None:
+        """What it is made of has been placed before: what it reads stays what it is now."""
+        prim = self.prims[name]
+        read = self.leaves(prim.inputs[0], kernel.space, False) if prim.is_collective else self.leaves(name, prim.shape)
+        for leaf in {name, *read}:
+            self.touching.setdefault(leaf, set()).add(self.number[id(kernel)])
         kernel.members[name] = role
         self.home[name] = kernel
 
@@ -380,7 +397,7 @@ class Planner:
             source.shape,
             inside=source.name not in self.home and not source.is_load and not source.is_collective,
         )
-        for kernel in self.kernels:
+        for kernel in self.near(leaves):
             if (
                 kernel.reduced == prim.op.dims
                 and same_shape(kernel.space, source.shape)
@@ -397,9 +414,7 @@ class Planner:
                 if (not waits or self.fills_gpu(kernel)) and self.legal_reduce(source, at, row, kernel):
                     self.assign(prim.name, kernel, "reduce")
                     return
-        kernel = Kernel(source.shape, prim.op.dims)
-        self.kernels.append(kernel)
-        self.assign(prim.name, kernel, "reduce")
+        self.assign(prim.name, self.open(Kernel(source.shape, prim.op.dims)), "reduce")
 
     def legal_reduce(self, source: Prim, at: Coordinates, row: Coordinates, kernel: Kernel) -> bool:
         if source.is_load or source.is_collective or source.name in self.home:
@@ -415,9 +430,7 @@ class Planner:
                 if self.meets(source, at, kernel, False) and self.at_hand(source, at, kernel, False):
                     self.assign(prim.name, kernel, "scan")
                     return
-        kernel = Kernel(prim.shape, scanned=prim.op.dim)
-        self.kernels.append(kernel)
-        self.assign(prim.name, kernel, "scan")
+        self.assign(prim.name, self.open(Kernel(prim.shape, scanned=prim.op.dim)), "scan")
 
     def meets(self, root: str, at: Coordinates, kernel: Kernel, inside: bool = True) -> bool:
         """It needs one of the kernel's scans, or no scan at all and reads a large tensor at the same elements as they do."""
@@ -449,9 +462,9 @@ class Planner:
         if not isinstance(prim.op, (Pointwise, Reshape)):
             return None
         leaves = self.leaves(prim.name, prim.shape)
-        homes = [self.home[leaf] for leaf in leaves if leaf in self.home]
-        for kernel in reversed(self.kernels):
-            if kernel.is_reduce and any(home is kernel for home in homes):
+        homes = {self.number[id(self.home[leaf])] for leaf in leaves if leaf in self.home}
+        for kernel in (self.kernels[number] for number in sorted(homes, reverse=True)):
+            if kernel.is_reduce:
                 same_rows = same_shape(without_ones(prim.shape), without_ones(kernel.row_shape))
                 _, row = self.coordinates(kernel)
                 if same_rows and self.legal(prim.name, unsqueezed(row, kernel.row_shape, prim.shape), row, kernel):
@@ -461,7 +474,7 @@ class Planner:
     def place_stored(self, prim: Prim) -> None:
         """A value that must be in memory: in a pass of a reduce kernel over the same space, or in a pointwise kernel."""
         leaves = self.leaves(prim.name, prim.shape)
-        for kernel in self.kernels:
+        for kernel in self.near(leaves):
             element, row = self.coordinates(kernel)
             at = element_at(kernel, self.prims, prim, element)
             if at is None or self.divides(prim, at):
@@ -480,9 +493,7 @@ class Planner:
             if self.legal(prim.name, at, row, kernel):
                 self.assign(prim.name, kernel, "full")
                 return
-        kernel = Kernel(prim.shape)
-        self.kernels.append(kernel)
-        self.assign(prim.name, kernel, "full")
+        self.assign(prim.name, self.open(Kernel(prim.shape)), "full")
 
     def divides(self, prim: Prim, at: Coordinates) -> bool:
         """To find the value's element, or what it is made of, takes a division."""
@@ -514,7 +525,7 @@ class Planner:
             return False
         for user in self.users.get(prim.name, []):
             for other in user.inputs:
-                if other != prim.name and prim.name in self.ancestors[other] and self.through_call(prim.name, other):
+                if other != prim.name and self.is_behind(prim.name, other) and self.through_call(prim.name, other):
                     return True
         return False
 
@@ -526,9 +537,9 @@ class Planner:
             if prim.name in seen:
                 continue
             seen.add(prim.name)
-            if prim.is_load and source in self.ancestors[prim.name]:
+            if prim.is_load and self.is_behind(source, prim.name):
                 return True
-            stack += [i for i in prim.inputs if source in self.ancestors[i]]
+            stack += [name for name in prim.inputs if self.is_behind(source, name)]
         return False
 
     def absorb(self) -> None:
@@ -550,10 +561,9 @@ class Planner:
         if not any(name in writer.members for name in outside):
             return False
         for name in outside - writer.members.keys():  # nothing else it reads may come from what the writer makes
-            if not writer.members.keys().isdisjoint(self.ancestors[name]):
+            if self.depends_on(name, writer):
                 return False
-        made_there = reader.members.keys()
-        if any(not made_there.isdisjoint(self.ancestors[name]) for name in writer.members):
+        if any(self.depends_on(name, reader) for name in writer.members):
             return False
         for member, role in reader.members.items():
             if role in ("reduce", "scan"):
@@ -614,7 +624,7 @@ class Planner:
         changed = True
         while changed:
             changed = False
-            for kernel in self.kernels:
+            for kernel in reversed(self.kernels):  # who reads comes after who makes
                 roots = [m for m in kernel.members if m in demanded]
                 outside = {leaf for leaf in self.reads(kernel, roots) if self.home.get(leaf) is not kernel}
                 new = {leaf for leaf in outside if leaf in self.home} - demanded
@@ -623,12 +633,11 @@ class Planner:
         for kernel in self.kernels:
             kernel.stores = tuple(m for m in kernel.members if m in demanded)
             reads = self.reads(kernel, list(kernel.stores))
-            kernel.loads = tuple(p for p in self.prims if p in reads and self.home.get(p) is not kernel)
+            kernel.loads = tuple(sorted((p for p in reads if self.home.get(p) is not kernel), key=self.rank.__getitem__))
         self.kernels = [kernel for kernel in self.kernels if kernel.stores]
 
     def reads(self, kernel: Kernel, roots: list[str]) -> set[str]:
         """Leaves outside the kernel that computing `roots` in it needs, and the members it goes through."""
-        others = {name for name, home in self.home.items() if home is not kernel}
         found: set[str] = set()
         stack, seen = list(roots), set()
         while stack:
@@ -636,7 +645,7 @@ class Planner:
             if prim.name in seen:
                 continue
             seen.add(prim.name)
-            if prim.is_load or prim.name in others:
+            if prim.is_load or self.home.get(prim.name, kernel) is not kernel:
                 found.add(prim.name)
             else:
                 stack += prim.inputs
@@ -664,20 +673,35 @@ class Planner:
                     elif source in self.lowered.value:
                         wanted |= {made_by[name] for name in self.want(self.lowered.value[source]) if name in made_by}
                 needs.append(wanted)
-        first = {id(step): self.first_position(step) for step in steps}
-        done: list[int] = []
-        while len(done) < len(steps):
-            ready = [i for i in range(len(steps)) if i not in done and needs[i] <= set(done)]
-            if not ready:
-                raise Cyclic("kernels depend on each other in a circle")
-            done.append(min(ready, key=lambda i: (first[id(steps[i])], i)))
+        done = earliest_first(needs, list(map(self.first_position, steps)))
         return tuple(steps[i] for i in done)
 
     def first_position(self, step: Kernel | Call) -> int:
-        positions = {node.name: i for i, node in enumerate(self.graph.nodes)}
         if isinstance(step, Call):
-            return positions[step.node.name]
-        return max(positions[self.prims[name].origin] for name in step.stores)
+            return self.graph.position[step.node.name]
+        return max(self.graph.position[self.prims[name].origin] for name in step.stores)
+
+
+def earliest_first(needs: list[set[int]], position: list[int]) -> list[int]:
+    """Steps in an order that has what each needs before it; of those that are ready, the one with the lowest position."""
+    users: list[list[int]] = [[] for _ in needs]
+    for i, wanted in enumerate(needs):
+        for other in wanted:
+            users[other].append(i)
+    left = [len(wanted) for wanted in needs]
+    ready = [(position[i], i) for i, count in enumerate(left) if not count]
+    heapq.heapify(ready)
+    done: list[int] = []
+    while ready:
+        _, step = heapq.heappop(ready)
+        done.append(step)
+        for user in users[step]:
+            left[user] -= 1
+            if not left[user]:
+                heapq.heappush(ready, (position[user], user))
+    if len(done) < len(needs):
+        raise Cyclic("kernels depend on each other in a circle")
+    return done
 
 
 def counts_up(output: Output, graph: Graph) -> int | None:
