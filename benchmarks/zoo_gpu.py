@@ -1,7 +1,8 @@
 """Times every model of a folder on a GPU against eager: emits and builds them in parallel, then runs them one by one.
 
-    PYTHONPATH=src python3 benchmarks/zoo_gpu.py [--compile] [--json OUT] FOLDER_OR_FILE ...
+    PYTHONPATH=src python3 benchmarks/zoo_gpu.py [--compile] [--json OUT] [--emitted FOLDER] [--build-only] FOLDER_OR_FILE ...
 
+--emitted keeps the emitted files, and uses those that are there; --build-only stops before anything is timed.
 Each line: ratio eager / new, milliseconds, the largest difference between the two relative to the output's rms, and what ran.
 """
 
@@ -34,12 +35,12 @@ def emit_and_build(path: str, folder: str) -> tuple[str, str, float]:
     """Writes the emitted file and leaves its extension in the cache; returns (path, error, seconds)."""
     started = time.perf_counter()
     try:
-        problem = load_problem(Path(path))
-        _, _, emitted = compile_problem(problem, Options())
         file = Path(folder) / (path.replace("/", "_") + ".new")
-        file.write_text(emitted.text)
+        if not file.exists():
+            _, _, emitted = compile_problem(load_problem(Path(path)), Options())
+            file.write_text(emitted.text)
         space: dict[str, Any] = {"__name__": "emitted"}
-        exec(compile(emitted.text, str(file), "exec"), space)
+        exec(compile(file.read_text(), str(file), "exec"), space)
         if space["_KERNELS"]:
             space["_library"]()
     except BaseException as error:  # one broken model must not end the run
@@ -135,16 +136,20 @@ def time_all(paths: list[str], folder: str, with_compile: bool, log: str) -> Non
 def main() -> None:
     arguments = sys.argv[1:]
     out = arguments[arguments.index("--json") + 1] if "--json" in arguments else ""
-    places = [a for a in arguments if not a.startswith("-") and a != out]
+    kept = arguments[arguments.index("--emitted") + 1] if "--emitted" in arguments else ""
+    places = [a for a in arguments if not a.startswith("-") and a not in (out, kept)]
     files = sorted(str(f) for p in places for f in ([Path(p)] if p.endswith(".py") else Path(p).rglob("*.py")))
     files = [f for f in files if "get_init_inputs" in Path(f).read_text()]
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", tempfile.mkdtemp())
     os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "9.0")
-    folder = tempfile.mkdtemp()
+    folder = kept or tempfile.mkdtemp()
+    Path(folder).mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     with multiprocessing.get_context("spawn").Pool(12, maxtasksperchild=8) as pool:
         built = pool.starmap(emit_and_build, [(f, folder) for f in files], chunksize=1)
-    print(f"emitted and built {len(files)} in {time.perf_counter() - started:.0f} s")
+    print(f"emitted and built {len(files)} in {time.perf_counter() - started:.0f} s", flush=True)
+    if "--build-only" in arguments:
+        return
     rows: list[dict[str, Any]] = [{"model": path, "error": error} for path, error, _ in built if error]
     waiting = [path for path, error, _ in built if not error]
     log = Path(folder) / "rows.jsonl"

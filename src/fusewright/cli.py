@@ -400,7 +400,7 @@ def suite(
         Path | None,
         typer.Option("--json", metavar="OUT.json", help="Write the results here, one by one as they come."),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Models at a time; more than 1 are not timed.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Models at a time; more than 1 are neither timed nor tuned.")] = 1,
     target: TargetOption = Target.auto,
     time_limit: Annotated[float, typer.Option("--time-limit", metavar="S", help="Seconds for one model.")] = 600.0,
     memory_limit: Annotated[float, typer.Option("--memory-limit", metavar="GB", help="Memory for one model.")] = 24.0,
@@ -424,7 +424,7 @@ def suite(
     from .suite import Settings, run_suite, table
 
     console = Screen()
-    settings = Settings(options.target, time_limit, memory_limit, bench and jobs == 1, options.sanitize, output)
+    settings = Settings(options.target, time_limit, memory_limit, bench and jobs == 1, options.sanitize, output, jobs == 1)
     try:
         found = run_suite(folder, results, jobs, settings, resume=resume, console=console)
     except KeyboardInterrupt:

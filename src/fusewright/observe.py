@@ -30,6 +30,15 @@ DRAWS = 4  # references with rounding put in at random, for each variant
 MORE_DRAWS = (12, 4, 1)  # before a candidate is condemned; fewer where so many do not fit in memory
 CPU = torch.device("cpu")
 TWIN_SECONDS = 10.0  # estimated for two cores: what one run on the CPU may take before a GPU runs the same
+# Operators whose CUDA kernels end the context for good when an index, a class or a probability is none.
+ASSERTING = frozenset(
+    "embedding embedding_renorm_ _embedding_bag _embedding_bag_forward_only index _unsafe_index index_put index_put_ "
+    "_unsafe_index_put _index_put_impl_ index_select index_add index_add_ index_copy index_copy_ index_fill index_fill_ "
+    "index_reduce index_reduce_ gather scatter scatter_ scatter_add scatter_add_ scatter_reduce take put put_ "
+    "masked_scatter masked_scatter_ one_hot bincount repeat_interleave nll_loss_forward nll_loss2d_forward "
+    "multi_margin_loss multilabel_margin_loss_forward _ctc_loss max_unpool2d max_unpool3d _assert_async "
+    "binary_cross_entropy bernoulli bernoulli_ multinomial normal poisson binomial _sample_dirichlet".split()
+)
 OF_THE_CPU = ("not implemented", "same device", "cuda")  # words of errors that say nothing about the values
 
 
@@ -150,6 +159,18 @@ class _Filled(TorchDispatchMode):
             elif result.dtype != torch.bool:
                 result.fill_(torch.iinfo(result.dtype).max // 3 if self.whole is None else self.whole)
         return result
+
+
+class _Met(TorchDispatchMode):
+    """Notes the names of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(base_name(func))
+        return func(*args, **(kwargs or {}))
 
 
 @contextlib.contextmanager
@@ -305,6 +326,19 @@ class Subjects:
         except Exception as error:  # the user's own code
             return None if any(word in str(error).lower() for word in OF_THE_CPU) else error
         return None
+
+    def with_its_twin(self, sizes: Sizes) -> Subjects:
+        """Without the twin where no operator of the original could end a CUDA context: asking it takes long."""
+        if self.twin is None:
+            return self
+        variant = Variant("first call", sizes)
+        self._set_state(variant, self.twin)
+        try:
+            with _Met() as mode:
+                self.observed(self.twin, self.source.inputs(variant, CPU), variant)
+        except Exception:  # the user's own code: each variant will tell
+            return self
+        return self if mode.names & ASSERTING else replace(self, twin=None)
 
     def _quick(self, sizes: Sizes, twin: nn.Module) -> bool:
         """A run on the CPU takes seconds at most."""

@@ -45,6 +45,7 @@ class Settings:
     bench: bool = True
     sanitize: str = ""
     output: Path | None = None  # where to keep the emitted files
+    tune: bool = True  # by timing, which models that run beside one another would disturb
 
     @property
     def limits(self) -> Limits:
@@ -52,6 +53,7 @@ class Settings:
 
     def arguments(self) -> list[str]:
         found = ["--target", self.target, *(["--bench", "--modes", "eager,compile"] if self.bench else ["--no-bench"])]
+        found += [] if self.tune else ["--tune", "off"]
         return [*found, "--sanitize", self.sanitize] if self.sanitize else found
 
 

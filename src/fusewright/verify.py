@@ -160,6 +160,7 @@ def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_ch
 
     full_size = subject.device.type == "cuda"
     shapes = choose(space, seconds, full_size)
+    subject = subject.with_its_twin(shapes.small)
     slower = _candidate_seconds(subject, shapes.small) / CANDIDATE_SECONDS
     if slower > 1:
         shapes = choose(space, seconds, full_size, slower)

@@ -48,7 +48,7 @@ class Trial:
     skipped: list[Variant] = field(default_factory=list)  # the original itself raises
     smaller: dict[Variant, Variant] = field(default_factory=dict)  # compared instead: the references did not fit in memory
     as_given: list[tuple[Observed, References]] = field(default_factory=list)  # the first comparison of all
-    launched: dict[str, Variant] = field(default_factory=dict)  # each kernel, and the first variant that launched it
+    launched: dict[str, Variant] = field(default_factory=dict)  # each kernel, and a variant that launched it: a small one
 
     @property
     def usual(self) -> Variant:
@@ -76,7 +76,9 @@ class Trial:
                 return self.subjects.run_candidate(variant, fill, whole)
             finally:
                 for kernel in kernels:
-                    self.launched.setdefault(kernel, variant)
+                    known = self.launched.setdefault(kernel, variant)
+                    if known.sizes != self.shapes.small == variant.sizes:
+                        self.launched[kernel] = variant
 
     def compare(self, variant: Variant) -> tuple[Observed, References] | None:
         """The candidate first, then the references; what they show is noted. None where one of them raised."""

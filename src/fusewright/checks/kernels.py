@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ..budget import Miss, compare
+from ..budget import Budget, Miss, compare
 from ..observe import Observed, References
 from ..variants import Variant
 from . import Outcome, Trial, sentence
@@ -29,20 +29,29 @@ def launched(trial: Trial) -> Outcome:
 
 def matter(trial: Trial) -> Outcome:
     """With any one kernel a no-op, the result, a buffer or a gradient is wrong."""
-    decoys = []
-    for kernel, variant in trial.launched.items():
-        variant = trial.smaller.get(variant, variant)
-        trial.subjects.set_state(variant)
-        references = trial.subjects.references(variant)
-        gradients = [value for name, value in references.eager.tensors.items() if "gradient" in name]
-        if variant.derivatives and gradients and not any(value.any() for value in gradients):
-            continue  # where every gradient is 0, a kernel on the way to it has nothing to say
-        if all(_same_without(kernel, trial, variant, references, *fill) for fill in _left_unwritten(trial, variant)):
-            decoys.append(kernel)
+    launched = {kernel: trial.smaller.get(variant, variant) for kernel, variant in trial.launched.items()}
+    found = [kernel for variant in dict.fromkeys(launched.values()) for kernel in _decoys(trial, variant, launched)]
+    decoys = [kernel for kernel in launched if kernel in found]
     if decoys:
         return Outcome(False, f"the result is the same without {', '.join(decoys)}", float(len(decoys)))
-    count = len(trial.launched)
+    count = len(launched)
     return Outcome(True, f"{count} made no-ops one by one, each spoils the result" if count else "none", float(count))
+
+
+def _decoys(trial: Trial, variant: Variant, launched: Mapping[str, Variant]) -> list[str]:
+    """Of the kernels to be tried on this variant, those that change nothing."""
+    trial.subjects.set_state(variant)
+    references = trial.subjects.references(variant)
+    gradients = [value for name, value in references.eager.tensors.items() if "gradient" in name]
+    if variant.derivatives and gradients and not any(value.any() for value in gradients):
+        return []  # where every gradient is 0, a kernel on the way to it has nothing to say
+    budgets = {name: references.budget(name) for name in references.eager.tensors}
+    fills = _left_unwritten(trial, variant)
+    return [
+        kernel
+        for kernel, on in launched.items()
+        if on == variant and all(_same_without(kernel, trial, variant, budgets, *fill) for fill in fills)
+    ]
 
 
 def _left_unwritten(trial: Trial, variant: Variant) -> list[tuple[float, int | None]]:
@@ -54,15 +63,15 @@ def _left_unwritten(trial: Trial, variant: Variant) -> list[tuple[float, int | N
 
 
 def _same_without(
-    kernel: str, trial: Trial, variant: Variant, references: References, fill: float, whole: int | None
+    kernel: str, trial: Trial, variant: Variant, budgets: Mapping[str, Budget], fill: float, whole: int | None
 ) -> bool:
     try:
         with trial.subjects.candidate.without(kernel):
             got = trial.observe(variant, fill, whole)
     except Exception:  # without it nothing works: it matters
         return False
-    budgets = {name: references.budget(name) for name in references.eager.tensors if name in got.tensors}
-    return all(compare(got.tensors[name], limit, kind_may_change=True).passed for name, limit in budgets.items())
+    met = {name: limit for name, limit in budgets.items() if name in got.tensors}
+    return all(compare(got.tensors[name], limit, kind_may_change=True).passed for name, limit in met.items())
 
 
 def fallback(trial: Trial) -> Outcome:
