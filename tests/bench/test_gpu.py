@@ -13,6 +13,7 @@ from fusewright.bench_device import Gpu, build_seconds
 from fusewright.candidate import load_candidate
 from fusewright.options import Options
 from fusewright.problem import Problem, load_problem
+from fusewright.verify import verify
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -77,7 +78,46 @@ def test_twice_the_work_is_slower(problem: Problem) -> None:
 
 ASIDE = f"with torch.cuda.stream(side):\n            y = {FORWARD}\n        "
 KEPT = f"if x.data_ptr() not in kept:\n            kept[x.data_ptr()] = {FORWARD}.detach()\n        "
+LATER = f"""y = torch.empty_like(x)
+        waiting.append((x, y))
+        if len(waiting) == 3:
+            for x, result in waiting:
+                result.copy_({FORWARD})
+            waiting.clear()
+        return y"""
+EMPTY_GRAPH = f"""if "graph" not in kept:
+            kept["result"], kept["graph"] = {FORWARD}.detach(), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(kept["graph"]):
+                kept["nothing"] = kept["result"].view(-1)
+        kept["graph"].replay()
+        return kept["result"].clone()"""
+OLD_POINTERS = f"""if "graph" not in kept:
+            kept["input"], kept["graph"] = x, torch.cuda.CUDAGraph()
+            with torch.no_grad():
+                {FORWARD}
+                with torch.cuda.graph(kept["graph"]):
+                    kept["result"] = {FORWARD}
+        kept["graph"].replay()
+        return kept["result"].clone()"""
+HELD_IN_L2 = """
+import ctypes
+driver = ctypes.CDLL("libcuda.so.1")
+
+
+class Window(ctypes.Structure):  # CUaccessPolicyWindow, in a union of 64 bytes
+    _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t), ("share", ctypes.c_float), ("hit", ctypes.c_int),
+                ("miss", ctypes.c_int), ("rest", ctypes.c_char * 32)]
+
+
+def hold(x):
+    driver.cuCtxSetLimit(6, ctypes.c_size_t(40 << 20))
+    window = Window(x.data_ptr(), 40 << 20, 1.0, 2, 1)
+    driver.cuStreamSetAttribute(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), 1, ctypes.byref(window))
+"""
 CAUGHT = {
+    "several calls computed in one": (LATER, "waiting = []", "wrong result"),
+    "a CUDA graph that replays nothing": (EMPTY_GRAPH, "kept = {}", "wrong result"),
+    "its input held in L2": (f"hold(x)\n        return {FORWARD}", HELD_IN_L2, "not comparable"),
     "work on another stream": (f"{ASIDE}return y", "side = torch.cuda.Stream()", "work outside"),
     "memory never written": ("return torch.empty_like(x)", "", "wrong result"),
     "cached by pointer": (f"{KEPT}return kept[x.data_ptr()].clone()", "kept = {}", "wrong result"),
@@ -90,6 +130,7 @@ CAUGHT = {
 def test_caught(trick: str, problem: Problem) -> None:
     forward, before, words = CAUGHT[trick]
     row = timed(problem, forward, before)
+    print(f"{trick}: {row.verdict}")
     assert not row.stands and row.verdict.startswith(words), row.verdict
 
 
@@ -99,6 +140,44 @@ def test_a_stream_that_starts_early(problem: Problem) -> None:
     row = timed(problem, f"{ASIDE}{join}", "side = torch.cuda.Stream()")
     assert row.forward and row.forward.speedup
     assert not row.stands or row.forward.speedup.value < 1.2, row
+
+
+def test_a_graph_with_old_pointers(problem: Problem) -> None:
+    """Timing hands over the same storage again and again, for which the graph is right; verification does not."""
+    text = MODEL.replace("class Model(", "kept = {}\n\n\nclass ModelNew(").replace(f"return {FORWARD}", OLD_POINTERS)
+    verdict = verify(problem, load_candidate(text, "cuda", name="new.py"))
+    print(f"a CUDA graph with old pointers: {verdict.worst}")
+    assert not verdict.passed and verdict.worst.startswith(("nothing cached", "every element written", "inputs untouched"))
+
+
+def test_a_sample_is_faster_than_the_roofline(problem: Problem) -> None:
+    """The mean of some rows is near that of all: no gross error, but not all bytes were read."""
+    mean = MODEL.replace(f"return {FORWARD}", "return x.mean() * self.scale.sum()")
+    problem.path.write_text(mean)
+    text = mean.replace("class Model(", "class ModelNew(").replace("x.mean()", "x[::64].mean()")
+    timing = bench(load_problem(problem.path), [load_candidate(text, "cuda", name="new.py")], seconds=1.0, backward=False)
+    (row,) = timing.candidates
+    print(f"a sample of the input: {row.verdict}")
+    assert not row.stands and row.verdict.startswith(("faster than the roofline", "wrong result"))
+
+
+def test_what_lay_in_the_cache_is_gone() -> None:
+    """A tensor that fits in L2 and was just read is read from memory again."""
+    gpu = Gpu(torch.device("cuda", 0))
+    x = torch.rand(gpu.l2_bytes // 8, device="cuda")
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(3):
+        x.sum()
+    torch.cuda.synchronize()
+    start.record()
+    for _ in range(10):
+        x.sum()
+    end.record()
+    torch.cuda.synchronize()
+    warm, flushed = start.elapsed_time(end) / 10, min(gpu.queued(x.sum)[0] for _ in range(10))
+    print(f"{x.numel() * 4 / 1e6:.0f} MB: read again {warm:.4f} ms, after a flush {flushed:.4f} ms")
+    bandwidth = gpu.ceilings().read
+    assert bandwidth and flushed > 0.9e3 * x.numel() * 4 / bandwidth
 
 
 @pytest.fixture(scope="module")
