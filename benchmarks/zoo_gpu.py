@@ -1,61 +1,57 @@
-"""Times every model of a folder on a GPU against eager: emits and builds them in parallel, then runs them one by one.
+"""Times every model of a folder on a GPU against eager: each in a process of its own, several at a time, one on the clock.
 
-    PYTHONPATH=src python3 benchmarks/zoo_gpu.py [--compile] [--json OUT] [--emitted FOLDER] [--build-only] FOLDER_OR_FILE ...
+    PYTHONPATH=src python3 benchmarks/zoo_gpu.py [--compile] [--backward] [--tuned] [--jobs N] [--until S] [--json OUT]
+                                                 FOLDER_OR_FILE ...
 
---emitted keeps the emitted files, and uses those that are there; --build-only stops before anything is timed.
-Each line: ratio eager / new, milliseconds, the largest difference between the two relative to the output's rms, and what ran.
+Capturing, building and compiling go on side by side; whoever times holds a lock. --tuned lets timing choose, as `optimize`
+does; without it the file is the predicted one. --backward times a training step too. No model is started after --until
+seconds. Each line: ratio eager / new, milliseconds, the largest difference between the two relative to the output's rms.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import fcntl
 import json
 import math
-import multiprocessing
 import os
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.utils import _pytree as pytree
-
-from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import load_problem
-
-REPEATS = 10
-SECONDS = float(os.environ.get("ZOO_SECONDS", "1e9"))  # no model is started later than this
+REPEATS, STEPS = 15, 7
+LIMIT = 240  # seconds for one model
 
 
-def emit_and_build(path: str, folder: str) -> tuple[str, str, float]:
-    """Writes the emitted file and leaves its extension in the cache; returns (path, error, seconds)."""
-    started = time.perf_counter()
-    try:
-        file = Path(folder) / (path.replace("/", "_") + ".new")
-        if not file.exists():
-            _, _, emitted = compile_problem(load_problem(Path(path)), Options())
-            file.write_text(emitted.text)
-        space: dict[str, Any] = {"__name__": "emitted"}
-        exec(compile(file.read_text(), str(file), "exec"), space)
-        if space["_KERNELS"]:
-            space["_library"]()
-    except BaseException as error:  # one broken model must not end the run
-        lines = [line.strip() for line in str(error).splitlines() if "error" in line.lower()] or str(error).splitlines()
-        return path, f"{type(error).__name__}: {(lines or [''])[0][:160]}", time.perf_counter() - started
-    return path, "", time.perf_counter() - started
+# ---- one model, in a process of its own ----
 
 
-def interleaved(runs: dict[str, Any], flush: torch.Tensor) -> dict[str, float]:
+@contextlib.contextmanager
+def alone(lock: str) -> Iterator[None]:
+    """Nobody else is timed meanwhile."""
+    with Path(lock).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def interleaved(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    import torch
+
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     times: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         for _ in range(3):
             run()
     torch.cuda.synchronize()
-    order = list(runs) * REPEATS
+    order = list(runs) * repeats
     random.Random(0).shuffle(order)
     for name in order:
         flush.zero_()
@@ -65,10 +61,13 @@ def interleaved(runs: dict[str, Any], flush: torch.Tensor) -> dict[str, float]:
         end.record()
         torch.cuda.synchronize()
         times[name].append(start.elapsed_time(end))
-    return {name: statistics.median(values) for name, values in times.items()}
+    return {name: round(statistics.median(values), 5) for name, values in times.items()}
 
 
 def difference(a: Any, b: Any) -> float:
+    import torch
+    from torch.utils import _pytree as pytree
+
     worst = 0.0
     for x, y in zip(pytree.tree_leaves(a), pytree.tree_leaves(b), strict=True):
         if isinstance(x, torch.Tensor) and x.is_floating_point():
@@ -80,110 +79,165 @@ def difference(a: Any, b: Any) -> float:
     return worst
 
 
-def timed(path: str, folder: str, with_compile: bool, flush: torch.Tensor) -> dict[str, Any]:
+def one(path: str, lock: str, compare: bool, backward: bool, tuned: bool) -> dict[str, Any]:
+    import torch
+
+    from fusewright import tune
+    from fusewright.bench_device import Gpu
+    from fusewright.options import Options
+    from fusewright.pipeline import read_problem
+    from fusewright.problem import load_problem
+
     problem = load_problem(Path(path))
+    front = read_problem(problem, Options())
+    found: dict[str, Any] = {"model": path}
+    choices = tune.PREDICTED
+    if tuned:
+        plain = tune.in_turn
+
+        def in_turn(calls: Any, clock: Any, seconds: float) -> list[float]:
+            with alone(lock):
+                return plain(calls, clock, min(seconds, 0.15))
+
+        tune.in_turn = in_turn
+        chosen = tune.tune(problem, lambda c: front.finish(c, gradients=False), Gpu(torch.device("cuda", 0)))
+        choices = chosen.choices
+        found |= {"ways": dict(chosen.rows), "notes": list(chosen.notes), "choices": choices.to_dict()}
+        torch.cuda.empty_cache()
+    text = front.finish(choices, gradients=backward)[1].text
     space: dict[str, Any] = {"__name__": "emitted"}
-    text = (Path(folder) / (path.replace("/", "_") + ".new")).read_text()
     exec(compile(text, "emitted", "exec"), space)
     model = problem.model().cuda()
     new = space["ModelNew"](*problem.namespace.get_init_inputs()).cuda()
     new.load_state_dict(model.state_dict())
     inputs = [x.cuda() if isinstance(x, torch.Tensor) else x for x in problem.inputs()]
+
+    def forward(module: Any) -> Callable[[], Any]:
+        def run() -> Any:
+            with torch.no_grad():
+                return module(*inputs)
+
+        return run
+
+    def step(module: Any) -> Callable[[], Any]:
+        trained = [p for p in module.parameters() if p.requires_grad]
+        given = inputs if trained else [x.detach().requires_grad_() if _smooth(x) else x for x in inputs]
+        by = trained or [x for x in given if isinstance(x, torch.Tensor) and x.requires_grad]
+
+        def run() -> Any:
+            results = [t for t in torch.utils._pytree.tree_leaves(module(*given)) if _smooth(t) and t.requires_grad]
+            return torch.autograd.grad(results, by, [torch.ones_like(t) for t in results], allow_unused=True)
+
+        return run
+
+    def _smooth(x: Any) -> bool:
+        return isinstance(x, torch.Tensor) and x.is_floating_point()
+
     launched: list[str] = []
-    plain: Any = space.get("_launch")  # a file without kernels has none
+    plain_launch: Any = space.get("_launch")  # a file without kernels has none
 
     def watched(kernel: str, *arguments: Any) -> None:
         launched.append(kernel)
-        plain(kernel, *arguments)
+        plain_launch(kernel, *arguments)
 
-    with torch.no_grad():
-        space["_launch"] = watched
-        torch.manual_seed(1)
-        got = new(*inputs)
-        space["_launch"] = plain
-        torch.manual_seed(1)
-        gap = difference(got, model(*inputs))
-        del got
-        runs = {"eager": lambda: model(*inputs), "new": lambda: new(*inputs)}
-        if with_compile:
-            compiled = torch.compile(model)
-            runs["compile"] = lambda: compiled(*inputs)
-        ms = interleaved(runs, flush)
-    return {"model": path, "ms": ms, "difference": gap, "kernels": launched}
-
-
-def time_all(paths: list[str], folder: str, with_compile: bool, log: str) -> None:
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    started = time.perf_counter()
-    for path in paths:
-        if time.perf_counter() - started > SECONDS:
-            return
+    space["_launch"] = watched
+    torch.manual_seed(1)
+    got = forward(new)()
+    space["_launch"] = plain_launch
+    torch.manual_seed(1)
+    found |= {"difference": difference(got, forward(model)()), "kernels": launched}
+    del got
+    runs = {"eager": forward(model), "new": forward(new)}
+    if compare:
+        runs["compile"] = forward(torch.compile(model))
+        runs["compile"]()
+    with alone(lock):
+        found["ms"] = interleaved(runs, REPEATS)
+    if backward:
+        steps = {"eager": step(model), "new": step(new)}
         try:
-            row = timed(path, folder, with_compile, flush)
-        except Exception as failure:
-            row = {"model": path, "error": f"{type(failure).__name__}: {str(failure).splitlines()[0][:160]}"}
-        with Path(log).open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        ms = row.get("ms", {"eager": 0.0, "new": 1.0})
-        print(
-            f"{ms['eager'] / ms['new']:.2f} {path} {ms} {row.get('difference', '')} {row.get('error', '')}", flush=True
-        )
-        if "error" in row and "CUDA" in row["error"]:
-            raise SystemExit(1)
-        torch.cuda.empty_cache()
+            for run in steps.values():
+                run()
+        except RuntimeError as error:
+            return found | {"no_backward": str(error).splitlines()[0]}
+        with alone(lock):
+            found["step_ms"] = interleaved(steps, STEPS)
+    return found
+
+
+# ---- all of them ----
+
+
+def in_a_process(path: str, arguments: argparse.Namespace, started: float, lock: str) -> dict[str, Any]:
+    if time.perf_counter() - started > arguments.until:
+        return {"model": path, "error": "not started: out of time"}
+    flags = [f"--{name}" for name in ("compile", "backward", "tuned") if getattr(arguments, name)]
+    command = [sys.executable, __file__, "--one", lock, *flags, path]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return {"model": path, "error": f"longer than {LIMIT} s"}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        words = [line for line in done.stderr.splitlines() if "rror" in line]
+        return {"model": path, "error": (words or [f"exit status {done.returncode}"])[-1][:200]}
+    row: dict[str, Any] = json.loads(lines[-1])
+    print(line_of(row), flush=True)
+    return row
+
+
+def line_of(row: dict[str, Any]) -> str:
+    if "ms" not in row:
+        return f"  FAILED {row['model']}: {row['error']}"
+    ms = row["ms"]
+    words = [f"{ms['eager'] / ms['new']:6.2f}x", f"{row['model']:<60}", f"eager {ms['eager']:.3f} new {ms['new']:.3f}"]
+    words += [f"compile {ms['compile']:.3f} ({ms['compile'] / ms['new']:.2f}x)"] if "compile" in ms else []
+    step = row.get("step_ms")
+    words += [f"step {step['eager']:.3f} {step['new']:.3f} ({step['eager'] / step['new']:.2f}x)"] if step else []
+    words += [f"diff {row['difference']:.0e}", f"{len(row['kernels'])} kernels"]
+    words += ["ways " + " ".join(f"[{k} {v:.3f}]" for k, v in row["ways"].items())] if row.get("ways") else []
+    return "  ".join(words)
+
+
+def mean_of(title: str, ratios: list[float]) -> str:
+    if not ratios:
+        return f"{title}: none"
+    mean = math.exp(statistics.mean(map(math.log, ratios)))
+    return f"{title}: geometric mean {mean:.3f} of {len(ratios)}, lowest {min(ratios):.2f}, {sum(r < 0.97 for r in ratios)} below 0.97"
 
 
 def main() -> None:
-    arguments = sys.argv[1:]
-    out = arguments[arguments.index("--json") + 1] if "--json" in arguments else ""
-    kept = arguments[arguments.index("--emitted") + 1] if "--emitted" in arguments else ""
-    places = [a for a in arguments if not a.startswith("-") and a not in (out, kept)]
-    files = sorted(str(f) for p in places for f in ([Path(p)] if p.endswith(".py") else Path(p).rglob("*.py")))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("places", nargs="+")
+    for name in ("compile", "backward", "tuned"):
+        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 3))
+    parser.add_argument("--until", type=float, default=1e9)
+    parser.add_argument("--json", default="")
+    parser.add_argument("--one", default="", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        found = one(arguments.places[0], arguments.one, arguments.compile, arguments.backward, arguments.tuned)
+        print(json.dumps(found))
+        return
+    places = [Path(place) for place in arguments.places]
+    files = [str(f) for p in places for f in ([p] if p.suffix == ".py" else sorted(p.rglob("*.py")))]
     files = [f for f in files if "get_init_inputs" in Path(f).read_text()]
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", tempfile.mkdtemp())
     os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "9.0")
-    folder = kept or tempfile.mkdtemp()
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    started = time.perf_counter()
-    with multiprocessing.get_context("spawn").Pool(12, maxtasksperchild=8) as pool:
-        built = pool.starmap(emit_and_build, [(f, folder) for f in files], chunksize=1)
-    print(f"emitted and built {len(files)} in {time.perf_counter() - started:.0f} s", flush=True)
-    if "--build-only" in arguments:
-        return
-    rows: list[dict[str, Any]] = [{"model": path, "error": error} for path, error, _ in built if error]
-    waiting = [path for path, error, _ in built if not error]
-    log = Path(folder) / "rows.jsonl"
-    log.write_text("")
-    while waiting:  # a kernel that faults takes its process with it: the rest goes on in a new one
-        worker = multiprocessing.get_context("spawn").Process(
-            target=time_all, args=(waiting, folder, "--compile" in arguments, str(log))
-        )
-        worker.start()
-        worker.join()
-        done = [json.loads(line) for line in log.read_text().splitlines()]
-        finished = {row["model"] for row in done}
-        left = [path for path in waiting if path not in finished]
-        if left and worker.exitcode != 0:
-            with log.open("a") as file:
-                file.write(json.dumps({"model": left[0], "error": "the process died"}) + "\n")
-            left = left[1:]
-        waiting = left if worker.exitcode != 0 else []
-    rows += [json.loads(line) for line in log.read_text().splitlines()]
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    started, lock = time.perf_counter(), str(Path(tempfile.mkdtemp()) / "timing")
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        rows = list(pool.map(lambda file: in_a_process(file, arguments, started, lock), files))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(rows, indent=1))
+    print(f"\n{len(files)} models in {time.perf_counter() - started:.0f} s, slowest against eager first")
     for row in sorted(rows, key=lambda r: r["ms"]["eager"] / r["ms"]["new"] if "ms" in r else -1):
-        if "error" in row:
-            print(f"  FAILED {row['model']}: {row['error']}")
-            continue
-        ms = row["ms"]
-        against = f" compile {ms['compile']:.3f}" if "compile" in ms else ""
-        print(
-            f"  {ms['eager'] / ms['new']:6.2f}x  {row['model']:<46} eager {ms['eager']:.3f} new {ms['new']:.3f}{against}"
-            f"  diff {row['difference']:.1e}  {len(row['kernels'])} kernels"
-        )
-    ratios = [r["ms"]["eager"] / r["ms"]["new"] for r in rows if "ms" in r]
-    mean = math.exp(statistics.mean(map(math.log, ratios)))
-    print(f"geometric mean {mean:.3f} over {len(ratios)} models; {sum(r < 0.97 for r in ratios)} slower")
-    if out:
-        Path(out).write_text(json.dumps(rows, indent=1))
+        print(line_of(row))
+    timed = [row for row in rows if "ms" in row]
+    print(mean_of("against eager", [r["ms"]["eager"] / r["ms"]["new"] for r in timed]))
+    print(mean_of("against compile", [r["ms"]["compile"] / r["ms"]["new"] for r in timed if "compile" in r["ms"]]))
+    print(mean_of("training step", [r["step_ms"]["eager"] / r["step_ms"]["new"] for r in timed if "step_ms" in r]))
 
 
 if __name__ == "__main__":
