@@ -28,7 +28,7 @@ from .kernels.anchored import AnchoredText, anchored_kernel
 from .kernels.text import KernelText, wrapped
 from .layout import is_convolution, memory_format
 from .plan import Call, Kernel, Plan, counts_up, operator_name, origins, same_shape
-from .prims import Expand, Permute, Prim, Reshape, Slice, Unfold, View
+from .prims import Expand, Permute, Prim, Reshape, Slice, Unfold
 from .pytext import argument_text, attribute_text, call_text, shape_text
 from .source import FORBIDDEN, without_forbidden_remarks
 from .takeover import conv_flops
@@ -80,7 +80,7 @@ class Writer:
         self.traces: dict[str, Trace | None] = {}  # of the regions' gradients, by form
         self.held: dict[str, Node] = {}  # path -> leaf: the tensors of the model that `forward` reads
         self.in_place = {new: old for kernel in plan.kernels for new, old in kernel.overwrites.items()}
-        self.home = {name: kernel for kernel in plan.kernels for name in kernel.stores}
+        self.home = plan.home
         self.needed_nodes = self.find_needed_nodes()
         self.regions = self.find_regions()
         self.region_of = {id(kernel): region for region in self.regions for kernel in region.kernels}
@@ -124,13 +124,6 @@ class Writer:
     def overwrites(self, output: Output) -> bool:
         return isinstance(output.value, Ref) and self.lowered.value.get(output.value.name) in self.in_place
 
-    def base(self, name: str) -> Prim:
-        """The primitive in memory behind a value: through views."""
-        prim = self.prims[name]
-        while prim.name not in self.home and isinstance(prim.op, View):
-            prim = self.prims[prim.inputs[0]]
-        return prim
-
     def region_outputs(self, region: Region) -> list[str]:
         """Nodes that the region computes and something outside it needs."""
         return self.outputs_of[region.name]
@@ -142,7 +135,7 @@ class Writer:
         for name in self.needed_nodes:
             node = self.graph[name]
             if not node.is_leaf and name not in self.lowered.library:
-                kernel = self.home.get(self.base(self.lowered.value[name]).name)
+                kernel = self.home.get(self.plan.base(self.lowered.value[name]).name)
                 if kernel is not None:
                     found[self.region_of_kernel(kernel).name].append(name)
         return found
@@ -178,13 +171,29 @@ class Writer:
         )
         return read >= 1 << 20 and left * 16 < read and all(self.node_of(name) is not None for name in kernel.stores)
 
+    def worth_keeping(self, region: Region) -> dict[str, str]:
+        """Nodes -> primitives: sums of much that the region's kernels leave to one another. Small, and long to compute again."""
+        outputs = {self.plan.base(self.lowered.value[name]).name for name in self.region_outputs(region)}
+        found: dict[str, str] = {}
+        for node in self.meaning_nodes(region):
+            prim = self.prims.get(self.lowered.value.get(node.name, ""))
+            if prim is None or prim.name in outputs or prim.name in found.values() or prim.channels_last:
+                continue
+            kernel = self.home.get(prim.name)
+            if kernel is None or kernel.fused is not None or not kernel.is_reduce or prim.name in kernel.overwrites:
+                continue
+            work, left = (self.graph.hint(sizes.product(shape)) for shape in (kernel.space, prim.shape))
+            if self.region_of_kernel(kernel) is region and prim.dtype.is_floating_point and left * 16 < work:
+                found[node.name] = prim.name
+        return found
+
     def node_of(self, prim: str) -> str | None:
         return self.first_of.get(prim)
 
     @functools.cached_property
     def first_of(self) -> dict[str, str]:
         """The first node whose value is a primitive in memory or a view of it."""
-        return {self.base(value).name: name for name, value in reversed(self.lowered.value.items())}
+        return {self.plan.base(value).name: name for name, value in reversed(self.lowered.value.items())}
 
     # ---- the file
 
@@ -318,7 +327,7 @@ class Writer:
         node = self.graph[name]
         if node.is_leaf:
             return self.leaf_text(node)
-        if name in self.lowered.library or (self.base(self.lowered.value[name]).name in self.home):
+        if name in self.lowered.library or (self.plan.base(self.lowered.value[name]).name in self.home):
             return name
         return self.view_text(self.lowered.value[name], lambda prim: self.value_text(self.prims[prim].origin))
 
@@ -327,8 +336,10 @@ class Writer:
         prim = self.prims[name]
         if prim.name in self.home or prim.is_load:
             return source(prim.name)
-        inner = self.view_text(prim.inputs[0], source)
-        op = prim.op
+        op, behind = prim.op, prim.inputs[0]
+        while isinstance(op, Reshape) and behind not in self.home and isinstance(self.prims[behind].op, Reshape):
+            behind = self.prims[behind].inputs[0]  # the last shape is the one that counts
+        inner = self.view_text(behind, source)
         if isinstance(op, Reshape):
             return f"{inner}.reshape({shape_text(prim.shape)})"
         if isinstance(op, Expand):
@@ -408,7 +419,7 @@ class Writer:
             return name in self.called
         if name not in self.needed_nodes:
             return False
-        home = self.home.get(self.base(self.lowered.value[name]).name)
+        home = self.home.get(self.plan.base(self.lowered.value[name]).name)
         return home is not None and self.region_of_kernel(home) is not region
 
     @functools.cached_property
@@ -531,11 +542,16 @@ class Writer:
             work.insert(0, f"{device} = {names[0]}.device")
         lines += [f"    {line}" for line in work]
         results = [self.view_text(self.lowered.value[n], lambda p: p) for n in outputs] + extra
-        run = f"def {region.name}(sizes, {', '.join(names)}):\n{unpack}" + "\n".join(lines)
+        gradient = self.gradients.get(region.name)
+        given = list(names)
+        if gradient is not None and gradient.kept:
+            kept = self.free_name("kept")
+            given.append(f"{kept}=None")
+            lines += [f"    if {kept} is not None:  # for backward", f"        {kept} += [{', '.join(gradient.kept)}]"]
+        run = f"def {region.name}(sizes, {', '.join(given)}):\n{unpack}" + "\n".join(lines)
         run += f"\n    return ({', '.join(results)},)" if results else ""
         if not results:
             return run
-        gradient = self.gradients.get(region.name)
         parts = [run, self.meaning_text(region, names, outputs, unpack), *([gradient.function] if gradient else [])]
         return "\n\n\n".join(parts)
 
@@ -599,7 +615,9 @@ class Writer:
     def scratch(self, region: Region) -> dict[str, int]:
         """Tensors of known size that only the region's kernels see, and where each begins in one allocation, in bytes."""
         outputs, extra = self.region_results(region)
-        seen = {self.base(self.lowered.value[n]).name for n in outputs} | set(extra)
+        gradient = self.gradients.get(region.name)
+        seen = {self.plan.base(self.lowered.value[n]).name for n in outputs} | set(extra)
+        seen |= set(gradient.kept) if gradient is not None else set()
         needed: dict[str, int] = {}
         for kernel in region.kernels:
             for name in (n for n in kernel.stores if n not in seen and n not in kernel.overwrites):

@@ -11,9 +11,10 @@ from .emit_kernels import kernel_text
 from .errors import Unsupported
 from .gradient import gradient_graph
 from .graph import Ref
-from .layout import base, spread
-from .lower import lower
+from .layout import spread
+from .lower import Lowered, lower
 from .plan import Call, Cyclic, Kernel, Plan, plan
+from .prims import Pointwise, Prim, View
 from .rewrite import rewrite
 
 
@@ -23,6 +24,7 @@ class GradientText:
 
     function: str  # Python: from the tensors that the region reads and the gradients of its results to theirs
     kernels: tuple[str, ...]  # those that stand in the file because of it
+    kept: tuple[str, ...] = ()  # primitives inside the region that forward hands over to it
 
 
 def gradient_text(writer: Writer, region: Region) -> GradientText | None:
@@ -33,17 +35,45 @@ def gradient_text(writer: Writer, region: Region) -> GradientText | None:
     wanted = [name for name in arguments if name in asked and graph[name].dtype.is_floating_point]  # type: ignore[union-attr]
     if not wanted or not outputs:
         return None
-    found = gradient_graph(graph, writer.meaning_nodes(region), arguments, outputs, wanted, writer.traces)
-    if found is None:
-        return None
+    kept = writer.worth_keeping(region)
+    while True:
+        found = gradient_graph(graph, writer.meaning_nodes(region), arguments, outputs, wanted, writer.traces, list(kept))
+        if found is None:
+            return None
+        unread = [name for name in kept if not found.users()[name]]
+        if not unread:
+            break
+        kept = {name: prim for name, prim in kept.items() if name not in unread}
     try:
-        lowered = lower(rewrite(found)[0])
+        lowered = apart(lower(rewrite(found)[0]), [name for name in wanted if graph[name].is_leaf], wanted)
         made = laid_out(plan(lowered, channels_last=bool(writer.channels_last)), writer, outputs, wanted)
         if made.calls and not made.kernels:
             return None
-        return GradientWriter(made, writer, region, arguments, wanted).text()
+        return replace(GradientWriter(made, writer, region, arguments, wanted).text(), kept=tuple(kept.values()))
     except (Unsupported, Cyclic, sizes.Unprintable):
         return None
+
+
+def apart(lowered: Lowered, parameters: list[str], wanted: list[str]) -> Lowered:
+    """A value that is the gradient of two parameters is written twice: each has memory of its own."""
+    prims, value, taken = dict(lowered.prims), dict(lowered.value), set[str]()
+    nodes = [output.value.name for output in lowered.graph.outputs if isinstance(output.value, Ref)]
+    for name, output in zip(wanted, lowered.graph.outputs, strict=True):
+        if not isinstance(output.value, Ref) or name not in parameters:
+            continue
+        node = output.value.name
+        source = prims[value[node]]
+        behind = source
+        while isinstance(behind.op, View):
+            behind = prims[behind.inputs[0]]
+        if behind.name in taken and not behind.is_load and nodes.count(node) == 1:
+            copy = f"{node}_own"
+            while copy in prims:
+                copy += "_"
+            prims[copy] = Prim(copy, Pointwise("{0}", source.dtype), (source.name,), source.shape, source.dtype, node)
+            value[node] = copy
+        taken.add(behind.name)
+    return replace(lowered, prims=prims, value=value)
 
 
 def laid_out(made: Plan, of: Writer, outputs: list[str], wanted: list[str]) -> Plan:
@@ -53,7 +83,7 @@ def laid_out(made: Plan, of: Writer, outputs: list[str], wanted: list[str]) -> P
     read = {value[name] for name in last if name in made.graph.inputs}
     read |= {value[f"grad_{name}"] for name in outputs if name in last}
     pairs = zip(wanted, made.graph.outputs, strict=True)
-    written = {base(made, value[o.value.name]).name for name, o in pairs if name in last and isinstance(o.value, Ref)}
+    written = {made.base(value[o.value.name]).name for name, o in pairs if name in last and isinstance(o.value, Ref)}
     return spread(made, read | written) if last else made
 
 
@@ -62,6 +92,7 @@ class GradientWriter(Writer):
 
     def __init__(self, made: Plan, of: Writer, region: Region, arguments: list[str], wanted: list[str]):
         self.of, self.forward_region = of, region
+        self.outputs = [n for n in of.region_outputs(region) if of.differentiable(n)]
         self.arguments, self.wanted = arguments, wanted
         base = "fused" + region.name + "_gradient"
         steps: list[Kernel | Call] = []
@@ -122,7 +153,9 @@ class GradientWriter(Writer):
         name = f"{self.forward_region.name}_gradient"
         head = f"def {name}(sizes, {', '.join(self.graph.inputs)}):\n"
         asked = ", ".join(str(name in self.wanted) for name in self.arguments)
-        return head + "\n".join(f"    {line}" for line in lines) + f"\n\n\n{name}.asked = ({asked},)"
+        keeps = len(self.graph.inputs) > len(self.arguments) + len(self.outputs)
+        notes = [f"{name}.asked = ({asked},)", *([f"{name}.keeps = True"] if keeps else [])]
+        return head + "\n".join(f"    {line}" for line in lines) + "\n\n\n" + "\n".join(notes)
 
     def result_of(self, argument: str, value: Any, values: list[Any]) -> str:
         """A parameter's gradient has memory of its own: PyTorch keeps it as `.grad` and adds to it in place."""
@@ -130,8 +163,9 @@ class GradientWriter(Writer):
             return "None"
         own = self.memory_of(value)
         made_here = own in self.home or self.prims[own].origin in self.lowered.library
-        alone = made_here and [self.memory_of(v) for v in values if isinstance(v, Ref)].count(own) == 1
+        earlier = [self.memory_of(v) for v in values[: values.index(value)] if isinstance(v, Ref)]
+        alone = made_here and own not in earlier and values.count(value) == 1
         return self.value_text(value.name) + ("" if alone or not self.of.graph[argument].is_leaf else ".clone()")
 
     def memory_of(self, value: Ref) -> str:
-        return self.base(self.lowered.value[value.name]).name
+        return self.plan.base(self.lowered.value[value.name]).name

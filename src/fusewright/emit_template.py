@@ -145,8 +145,10 @@ class _Differentiable(torch.autograd.Function):
     def forward(ctx, launches, meaning, gradient, differentiable, changed, sizes, *tensors):
         ctx.meaning, ctx.gradient, ctx.differentiable, ctx.sizes = meaning, gradient, differentiable, sizes
         read = tensors[: meaning.__code__.co_argcount - 1]  # as in _run
-        ctx.save_for_backward(*[t.clone() if i in changed else t for i, t in enumerate(read)])
-        results = launches(sizes, *tensors)
+        read, kept = [t.clone() if i in changed else t for i, t in enumerate(read)], []
+        results = launches(sizes, *tensors, kept) if hasattr(gradient, "keeps") else launches(sizes, *tensors)
+        ctx.save_for_backward(*read, *kept)
+        ctx.read = len(read)
         need = ctx.needs_input_grad[6:]
         smooth = [d if type(d) is bool else any(need[i] for i in d) for d in differentiable]
         ctx.mark_non_differentiable(*[r for r, is_smooth in zip(results, smooth) if not is_smooth])
@@ -155,8 +157,9 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):
         again = torch.is_grad_enabled()  # a second derivative will be asked for
-        saved = ctx.saved_tensors
-        needed, unread = ctx.needs_input_grad[6 : 6 + len(saved)], ctx.needs_input_grad[6 + len(saved) :]
+        saved = ctx.saved_tensors  # what the meaning reads, and values that forward kept
+        read = saved[: ctx.read]
+        needed, unread = ctx.needs_input_grad[6 : 6 + len(read)], ctx.needs_input_grad[6 + len(read) :]
         upstream = [g for g, smooth in zip(gradients, ctx.differentiable) if smooth]
         kernels = ctx.gradient is not None and not again and not torch.is_autocast_enabled()
         if kernels and all(asked or not need for asked, need in zip(ctx.gradient.asked, needed)):
@@ -165,9 +168,9 @@ class _Differentiable(torch.autograd.Function):
                 return (*[None] * 6, *[g if need else None for g, need in zip(found, needed)], *[None] * len(unread))
         with torch.enable_grad():
             if again:
-                tensors = [t.view_as(t) for t in saved]
+                tensors = [t.view_as(t) for t in read]
             else:
-                tensors = [t.detach().requires_grad_(need) for t, need in zip(saved, needed)]
+                tensors = [t.detach().requires_grad_(need) for t, need in zip(read, needed)]
             wanted = [t for t, need in zip(tensors, needed) if need]
             results = ctx.meaning(ctx.sizes, *tensors)
         pairs = [(r, g) for r, g in zip(results, upstream) if r.requires_grad]

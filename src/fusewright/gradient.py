@@ -2,12 +2,14 @@
 
 PyTorch's own derivative formulas are traced through the region's meaning with its symbolic sizes. What they compute is a graph like
 any other, so the same laws, the same primitives and the same planner turn it into kernels. Its inputs are the tensors the
-region reads and the gradients of its results; values in between are computed again in the kernels that need them.
+region reads, sums of much that its kernels left in memory, and the gradients of its results; other values in between are
+computed again in the kernels that need them.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -50,44 +52,67 @@ def gradient_graph(
     outputs: Sequence[str],
     wanted: Sequence[str],
     traces: dict[str, Trace | None] | None = None,
+    kept: Sequence[str] = (),
 ) -> Graph | None:
     """From the arguments of some nodes and the gradients of what they compute to the gradients of `wanted`.
 
     Output i is the gradient of `wanted[i]`, or None where nothing depends on it. Gradients of results are inputs named
-    `grad_<result>`. None where PyTorch's formulas cannot be traced. What is traced is kept in `traces`, which are of this graph:
-    regions that differ only in names share one.
+    `grad_<result>`; values in between that are `kept` are inputs too, before those. None where PyTorch's formulas cannot be
+    traced. What is traced stays in `traces`, which are of this graph: regions that differ only in names share one.
     """
     given = [graph[name] for name in arguments]
     if any(node.dtype is None or node.dtype.is_complex for node in given) or any(node.target in LOOK_FIRST for node in nodes):
         return None
-    results = [graph[name] for name in outputs]
+    results, left = [graph[name] for name in outputs], [graph[name] for name in kept]
     traces = {} if traces is None else traces
-    form = form_of(nodes, given, results, wanted)
+    form = form_of(nodes, given, results, wanted, kept)
     with quiet():
         try:
             if form not in traces:
                 traces[form] = None  # where it fails, it fails for all of its form
-                traces[form] = Trace(graph, nodes, given, results, wanted)
+                traces[form] = Trace(graph, nodes, given, results, wanted, left)
             trace = traces[form]
-            return _Differentiated(trace, given, results).read() if trace is not None else None
+            return _Differentiated(trace, [*given, *left], results).read() if trace is not None else None
         except Exception:  # the tracer raises many kinds; PyTorch's operators then do it on every backward
             return None
 
 
-def form_of(nodes: Sequence[Node], given: Sequence[Node], results: Sequence[Node], wanted: Sequence[str]) -> str:
+def form_of(
+    nodes: Sequence[Node], given: Sequence[Node], results: Sequence[Node], wanted: Sequence[str], kept: Sequence[str] = ()
+) -> str:
     """What a trace depends on: calls, types and sizes, with numbers in the place of names."""
     number = {node.name: Ref(str(i)) for i, node in enumerate([*given, *nodes])}
     calls = [(str(n.target), map_refs(n.args, number), map_refs(dict(n.kwargs), number)) for n in map(plain_form, nodes)]
     kinds = [(node.shape, node.dtype) for node in (*given, *nodes)]
-    return repr((len(given), calls, kinds, [number[node.name] for node in results], [number[name] for name in wanted]))
+    chosen = [[number[name] for name in names] for names in ([node.name for node in results], wanted, kept)]
+    return repr((len(given), calls, kinds, chosen))
+
+
+class _Handed(torch.autograd.Function):
+    """A value as it was kept; its gradient is that of what computed it."""
+
+    @staticmethod
+    def forward(ctx: Any, computed: Tensor, kept: Tensor) -> Tensor:
+        return kept.view_as(kept)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
 
 
 class Trace:
     """PyTorch's derivative formulas of some nodes, as the tracer saw them."""
 
     def __init__(
-        self, graph: Graph, nodes: Sequence[Node], given: Sequence[Node], results: Sequence[Node], wanted: Sequence[str]
+        self,
+        graph: Graph,
+        nodes: Sequence[Node],
+        given: Sequence[Node],
+        results: Sequence[Node],
+        wanted: Sequence[str],
+        kept: Sequence[Node] = (),
     ):
+        self.kept = kept
         self.forward, self.nodes, self.given, self.results, self.wanted = graph, nodes, given, results, wanted
         self.environment = ShapeEnv(duck_shape=False, specialize_zero_one=False)
         self.fake = FakeTensorMode(shape_env=self.environment)
@@ -95,7 +120,7 @@ class Trace:
         self.rename = {self.extent[str(symbol)].node.expr: symbol for symbol in graph.symbols}
         self.missing: list[bool] = []
         with self.fake:
-            tensors = [self.empty(node) for node in (*given, *results)]
+            tensors = [self.empty(node) for node in (*given, *kept, *results)]
             traced = make_fx(self.derivative, decomposition_table=formulas())(*tensors, *self.extent.values())
         traced.graph.eliminate_dead_code()
         self.graph = traced.graph
@@ -116,7 +141,7 @@ class Trace:
         assert node.shape is not None
         return torch.empty([self.extent_of(extent) for extent in node.shape], dtype=node.dtype)
 
-    def meaning(self, values: dict[str, Any]) -> list[Tensor]:
+    def meaning(self, values: dict[str, Any], kept: Mapping[str, Tensor]) -> list[Tensor]:
         for node in self.nodes:
             plain = plain_form(node)
             target: Any = plain.target
@@ -127,18 +152,23 @@ class Trace:
                 values[node.name] = given[0][1].to(node.dtype).expand(self.empty(node).shape).clone()
             else:
                 values[node.name] = target(*given[0], **given[1])
+            if node.name in kept:
+                values[node.name] = _Handed.apply(values[node.name], kept[node.name])
         return [values[node.name] for node in self.results]
 
     def derivative(self, *arguments: Any) -> list[Tensor]:
-        """Of tensors, gradients of results, and sizes: the tracer must see them all come in."""
-        inputs, upstream = arguments[: len(self.given)], arguments[len(self.given) : -len(self.extent) or None]
-        self.extent = dict(zip(self.extent, arguments[len(inputs) + len(upstream) :], strict=True))
+        """Of tensors, values that were kept, gradients of results, and sizes: the tracer must see them all come in."""
+        counts, ends = [len(self.given), len(self.kept), len(self.results)], [0]
+        for count in counts:
+            ends.append(ends[-1] + count)
+        inputs, kept, upstream = (arguments[a:b] for a, b in itertools.pairwise(ends))
+        self.extent = dict(zip(self.extent, arguments[ends[-1] :], strict=True))
         with torch.enable_grad():
             leaves = {
                 node.name: t.detach().requires_grad_() if node.name in self.wanted else t
                 for node, t in zip(self.given, inputs, strict=True)
             }
-            results = self.meaning(dict(leaves))
+            results = self.meaning(dict(leaves), {node.name: t for node, t in zip(self.kept, kept, strict=True)})
         pairs = [(r, g) for r, g in zip(results, upstream, strict=True) if r.requires_grad]
         by = [leaves[name] for name in self.wanted]
         found = torch.autograd.grad([r for r, _ in pairs], by, [g for _, g in pairs], allow_unused=True)

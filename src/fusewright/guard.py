@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import ctypes
-import functools
 import sys
 import threading
 import time
@@ -65,8 +63,6 @@ class Snapshot:
             torch.set_grad_enabled(self.flags["gradients recorded"])
         if now["threads of PyTorch"] != self.flags["threads of PyTorch"]:
             torch.set_num_threads(self.flags["threads of PyTorch"])
-        if now["bytes of L2 set aside"] != self.flags["bytes of L2 set aside"]:
-            _set_aside(self.flags["bytes of L2 set aside"])
         if now["matmul"] != self.flags["matmul"]:
             _set_precision(torch.backends.cuda.matmul, torch.backends.cuda.matmul, self.flags["matmul"])
         if now["convolution"] != self.flags["convolution"]:
@@ -100,33 +96,7 @@ def _flags() -> dict[str, Any]:
         "threads of PyTorch": torch.get_num_threads(),
         "convolution": rounding.convolution,
         "matmul": rounding.matmul,
-        "bytes of L2 set aside": _l2_set_aside(),
     }
-
-
-PERSISTING_L2 = 0x06  # CU_LIMIT_PERSISTING_L2_CACHE_SIZE
-
-
-@functools.cache
-def _driver() -> Any:
-    """CUDA's driver, or None where there is none."""
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
-
-
-def _l2_set_aside() -> int:
-    """For data that outlives whatever is read in between, so that flushing does not remove it. Nobody's at first."""
-    found = ctypes.c_size_t(0)
-    if not torch.cuda.is_initialized() or _driver() is None or _driver().cuCtxGetLimit(ctypes.byref(found), PERSISTING_L2):
-        return 0
-    return found.value
-
-
-def _set_aside(size: int) -> None:
-    _driver().cuCtxResetPersistingL2Cache()
-    _driver().cuCtxSetLimit(PERSISTING_L2, ctypes.c_size_t(size))
 
 
 def _set_precision(new: Any, old: Any, rounding: float) -> None:

@@ -19,7 +19,7 @@ from .index import Coordinate
 from .kernels.conv import OverPositions
 from .kernels.loops import needed_reduces, row_at
 from .plan import Kernel, Plan, accesses, axes_of, counts_up, same_shape, tuple_key
-from .prims import Coordinates, View
+from .prims import Coordinates
 
 
 def overwritten(
@@ -114,10 +114,7 @@ def behind(value: object, plan: Plan) -> str:
     """The primitive in memory of which a node's value is a view, or the value itself."""
     if not isinstance(value, Ref) or value.name not in plan.lowered.value:
         return ""
-    prim = plan.lowered.prims[plan.lowered.value[value.name]]
-    while prim.name not in plan.home and isinstance(prim.op, View):
-        prim = plan.lowered.prims[prim.inputs[0]]
-    return prim.name
+    return plan.base(plan.lowered.value[value.name]).name
 
 
 def same_thread(kernel: Kernel, plan: Plan, old: str, new: str) -> bool:

@@ -20,10 +20,10 @@ def channels_last(made: Plan) -> Plan:
     returned = {o.value.name for o in made.graph.outputs if isinstance(o.value, Ref)}
     calls = [call.node for call in made.calls if is_convolution(call.node) and call.node.name not in returned]
     value = made.lowered.value
-    kept = {base(made, value[name]).name for name in returned if name in value}
+    kept = {made.base(value[name]).name for name in returned if name in value}
     kept |= {value[node.name] for node in made.graph.nodes if node.is_leaf}
-    kept |= {base(made, value[name]).name for call in made.calls for name in call.node.inputs if joins(made, name)}
-    read = {base(made, value[node.args[0].name]).name for node in calls if node.args[0].name in value}
+    kept |= {made.base(value[name]).name for call in made.calls for name in call.node.inputs if joins(made, name)}
+    read = {made.base(value[node.args[0].name]).name for node in calls if node.args[0].name in value}
     return spread(made, {value[node.name] for node in calls} | read, kept)
 
 
@@ -58,14 +58,6 @@ def has_channels(prim: Prim) -> bool:
     """An image or a volume for which the order makes a difference."""
     images = len(prim.shape) in (4, 5) and not sizes.is_one(prim.shape[1])
     return images and not all(map(sizes.is_one, prim.shape[2:]))
-
-
-def base(made: Plan, name: str) -> Prim:
-    """The primitive behind views."""
-    prim = made.lowered.prims[name]
-    while prim.name not in made.home and isinstance(prim.op, View):
-        prim = made.lowered.prims[prim.inputs[0]]
-    return prim
 
 
 def memory_format(prim: Prim) -> str:

@@ -110,7 +110,21 @@ class Lowering:
             kind = self.prims[source].dtype
             half = kind in (torch.float16, torch.bfloat16)
             dtype = torch.float32 if half and field != "result()" else kind
+        behind, there = self.behind_ones(source, dims)
+        if behind != source:  # two sums of one tensor are seen to go over the same elements, however its shape is written
+            return self.reshape(self.reduce(label, accumulator, behind, there, field, dtype), shape)
         return self.add(label, Reduce(accumulator, tuple(sorted(dims)), field), [source], shape, dtype)
+
+    def behind_ones(self, source: str, dims: Sequence[int]) -> tuple[str, list[int]]:
+        """What a view that only adds or drops dimensions of size 1 is of, and where these dimensions are there."""
+        prim, found = self.prims[source], list(dims)
+        while isinstance(prim.op, Reshape):
+            inner = self.prims[prim.inputs[0]]
+            here, there = ([d for d, size in enumerate(p.shape) if not sizes.is_one(size)] for p in (prim, inner))
+            if len(here) != len(there) or not all(sizes.same(prim.shape[a], inner.shape[b]) for a, b in zip(here, there, strict=True)):
+                break
+            prim, found = inner, [there[here.index(d)] for d in found if d in here]
+        return prim.name, found
 
     def count(self, source: str, dims: Sequence[int]) -> str:
         """How many elements a reduction over `dims` takes in, as a float value."""

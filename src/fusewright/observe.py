@@ -156,8 +156,10 @@ class _Filled(TorchDispatchMode):
         if base_name(func) in ALLOCATIONS and isinstance(result, Tensor) and not result.is_meta and result.numel():
             if result.is_floating_point() or result.is_complex():
                 result.fill_(self.value)
+            elif self.whole is not None:
+                result.fill_(self.whole)
             elif result.dtype != torch.bool:
-                result.fill_(torch.iinfo(result.dtype).max // 3 if self.whole is None else self.whole)
+                result.fill_(torch.iinfo(result.dtype).max // 3)
         return result
 
 

@@ -98,6 +98,13 @@ class Plan:
         """The kernel that stores a primitive."""
         return {name: kernel for kernel in self.kernels for name in kernel.stores}
 
+    def base(self, name: str) -> Prim:
+        """The primitive in memory behind a value: through views."""
+        prim = self.lowered.prims[name]
+        while prim.name not in self.home and isinstance(prim.op, View):
+            prim = self.lowered.prims[prim.inputs[0]]
+        return prim
+
     @cached_property
     def calls(self) -> list[Call]:
         return [step for step in self.steps if isinstance(step, Call)]

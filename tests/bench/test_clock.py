@@ -78,7 +78,7 @@ def test_a_call_from_idle_is_closed_by_a_synchronisation(world: World) -> None:
 
 def test_flushing_writes_and_reads() -> None:
     gpu = Gpu.__new__(Gpu)
-    gpu.written, gpu.read, gpu.largest = torch.ones(8), torch.ones(8), torch.zeros(())
+    gpu.written, gpu.read, gpu.largest, gpu.driver = torch.ones(8), torch.ones(8), torch.zeros(()), None
     gpu.flush()
     assert not gpu.written.any() and gpu.largest == 1
 

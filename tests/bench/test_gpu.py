@@ -117,7 +117,6 @@ def hold(x):
 CAUGHT = {
     "several calls computed in one": (LATER, "waiting = []", "wrong result"),
     "a CUDA graph that replays nothing": (EMPTY_GRAPH, "kept = {}", "wrong result"),
-    "its input held in L2": (f"hold(x)\n        return {FORWARD}", HELD_IN_L2, "not comparable"),
     "work on another stream": (f"{ASIDE}return y", "side = torch.cuda.Stream()", "work outside"),
     "memory never written": ("return torch.empty_like(x)", "", "wrong result"),
     "cached by pointer": (f"{KEPT}return kept[x.data_ptr()].clone()", "kept = {}", "wrong result"),
@@ -140,6 +139,13 @@ def test_a_stream_that_starts_early(problem: Problem) -> None:
     row = timed(problem, f"{ASIDE}{join}", "side = torch.cuda.Stream()")
     assert row.forward and row.forward.speedup
     assert not row.stands or row.forward.speedup.value < 1.2, row
+
+
+def test_what_is_held_in_the_cache_is_flushed_too(problem: Problem) -> None:
+    """Part of the input is told to stay in L2: after a flush nothing of that is left to gain."""
+    row = timed(problem, f"hold(x)\n        return {FORWARD}", HELD_IN_L2)
+    print(f"its input held in L2: {row.verdict}")
+    assert row.forward and row.forward.speedup and row.forward.speedup.value < 1.03
 
 
 def test_a_graph_with_old_pointers(problem: Problem) -> None:
@@ -169,6 +175,7 @@ def test_what_lay_in_the_cache_is_gone() -> None:
     for _ in range(3):
         x.sum()
     torch.cuda.synchronize()
+    torch.cuda._sleep(2_000_000)  # the host is ahead when the first one starts
     start.record()
     for _ in range(10):
         x.sum()

@@ -85,7 +85,7 @@ class Trial:
         self.subjects.set_state(variant)
         got, error = None, ""
         try:
-            got = self.observe(variant)
+            got = self._observed(variant)
         except Exception as raised:  # judged below: the original may raise as well
             error = sentence(raised)
         try:
@@ -105,6 +105,14 @@ class Trial:
         for tensor, miss in self.subjects.judge(got, references, variant, self.kind_may_change).items():
             self.findings.append(Finding(variant, tensor, miss))
         return got, references
+
+    def _observed(self, variant: Variant) -> Observed:
+        """Once more where memory was short: of what earlier references took, PyTorch keeps blocks that others would need."""
+        try:
+            return self.observe(variant)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+        return self.observe(variant)
 
     def _compare_smaller(self, variant: Variant) -> tuple[Observed, References] | None:
         """The same values at the small sizes; where they are those already, there is nothing to compare with."""
