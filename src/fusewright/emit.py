@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from . import __version__, sizes
+from .access import same_shape
 from .emit_kernels import KernelFacts, Shared, ascii_only, kernel_text, together, with_prelude
 from .emit_template import FILE, FLAGS, HELD, MODULE, UNCHANGED
 from .errors import Unsupported
@@ -27,7 +28,7 @@ from .inplace import overwritten
 from .kernels.anchored import AnchoredText, anchored_kernel
 from .kernels.text import KernelText, wrapped
 from .layout import is_convolution, memory_format
-from .plan import Call, Kernel, Plan, counts_up, operator_name, origins, same_shape
+from .plan import Call, Kernel, Plan, counts_up, operator_name, origins
 from .prims import Expand, Permute, Prim, Reshape, Slice, Unfold
 from .pytext import argument_text, attribute_text, call_text, shape_text
 from .source import FORBIDDEN, without_forbidden_remarks

@@ -14,11 +14,12 @@ from functools import cached_property
 
 from torch import nn
 
+from .access import accesses, axes_of, same_shape, tuple_key
 from .graph import Output, Ref
 from .index import Coordinate
 from .kernels.conv import OverPositions
 from .kernels.loops import needed_reduces, row_at
-from .plan import Kernel, Plan, accesses, axes_of, counts_up, same_shape, tuple_key
+from .plan import Kernel, Plan, counts_up
 from .prims import Coordinates
 
 

@@ -13,6 +13,7 @@ from . import sizes
 from .graph import Node, Ref
 from .plan import Plan
 from .prims import Prim, Reshape, View
+from .rules.patterns import EVERY_CONVOLUTION
 
 
 def channels_last(made: Plan) -> Plan:
@@ -51,7 +52,8 @@ def joins(made: Plan, name: str) -> bool:
 
 
 def is_convolution(node: Node) -> bool:
-    return "conv" in str(node.target) and node.shape is not None and len(node.shape) in (4, 5)
+    """Of images or volumes, the kind that may lie channels-last."""
+    return node.target in EVERY_CONVOLUTION and node.shape is not None and len(node.shape) in (4, 5)
 
 
 def has_channels(prim: Prim) -> bool:

@@ -13,6 +13,7 @@ from math import prod
 import torch
 
 from . import sizes
+from .access import accesses, same_shape, tuple_key
 from .graph import Graph, Node, Ref
 from .index import Axis, Coordinate
 from .kernels import depthwise
@@ -21,7 +22,7 @@ from .kernels.conv import Window as ConvWindow
 from .kernels.conv_tiles import best_tile, predicted_ms
 from .kernels.conv_tiles import fits as tile_fits
 from .kernels.depthwise import is_depthwise
-from .plan import Call, Kernel, Plan, accesses, name_kernels, same_shape, tuple_key
+from .plan import Call, Kernel, Plan, name_kernels
 from .prims import Coordinates, Pointwise, Prim, Reshape, Window
 from .rewrite import Site
 from .rules.patterns import TRANSPOSED, convolution_at

@@ -30,6 +30,7 @@ from .layout import is_convolution
 from .options import cache_root
 from .plan import Plan
 from .problem import Problem
+from .rules.patterns import EVERY_CONVOLUTION
 
 ROUNDS, MOST_ROUNDS, SECONDS = 9, 60, 0.4  # of timing for each comparison: at least, at most, about
 GAIN = 0.99  # a change must win by this much; below it is noise
@@ -277,7 +278,7 @@ def in_turn(calls: Sequence[Callable[[], Any]], clock: Clock, seconds: float) ->
 
 
 def convolutions(graph: Graph) -> frozenset[str]:
-    return frozenset(node.name for node in graph.nodes if "conv" in str(node.target))
+    return frozenset(node.name for node in graph.nodes if node.target in EVERY_CONVOLUTION)
 
 
 def own_of(made: Plan) -> frozenset[str]:

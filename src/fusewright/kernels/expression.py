@@ -10,9 +10,9 @@ import sympy
 import torch
 
 from .. import sizes
+from ..access import inputs_at, tuple_key
 from ..graph import Dim
 from ..index import Coordinate
-from ..plan import inputs_at, tuple_key
 from ..prims import C_TYPES, Coordinates, Iota, Load, Pointwise, Prim, Size, View, Window, arithmetic_type
 
 LANE = "v"  # the variable that counts neighbouring elements of one vector
@@ -203,7 +203,7 @@ class Evaluator:
         level = self.level(depends)
         inner = Level(level.axes | set(taps))
         single = all(size == 1 for size in op.kernel)  # no pool: a value put at some place
-        self.zero = frozenset(taps) if single else frozenset()
+        outside, self.zero = self.zero, frozenset(taps) if single else frozenset()
         self.levels.append(inner)
         tap = self.value(source, where)
         self.levels.remove(inner)
@@ -223,7 +223,7 @@ class Evaluator:
                 *indent(block),
                 "}",
             ]
-        self.zero = frozenset()
+        self.zero = outside
         start = "-INFINITY" if op.kind == "max" else "0.0f"
         if level.array:
             level.lines += [

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 
 from .. import sizes
+from ..access import accesses, axes_of, unsqueezed
 from ..graph import Dim, Graph
 from ..index import Axis, Coordinate
-from ..plan import Kernel, accesses, axes_of, element_at
+from ..plan import Kernel, element_at
 from ..prims import Coordinates, Prim
 from .expression import LANE, Evaluator, pointer
 
@@ -144,8 +145,6 @@ def full_at(at: Coordinates, kernel: Kernel, prims: dict[str, Prim], prim: Prim)
 
 
 def row_at(row: Coordinates, kernel: Kernel, prim: Prim) -> Coordinates:
-    from ..plan import unsqueezed
-
     return unsqueezed(row, kernel.row_shape, prim.shape)
 
 

@@ -213,6 +213,18 @@ class Base:
             ]
         return lines + after
 
+    def chunk_lines(self, turn: int, at: str) -> list[str]:
+        """Several elements of each column collected, the one of number u being at `at`; then all of them added together."""
+        self.tiles = {}
+        body, decoded = self.pass_over(turn), decode(self.loops.reduced, at, self.evaluator)
+        lanes, lane = ("[VEC]", f"[{LANE}]") if self.width > 1 else ("", "")
+        lines = [f"float {tile}{lanes}[{self.chunk}];" for tile in self.tiles.values()]
+        lines += ["#pragma unroll", f"for (int u = 0; u < {self.chunk}; ++u) {{", *indent([*decoded, *body]), "}"]
+        for part in (a for a in self.parts if a.turn == turn):
+            add = f"{self.lane_accumulator(part)}.add({self.tiles[part.name]}{lane});"
+            lines += ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {add}"] if lane else [add]
+        return lines
+
     @property
     def vec(self) -> str:
         return "VEC" if self.width > 1 else "1"
@@ -565,29 +577,12 @@ class Columns(Base):
         return CHUNK if gains and isinstance(length, int) and length % CHUNK == 0 else 1
 
     def chunked_loop(self, turn: int) -> list[str]:
-        self.tiles = {}
-        body = self.pass_over(turn)
+        lines = self.chunk_lines(turn, "(item + u)")
         length = self.evaluator.size(sizes.product(loop.size for loop in self.loops.reduced))
-        decoded = decode(self.loops.reduced, "(item + u)", self.evaluator)
         inside = "inside && " if self.split > 1 else ""
         start = f"threadIdx.y * {self.chunk}" if self.split > 1 else "0"
-        lanes = "[VEC]" if self.width > 1 else ""
-        lines = [f"for (Index item = {start}; {inside}item < {length}; item += {self.split * self.chunk}) {{"]
-        lines += [f"  float {tile}{lanes}[{self.chunk}];" for tile in self.tiles.values()]
-        lines += [
-            "#pragma unroll",
-            f"  for (int u = 0; u < {self.chunk}; ++u) {{",
-            *indent([*decoded, *body], 4),
-            "  }",
-        ]
-        for part in (a for a in self.parts if a.turn == turn):
-            add = f"{self.lane_accumulator(part)}.add({self.tiles[part.name]}{f'[{LANE}]' if self.width > 1 else ''});"
-            lines += (
-                ["#pragma unroll", f"  for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {add}"]
-                if self.width > 1
-                else [f"  {add}"]
-            )
-        return [*lines, "}"]
+        head = f"for (Index item = {start}; {inside}item < {length}; item += {self.split * self.chunk}) {{"
+        return [head, *indent(lines), "}"]
 
     def loop(self, turn: int) -> list[str]:
         self.chunk = self.chunk_for(turn)
@@ -725,15 +720,9 @@ class Split(Base):
         """A loop that takes CHUNK elements of a column at a time, where an accumulator gains by it; the rest follows one by one."""
         if not all(a.kind in CHUNKED for a in self.parts) or any(role == "full" for role in self.kernel.members.values()):
             return []
-        self.chunk, self.tiles = CHUNK, {}
-        body, decoded = self.pass_over(1), decode(self.loops.reduced, f"(item + u * {step})", self.evaluator)
+        self.chunk = CHUNK
+        lines = self.chunk_lines(1, f"(item + u * {step})")
         self.chunk = 1
-        lanes = "[VEC]" if self.width > 1 else ""
-        lines = [f"float {tile}{lanes}[{CHUNK}];" for tile in self.tiles.values()]
-        lines += ["#pragma unroll", f"for (int u = 0; u < {CHUNK}; ++u) {{", *indent([*decoded, *body]), "}"]
-        for part in self.parts:
-            add = f"{self.lane_accumulator(part)}.add({self.tiles[part.name]}{f'[{LANE}]' if self.width > 1 else ''});"
-            lines += ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {add}"] if self.width > 1 else [add]
         return [
             f"Index item = {start};",
             f"for (; inside && item + {(CHUNK - 1) * step} < {length}; item += {CHUNK * step}) {{",

@@ -284,6 +284,7 @@ CONVOLUTIONS = {
     aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding,
 }  # fmt: skip
 TRANSPOSED = {aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input}
+EVERY_CONVOLUTION = {*CONVOLUTIONS, *TRANSPOSED, aten.convolution.default}  # the last in gradients
 OF_RANK = {1: aten.conv1d.default, 2: aten.conv2d.default, 3: aten.conv3d.default}
 TRANSPOSED_OF_RANK = {1: aten.conv_transpose1d.default, 2: aten.conv_transpose2d.input, 3: aten.conv_transpose3d.input}
 
