@@ -118,6 +118,12 @@ class Trace:
         self.fake = FakeTensorMode(shape_env=self.environment)
         self.extent = {str(symbol): self._symbol(str(symbol), binding.hint) for symbol, binding in graph.symbols.items()}
         self.rename = {self.extent[str(symbol)].node.expr: symbol for symbol in graph.symbols}
+        self.named: dict[sympy.Basic, sympy.Basic] = {}  # sizes that have a name of their own here: long ones take long to handle
+        for size in {size: None for node in (*given, *kept, *results) for size in node.shape or ()}:
+            if isinstance(size, sympy.Basic) and not size.is_Symbol and not size.is_number:
+                self.named[size] = sympy.Symbol(f"extent_{len(self.named)}")
+                self.extent[str(self.named[size])] = self._symbol(str(self.named[size]), graph.hint(size))
+                self.rename[self.extent[str(self.named[size])].node.expr] = size
         self.missing: list[bool] = []
         with self.fake:
             tensors = [self.empty(node) for node in (*given, *kept, *results)]
@@ -135,7 +141,7 @@ class Trace:
     def extent_of(self, size: Any) -> Any:
         """A size of the forward graph as a size of the trace."""
         known = {"max": torch.sym_max, "min": torch.sym_min}
-        return eval(sizes.text(size), known, self.extent) if isinstance(size, sympy.Basic) else size
+        return eval(sizes.text(size.xreplace(self.named)), known, self.extent) if isinstance(size, sympy.Basic) else size
 
     def empty(self, node: Node) -> Tensor:
         assert node.shape is not None
