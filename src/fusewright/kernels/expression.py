@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import sympy
@@ -34,6 +34,37 @@ class Value:
     depends: frozenset[str]
 
 
+@dataclass(frozen=True)
+class KnownSizes:
+    """Of all primitives of a plan: the first word for each size and stride, and the symbols in them."""
+
+    words: dict[Dim, str]
+    symbols: frozenset[str]
+
+
+_last: list[tuple[dict[str, Prim], int, KnownSizes]] = []  # kernels of one plan are written one after the other
+
+
+def known_sizes(prims: dict[str, Prim]) -> KnownSizes:
+    if _last and _last[0][0] is prims and _last[0][1] == len(prims):
+        return _last[0][2]
+    words: dict[Dim, str] = {}
+    for prim in prims.values():
+        for word, size in sizes_of(prim):
+            if not isinstance(size, int):
+                words.setdefault(sizes.tidy(size), word)
+    extents = {size for prim in prims.values() for size in prim.shape if isinstance(size, sympy.Expr)}
+    found = KnownSizes(words, frozenset(str(symbol) for size in extents for symbol in size.free_symbols))
+    _last[:] = [(prims, len(prims), found)]
+    return found
+
+
+def sizes_of(prim: Prim) -> Iterator[tuple[str, Dim]]:
+    for d, (extent, stride) in enumerate(zip(prim.shape, prim.strides, strict=True)):
+        yield f"{prim.name}_size{d}", extent
+        yield f"{prim.name}_stride{d}", stride
+
+
 class Evaluator:
     """Writes the statements of one kernel. `levels` runs from the outermost to the innermost."""
 
@@ -41,8 +72,8 @@ class Evaluator:
         self.prims, self.loads, self.levels, self.vector = prims, set(loads), levels, vector
         self.memo: dict[object, tuple[Value, Level]] = {}
         self.said: dict[object, Value] = {}  # what was written at a level: the same by another way of counting is the same
-        sizes_of_all = {size for prim in prims.values() for size in prim.shape if isinstance(size, sympy.Expr)}
-        self.names: set[str] = {str(symbol) for size in sizes_of_all for symbol in size.free_symbols}
+        self.known = known_sizes(prims)
+        self.names: set[str] = set(self.known.symbols)
         self.symbols: set[sympy.Symbol] = set()
         self.named_sizes: dict[sympy.Expr, str] = {}
         self.vector_loads: list[tuple[str, Coordinate]] = []
@@ -64,14 +95,9 @@ class Evaluator:
         return self.named_sizes[size]
 
     def describe(self, size: sympy.Expr) -> str:
-        for name in [*sorted(self.loads), *self.prims]:
-            prim = self.prims[name]
-            for d, (extent, stride) in enumerate(zip(prim.shape, prim.strides, strict=True)):
-                if sizes.same(extent, size):
-                    return f"{name}_size{d}"
-                if sizes.same(stride, size):
-                    return f"{name}_stride{d}"
-        return "extent"
+        """By a tensor that it is a size or a stride of; one that the kernel reads, if there is one."""
+        read = (word for name in sorted(self.loads) for word, known in sizes_of(self.prims[name]) if sizes.same(known, size))
+        return next(read, "") or self.known.words.get(size, "extent")
 
     def declare_sizes(self) -> list[str]:
         return [f"const Index {name} = {sizes.c_text(sizes.factored(size))};" for size, name in self.named_sizes.items()]
