@@ -1,7 +1,7 @@
 # ruff: noqa: B023, F821, E501
 """Builds, verifies and times the founding models on a GPU, against eager and torch.compile, in one run.
 
-PYTHONPATH=src python3 benchmarks/founding.py [--compile] [MODEL.py ...]
+PYTHONPATH=src python3 benchmarks/founding.py [--compile] [--max-autotune] [MODEL.py ...]
 """
 
 from __future__ import annotations
@@ -82,6 +82,10 @@ def main() -> None:
             if with_compile:
                 compiled = torch.compile(model)
                 ms["compile"] = median_ms(lambda: compiled(*inputs), flush)
+            if "--max-autotune" in sys.argv:
+                torch.compiler.reset()
+                tuned = torch.compile(model, mode="max-autotune")
+                ms["max-autotune"] = median_ms(lambda: tuned(*inputs), flush)
 
         def step(m: Any) -> None:
             m.zero_grad(set_to_none=True)
