@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .budget import Budget, Evidence, Miss, budget, compare, with_outliers
 from .candidate import ALLOCATIONS, Candidate
 from .problem import Problem
-from .reference import Rounding, base_name, in_float64, rounding_of, type_of, widen_module, widened
+from .reference import TO_NEAREST, Rounding, base_name, in_float64, rounding_of, type_of, widen_module, widened
 from .shrink import Sizes, seconds_for, work
 from .variants import Source, Variant, named_state, random_state, renewed
 
@@ -400,7 +400,7 @@ class Subjects:
 
     def more_draws(self, references: References, variant: Variant, count: int) -> References:
         first = len(references.draws)
-        more = tuple(self.run_exact(variant, self.rounding, 100 + i) for i in range(first, first + count))
+        more = tuple(self.run_exact(variant, self.rounding, TO_NEAREST + i) for i in range(first, first + count))
         return replace(references, draws=references.draws + more)
 
     def judge(

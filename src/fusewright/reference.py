@@ -82,6 +82,9 @@ RANDOM = frozenset(
 )
 
 
+TO_NEAREST = 100  # the seed of the first of the rounded references
+
+
 @dataclass(frozen=True)
 class Rounding:
     """What the model's type and the user's flags let one operator lose, as relative errors."""
@@ -169,10 +172,20 @@ def in_float64(low: torch.dtype, rounding: Rounding | None = None, seed: int = 0
         torch.set_default_dtype(default)
 
 
+def to_tf32(x: Tensor) -> Tensor:
+    """To the nearest number of 11 significant bits, half away from zero. A bias is no operand of a product."""
+    if not x.is_floating_point() or x.dim() < 2:
+        return x
+    single = x.float()
+    nearest = ((single.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
+    return torch.where(torch.isfinite(single), nearest, single).to(x.dtype)
+
+
 class _InFloat64(TorchDispatchMode):
     """Below autograd: types named in the model widen, and random numbers are drawn in the model's own type.
 
-    With a `rounding`, each operator's result, and its operands where it accumulates, are multiplied by 1 + δu, |u| ≤ 1.
+    With a `rounding`, each operator's result, and its operands where it accumulates, are multiplied by 1 + δu, |u| ≤ 1. With the
+    seed TO_NEAREST operands of products that may be TF32 are rounded as tensor cores are given them: equal ones err equally.
     """
 
     def __init__(self, low: torch.dtype, rounding: Rounding | None, seed: int):
@@ -192,9 +205,13 @@ class _InFloat64(TorchDispatchMode):
             args, kwargs = self._wide(func, args, kwargs)
         if self.rounding is None:
             return func(*args, **kwargs)
-        delta = self._operand_delta(name, args)
+        written = _written(func)
+        if self.rounds_to_tf32(name):
+            args = tuple(a if i in written else pytree.tree_map_only(Tensor, to_tf32, a) for i, a in enumerate(args))
+            delta = self.rounding.unit * roundings(name, args)
+        else:
+            delta = self._operand_delta(name, args)
         if delta:
-            written = _written(func)
             args = tuple(a if i in written else self._perturb(a, delta) for i, a in enumerate(args))
         result = func(*args, **kwargs)
         if name in EXACT or is_view(func):
@@ -217,6 +234,12 @@ class _InFloat64(TorchDispatchMode):
 
         wide = tuple(a if i in written else pytree.tree_map(widen, a) for i, a in enumerate(args))
         return wide, {k: v if k == "out" else pytree.tree_map(widen, v) for k, v in kwargs.items()}
+
+    def rounds_to_tf32(self, name: str) -> bool:
+        if self.rounding is None or self.seed != TO_NEAREST:
+            return False
+        allowed = self.rounding.convolution if name in CONVOLUTIONS else self.rounding.matmul if name in MATMULS else 0.0
+        return allowed == TF32 > self.rounding.unit
 
     def _operand_delta(self, name: str, args: Any) -> float:
         assert self.rounding is not None

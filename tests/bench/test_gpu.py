@@ -117,7 +117,7 @@ def hold(x):
 CAUGHT = {
     "several calls computed in one": (LATER, "waiting = []", "wrong result"),
     "a CUDA graph that replays nothing": (EMPTY_GRAPH, "kept = {}", "wrong result"),
-    "work on another stream": (f"{ASIDE}return y", "side = torch.cuda.Stream()", "work outside"),
+    "work on another stream": (f"{ASIDE}return y", "side = torch.cuda.Stream()", ("work outside", "faster than the roofline")),
     "memory never written": ("return torch.empty_like(x)", "", "wrong result"),
     "cached by pointer": (f"{KEPT}return kept[x.data_ptr()].clone()", "kept = {}", "wrong result"),
     "an event that lies": (f"return {FORWARD}", "torch.cuda.Event.elapsed_time = lambda a, b: 1e-3", "not comparable"),

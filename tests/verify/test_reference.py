@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -11,11 +12,13 @@ from torch import Tensor, nn
 
 from fusewright.reference import (
     TF32,
+    TO_NEAREST,
     Rounding,
     in_float64,
     rounding_of,
     roundings,
     terms,
+    to_tf32,
     type_of,
     widen_module,
     widened,
@@ -34,6 +37,28 @@ def spread(model: nn.Module, x: Tensor, rounding: Rounding) -> float:
         rounded = wide(x.double())
     assert rounded.dtype == torch.float64
     return float((rounded - exact).square().mean().sqrt() / exact.square().mean().sqrt())
+
+
+def test_one_reference_rounds_as_tensor_cores_are_given_it() -> None:
+    """Of a constant input all elements err alike: where few numbers come out, no draw at random need come near that."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(8, 8, 3), nn.AdaptiveAvgPool1d(1))
+    wide = widen_module(copy.deepcopy(model))
+    x, results = torch.full((2, 8, 512), 0.7), []
+    for rounding in (None, TF32_CONVOLUTIONS):
+        with torch.no_grad(), in_float64(torch.float32, rounding, TO_NEAREST):
+            results.append(wide(x.double()))
+    with torch.no_grad():
+        conv = wide[0]
+        expected = F.conv1d(to_tf32(x.double()), to_tf32(conv.weight), conv.bias).mean(-1, keepdim=True)
+    exact, to_nearest = results
+    assert torch.allclose(to_nearest, expected, rtol=1e-6) and not torch.allclose(exact, expected, rtol=1e-6)
+
+
+def test_to_the_nearest_tf32() -> None:
+    x = torch.tensor([[1 + 2.0**-11, 1 + 2.0**-12, -1 - 3 * 2.0**-12, math.inf, 0.0, math.nan]])
+    found = to_tf32(x).tolist()[0]
+    assert found[:5] == [1 + 2.0**-10, 1.0, -1 - 2.0**-10, math.inf, 0.0] and math.isnan(found[5])
 
 
 class NarrowInside(nn.Module):

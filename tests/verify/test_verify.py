@@ -178,14 +178,17 @@ def test_flags_changed_by_a_candidate_are_put_back(tmp_path: Path) -> None:
     assert torch.get_default_dtype() == torch.float32
 
 
-def test_bits_that_vary_in_the_original_may_vary(tmp_path: Path) -> None:
-    """As where PyTorch adds by atomic operations: the last bit of every third call is another one."""
-    forward = """
+@pytest.mark.parametrize("every", [2, 3, 4, 5])
+def test_bits_that_vary_in_the_original_may_vary(every: int, tmp_path: Path) -> None:
+    """As where PyTorch adds by atomic operations: the last bit of every second, third… call is another one."""
+    forward = f"""
     def forward(self, x):
         Model.calls = getattr(Model, "calls", 0) + 1
-        return torch.tanh(x) * (1 + 1e-7 * (Model.calls % 3 == 0))
+        return torch.tanh(x) * (1 + 1e-7 * (Model.calls % {every} == 0))
     """
     problem = problem_of(tmp_path, "pass", forward, "torch.rand(4, 8)")
     verdict = verify(problem, load_candidate(problem.source + COPY, "host"))
-    (check,) = [check for check in verdict.checks if check.name == "same result again"]
-    assert check.passed and "so does the original's" in check.detail
+    checks = {check.name: check for check in verdict.checks}
+    assert checks["same result again"].passed
+    assert "so does the original's" in checks["same result again"].detail or every % 2 == 0  # its calls come in pairs
+    assert checks["every element written"].passed and checks["nothing cached"].passed
