@@ -47,7 +47,7 @@ def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
     failure: Exception | None = None
     for shapes in (dynamic, batches, None):  # static sizes where symbolic ones cannot be had or say too little
         try:
-            with quiet(), stand_ins.in_place():
+            with quiet(), stand_ins.in_place(), stand_ins.kept(model):
                 exported = _export(model, given, shapes)
             if _symbols_are_input_sizes(exported) and (shapes is None or _divides_by_numbers(exported)):
                 graph = _Reader(exported, inputs, file).graph()

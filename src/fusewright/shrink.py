@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from . import stand_ins
 from .graph import Graph
 
 Sizes = tuple[tuple[int, ...] | None, ...]  # of each input; None for one that is no tensor
@@ -214,7 +215,7 @@ def work(model: nn.Module, inputs: Sequence[Any], sizes: Sizes) -> tuple[float, 
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     device = next((t.device for t in itertools.chain(model.parameters(), model.buffers())), torch.device("cpu"))
     try:
-        with FlopCounterMode(display=False) as flops, fake, counter, torch.no_grad():
+        with stand_ins.kept(model), FlopCounterMode(display=False) as flops, fake, counter, torch.no_grad():
             pairs = zip(inputs, sizes, strict=True)
             result = model(*(x if size is None else torch.empty(size, dtype=x.dtype, device=device) for x, size in pairs))
     except Exception:  # whatever the model or a fake operator raises: these sizes cannot be judged

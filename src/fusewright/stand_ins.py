@@ -10,7 +10,7 @@ from unittest import mock
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 batch_norm_forward = _BatchNorm.forward
@@ -46,3 +46,19 @@ def batch_norm(self: Any, x: Tensor) -> Tensor:
 def in_place() -> Iterator[None]:
     with mock.patch.object(F, "gaussian_nll_loss", gaussian_nll_loss), mock.patch.object(_BatchNorm, "forward", batch_norm):
         yield
+
+
+@contextlib.contextmanager
+def kept(model: nn.Module) -> Iterator[None]:
+    """What forward assigns to the model while no real tensors run through it is none: afterwards all is what it was."""
+    held = [(module, dict(vars(module)), dict(module._parameters), dict(module._buffers)) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, attributes, parameters, buffers in held:
+            vars(module).clear()
+            vars(module).update(attributes)
+            module._parameters.clear()
+            module._parameters.update(parameters)
+            module._buffers.clear()
+            module._buffers.update(buffers)

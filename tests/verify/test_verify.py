@@ -33,6 +33,11 @@ def copy_of(problem: Problem) -> Verdict:
 
 
 MODELS = {
+    "a buffer that is assigned anew": (
+        "self.register_buffer('mean', torch.zeros(8))",
+        "def forward(self, x):\n    self.mean = self.mean * 0.9 + x.mean(0) * 0.1\n    return x - self.mean",
+        "torch.rand(3, 8)",
+    ),
     "dropout": ("self.d = nn.Dropout(0.3)", "def forward(self, x):\n    return self.d(x) * 2", "torch.randn(8, 16)"),
     "tokens": (
         "self.e, self.l = nn.Embedding(50, 16), nn.Linear(16, 50)",
