@@ -880,29 +880,15 @@ class Writer:
             positions = {node.name: i for i, node in enumerate(self.held_leaves())}
             found = sorted(positions[self.prims[n].origin] for n in self.in_place.values())
             tests.append(f"all({tensors}[i].is_contiguous() for i in {tuple(found)})  # overwritten by kernels")
-        for name in self.graph.inputs:
-            node = self.graph[name]
-            assert node.shape is not None
-            tests.append(f"{name}.dtype == {node.dtype} and {name}.dim() == {len(node.shape)}")
-            position = self.graph.arguments.index(Ref(name))
-            for dim, size in enumerate(node.shape):
-                bound = (
-                    isinstance(size, sympy.Symbol)
-                    and self.graph.symbols[size].input == position
-                    and self.graph.symbols[size].dim == dim
-                )
-                if not bound:
-                    tests.append(f"{name}.shape[{dim}] == {self.size_text(size)}")
-        if any(map(self.has_text, self.graph.guards)):
-            given = [f"{self.argument_name(b.input)}.shape[{b.dim}]" for b in self.graph.symbols.values()]
-            tests.append(f"_sizes_fit({', '.join(given)})")
+        tests += [f"{name}.dtype == {self.graph[name].dtype}" for name in self.graph.inputs]
+        shapes = ", ".join(f"{name}.shape" for name in self.graph.inputs)
+        tests += [f"_shapes_fit({shapes})"] if shapes else []
         flags = training_flags(self.model)
         if flags:
             tests.append("all(_module(self, path).training == training for path, training in _TRAINING)")
         if self.on_tensor_cores:
             shared = max(text.shared_bytes for text in self.on_tensor_cores)
             tests.append(f"_tf32_allowed() and _has_tensor_cores({self.device()}, {shared})")
-        tests += [f"{self.size_text(size)} < {1 << 31}" for size in self.counted_by_int()]
         for position, argument in enumerate(self.graph.arguments):
             if not isinstance(argument, Ref):
                 name = self.argument_name(position)
@@ -914,7 +900,7 @@ class Writer:
         every = [self.argument_name(position) for position in range(len(self.graph.arguments))]
         arguments = ", ".join(["self", *([tensors] if self.held else []), *every])
         body = "\n".join(f"        and {test}" for test in tests[1:])
-        return f"{self.sizes_text()}def _planned_for({arguments}):\n    return (\n        {tests[0]}\n{body}\n    )"
+        return f"{self.shapes_text()}def _planned_for({arguments}):\n    return (\n        {tests[0]}\n{body}\n    )"
 
     def counted_by_int(self) -> list[Dim]:
         """Elements of tensors that convolutions of our own address with 32 bits."""
@@ -922,23 +908,29 @@ class Writer:
         counts = [sizes.product(self.prims[n].shape) for n in names]
         return list(dict.fromkeys(count for count in counts if not isinstance(count, int)))
 
-    def sizes_text(self) -> str:
-        tests = [sizes.text(guard) for guard in self.graph.guards if self.has_text(guard)]
-        tests = [f"({test})" if " or " in test or " and " in test else test for test in tests]
-        if not tests:
+    def shapes_text(self) -> str:
+        if not self.graph.inputs:
             return ""
-        head = f"def _sizes_fit({', '.join(map(str, self.graph.symbols))}):\n"
-        doc = '    """The model branches on its sizes: with these it takes the way that was planned."""\n'
-        return head + doc + "    return (\n        " + "\n        and ".join(tests) + "\n    )\n\n\n"
-
-    def size_text(self, size: Any) -> str:
-        """A size or a condition on sizes, in terms of the inputs' shapes."""
-        if isinstance(size, int):
-            return str(size)
-        text = sizes.text(size)
-        for symbol, binding in sorted(self.graph.symbols.items(), key=lambda item: -len(str(item[0]))):
-            text = re.sub(rf"\b{symbol}\b", f"{self.argument_name(binding.input)}.shape[{binding.dim}]", text)
-        return text
+        ranks = [f"len({name}) != {len(self.graph[name].shape or ())}" for name in self.graph.inputs]
+        lines = [
+            "@functools.lru_cache(maxsize=256)",
+            f"def _shapes_fit({', '.join(self.graph.inputs)}):",
+            '    """Inputs of these shapes are what was planned for: the model takes the same way with them."""',
+            f"    if {' or '.join(ranks)}:",
+            "        return False",
+        ]
+        bound = {symbol: f"{self.argument_name(b.input)}[{b.dim}]" for symbol, b in self.graph.symbols.items()}
+        lines += [f"    {', '.join(map(str, bound))} = {', '.join(bound.values())}"] if bound else []
+        tests = []
+        for name in self.graph.inputs:
+            for dim, size in enumerate(self.graph[name].shape or ()):
+                if bound.get(size) != f"{name}[{dim}]":
+                    tests.append(f"{name}[{dim}] == {sizes.text(size)}")
+        conditions = [sizes.text(guard) for guard in self.graph.guards if self.has_text(guard)]
+        tests += [f"({test})" if " or " in test or " and " in test else test for test in conditions]
+        tests += [f"{sizes.text(size)} < {1 << 31}" for size in self.counted_by_int()]
+        lines += ["    return (", "        " + "\n        and ".join(tests), "    )"] if tests else ["    return True"]
+        return "\n".join(lines) + "\n\n\n"
 
     def has_text(self, guard: sympy.Basic) -> bool:
         try:

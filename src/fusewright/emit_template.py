@@ -108,7 +108,7 @@ def _on_device(*tensors):
 
 def _elsewhere(tensor):
     """It is on another GPU than the current one, which is where kernels are launched."""
-    return tensor.is_cuda and tensor.get_device() != torch.cuda.current_device()
+    return tensor.is_cuda and tensor.get_device() != _current_device()
 
 
 def _raw_stream(index):
@@ -117,6 +117,7 @@ def _raw_stream(index):
 
 
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream)  # the same, with no object made for it
+_current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 _launchers = {}
 
 
@@ -183,9 +184,10 @@ class _Differentiable(torch.autograd.Function):
 def _run(launches, meaning, gradient, differentiable, changed, sizes, *tensors):
     """`differentiable` says of each result whether it has a gradient: True, False, or where one of these tensors asks for it.
     `changed` are the positions of tensors that will be overwritten: backward needs them as they were."""
-    read = tensors[: meaning.__code__.co_argcount - 1]  # backward goes through what the meaning reads, after the sizes
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in read):
-        return _Differentiable.apply(launches, meaning, gradient, differentiable, changed, sizes, *tensors)
+    if torch.is_grad_enabled():
+        read = tensors[: meaning.__code__.co_argcount - 1]  # backward goes through what the meaning reads, after the sizes
+        if any(tensor.requires_grad for tensor in read):
+            return _Differentiable.apply(launches, meaning, gradient, differentiable, changed, sizes, *tensors)
     return launches(sizes, *tensors)
 
 

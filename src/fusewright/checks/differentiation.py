@@ -9,6 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..observe import Observed, filled_memory, seeded
+from ..stand_ins import kept
 from ..variants import Variant
 from . import Outcome, Trial, sentence
 
@@ -117,7 +118,7 @@ def autograd_modes(trial: Trial) -> Outcome:
         subjects.set_state(variant)  # the call before may have changed buffers
         inputs = subjects.inputs(variant)
         try:
-            with filled_memory(subjects.device), mode(), seeded(variant.seed):
+            with kept(subjects.new), filled_memory(subjects.device), mode(), seeded(variant.seed):
                 leaves = pytree.tree_leaves(subjects.new(*inputs))
         except Exception as error:
             return Outcome(False, f"under {name}: {sentence(error)}")
