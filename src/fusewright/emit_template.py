@@ -44,6 +44,12 @@ def _tf32_allowed():
 
 
 @functools.lru_cache(maxsize=None)
+def _slices(copies, seats):
+    """How many blocks share a sum, of so many that are made: those of one to four full waves that waste the least."""
+    return min((max(1, k * seats // max(1, copies)) for k in (1, 2, 3, 4)), key=lambda s: -(-copies * s // seats) / s)
+
+
+@functools.lru_cache(maxsize=None)
 def _has_tensor_cores(device, shared_bytes):
     """TF32 tensor cores, and this much shared memory for a block."""
     if device.type != "cuda":

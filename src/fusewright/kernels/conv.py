@@ -356,10 +356,9 @@ def prologue(shape: Layout, ending: Ending) -> dict[str, str]:
 
 
 def slices_expression(shape: Layout) -> str:
-    """Python over `batch` for the number of slices: of one to four full waves of blocks, the least wasteful."""
-    seats, copies = seats_of(shape), "batch" if shape.channel_blocks == 1 else f"batch * {shape.channel_blocks}"
-    counts = f"(max(1, k * {seats} // max(1, {copies})) for k in (1, 2, 3, 4))"
-    return f"min({counts}, key=lambda s: -(-{copies} * s // {seats}) / s)"
+    """Python over `batch` for the number of slices; the function stands in the file (`emit_template.FLAGS`)."""
+    copies = "batch" if shape.channel_blocks == 1 else f"batch * {shape.channel_blocks}"
+    return f"_slices({copies}, {seats_of(shape)})"
 
 
 def seats_of(shape: Layout) -> int:
