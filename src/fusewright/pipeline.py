@@ -103,6 +103,7 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
     front = read_problem(problem, options, progress)
     tuned = tuned_for(front, options, progress) if target == "cuda" else Tuned(PREDICTED)
     choices, gradients, notes = tuned.choices, options.gradients, []
+    others = [PREDICTED, *([Choices(plain=True)] if target == "cuda" else [])]  # on the host a wrong kernel is to be seen
     while True:
         made, emitted = front.finish(choices, gradients)
         progress("emit", f"{len(made.kernels)} kernels")
@@ -121,9 +122,11 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
         if failed and gradients and failed <= OF_GRADIENTS:
             gradients = False
             notes.append(f"backward is left to PyTorch's operators: its kernels did not verify ({verdict.worst})")
-        elif failed and choices != PREDICTED:
-            choices = PREDICTED
-            notes.append(f"what timing chose did not verify ({verdict.worst}); this is the file as predicted")
+        elif failed and (left := [other for other in others if other != choices]):
+            choices, others, was = left[0], left[1:], choices
+            what = "the kernels" if was == PREDICTED else "what timing chose"
+            now = "the original's forward is kept" if choices.plain else "this is the file as predicted"
+            notes.append(f"{what} did not verify ({verdict.worst}); {now}")
         else:
             break
     if verdict.passed and tuned.key and choices == tuned.choices:

@@ -32,6 +32,7 @@ from .process import POLL, Limits, now, signal_name, terminable, watch, with_thi
 
 # What `optimize` says by its exit status; a negative one is the signal that ended it.
 OUTCOMES = {0: "verified", 1: "not equal", 2: "refused", 3: "fault"}
+NOT_WRITTEN = "did not verify"  # in a note of `optimize`: the file is right, but not what was planned first
 SWITCH = "FUSEWRIGHT_ZOO"  # the variable by which the zoo's files choose their sizes
 
 
@@ -252,8 +253,9 @@ def run_model(
             spoke = process.returncode == 0 or "fusewright: " in errors  # else Python itself ended with that status
             outcome = ended or (OUTCOMES.get(process.returncode, "crashed") if spoke else "crashed")
             why = _reason(ended, process.returncode, errors, settings)
-        seconds = round(now() - start, 2)
-        return Result(name or path.name, key, outcome, why, seconds, _report(report))
+        seconds, found = round(now() - start, 2), _report(report)
+        kept = [note for note in (found or {}).get("notes") or () if NOT_WRITTEN in note]
+        return Result(name or path.name, key, outcome, why or "; ".join(kept), seconds, found)
 
 
 def _reason(ended: str, status: int, errors: str, settings: Settings) -> str:

@@ -212,6 +212,31 @@ def test_only_what_verified_is_remembered(
     assert len(list((tmp_path / "cache" / "choices").glob("*.json"))) == (0 if fails else 1)
 
 
+@pytest.mark.parametrize("wrong", [1, 2, 3])
+def test_what_does_not_verify_is_not_written(wrong: int, front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU: what timing chose, then the file as predicted, then the original's forward; and nothing if that fails too."""
+    verdicts: list[Verdict] = []
+
+    def judge(*args: Any, **named: Any) -> Verdict:
+        passed = len(verdicts) >= wrong
+        verdicts.append(Verdict(passed, (Check("seeds", passed),), "seeds: far off", 0.0, 0.0, (), ()))
+        return verdicts[-1]
+
+    chosen = Tuned(Choices(own=frozenset(), channels_last=True), (("eager", 1.0),))
+    for name, value in {
+        "fusewright.pipeline.choose_target": lambda options: "cuda",
+        "fusewright.pipeline.tuned_for": lambda *args: chosen,
+        "fusewright.pipeline.gpu_works": lambda: True,
+        "fusewright.verify.verify": judge,
+        "fusewright.candidate.load_candidate": lambda text, target, *args, **named: load_candidate(text, "host", name="new.py"),
+    }.items():
+        monkeypatch.setattr(name, value)
+    run = pipeline.optimize(front.problem, Options(target="cuda", bench=False))
+    assert run.verdict.passed == (wrong < 3) and len(verdicts) == min(wrong + 1, 3)
+    assert ("_CUDA_SOURCE" in run.text) == (wrong == 1)
+    assert sum("did not verify" in note for note in run.report["notes"]) == min(wrong, 2)
+
+
 def test_a_gpu_that_stopped_is_a_sentence(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     def tune(*args: Any, **named: Any) -> Any:
         raise RuntimeError("CUDA error: an illegal memory access")
