@@ -11,6 +11,7 @@ from .kernels.pointwise import pointwise_kernel
 from .kernels.reduce import reduce_kernel
 from .kernels.scan import scan_kernel
 from .kernels.text import KernelText
+from .kernels.turned import turned_kernel, turned_loads
 from .plan import Kernel
 from .prims import Prim
 
@@ -46,6 +47,8 @@ class KernelFacts:
 def kernel_text(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment: list[str]) -> KernelText:
     """The kernel in CUDA, by the template of its kind."""
     write = scan_kernel if kernel.is_scan else reduce_kernel if kernel.is_reduce else pointwise_kernel
+    if turned_loads(kernel, prims, graph):
+        write = turned_kernel
     return write(kernel, prims, graph, comment)
 
 

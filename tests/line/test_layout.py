@@ -62,6 +62,25 @@ MODELS = {
 """,
         (2, 4, 7, 8),
     ),
+    "what goes in and what comes out": (
+        """
+        self.conv, self.scale = nn.Conv2d(9, 40, 3), nn.Parameter(torch.rand(9, 1, 1))
+        self.shift = nn.Parameter(torch.rand(1, 40, 5, 1))
+
+    def forward(self, x):
+        return torch.relu(self.conv(torch.tanh(x) * self.scale)) * self.shift + 1
+""",
+        (3, 9, 7, 13),
+    ),
+    "a volume in half precision": (
+        """
+        self.conv = nn.Conv3d(8, 33, 3).bfloat16()
+
+    def forward(self, x):
+        return torch.sigmoid(self.conv(x.bfloat16() * 2)) + 0.5
+""",
+        (2, 8, 5, 6, 7),
+    ),
     "one that only a library reads": (
         """
         self.first, self.second = nn.Conv2d(4, 8, 3), nn.Conv2d(8, 8, 3)
@@ -91,6 +110,15 @@ def test_the_same_results(model: str, tmp_path: Path) -> None:
     candidate = load_candidate(emitted.text, "host", name="new.py")
     verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host"))
     assert verdict.passed, [check for check in verdict.checks if not check.passed]
+
+
+def test_memory_is_read_and_written_along_the_way_it_lies(tmp_path: Path) -> None:
+    """Through shared memory where a kernel reads one order and writes the other; of what lies like its result nothing goes there."""
+    front = front_of(tmp_path, "what goes in and what comes out")
+    _, emitted = front.finish(Choices(own=frozenset(), channels_last=True), gradients=False)
+    turned = [part for part in emitted.text.split('extern "C"') if "_tile[threadIdx.x]" in part]
+    assert len(turned) == 2
+    assert all(part.count("__shared__") == 1 and part.count("__syncthreads") == 1 for part in turned)
 
 
 def test_nothing_is_copied_between_convolutions(tmp_path: Path) -> None:
