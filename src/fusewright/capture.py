@@ -58,7 +58,9 @@ def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
     if failure is None:
         why = "the values of a tensor become a number or a size, so the model is not one graph"
         raise Unsupported(f"{file or 'the model'}: {why}")
-    raise failure if isinstance(failure, Unsupported) else Unsupported(_why_not(failure, file)) from failure
+    if isinstance(failure, Unsupported):  # a sentence already
+        raise failure
+    raise Unsupported(_why_not(failure, file)) from failure
 
 
 def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.export.ExportedProgram:

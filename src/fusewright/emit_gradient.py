@@ -24,7 +24,7 @@ class GradientText:
 
     function: str  # Python: from the tensors that the region reads and the gradients of its results to theirs
     kernels: tuple[str, ...]  # those that stand in the file because of it
-    kept: tuple[str, ...] = ()  # primitives inside the region that forward hands over to it
+    kept: tuple[str, ...]  # primitives inside the region that forward hands over to it
 
 
 def gradient_text(writer: Writer, region: Region) -> GradientText | None:
@@ -49,7 +49,7 @@ def gradient_text(writer: Writer, region: Region) -> GradientText | None:
         made = laid_out(plan(lowered, channels_last=bool(writer.channels_last)), writer, outputs, wanted)
         if made.calls and not made.kernels:
             return None
-        return replace(GradientWriter(made, writer, region, arguments, wanted).text(), kept=tuple(kept.values()))
+        return GradientWriter(made, writer, region, arguments, wanted, tuple(kept.values())).text()
     except (Unsupported, Cyclic, sizes.Unprintable):
         return None
 
@@ -90,10 +90,11 @@ def laid_out(made: Plan, of: Writer, outputs: list[str], wanted: list[str]) -> P
 class GradientWriter(Writer):
     """Writes one function; every step of its plan stands in it, in order."""
 
-    def __init__(self, made: Plan, of: Writer, region: Region, arguments: list[str], wanted: list[str]):
+    def __init__(
+        self, made: Plan, of: Writer, region: Region, arguments: list[str], wanted: list[str], kept: tuple[str, ...]
+    ):
         self.of, self.forward_region = of, region
-        self.outputs = [n for n in of.region_outputs(region) if of.differentiable(n)]
-        self.arguments, self.wanted = arguments, wanted
+        self.arguments, self.wanted, self.kept = arguments, wanted, kept
         base = "fused" + region.name + "_gradient"
         steps: list[Kernel | Call] = []
         for step in made.steps:
@@ -124,7 +125,8 @@ class GradientWriter(Writer):
         for kernel in self.plan.kernels:
             text = kernel_text(kernel, self.prims, self.graph, self.comment(kernel))
             self.texts[kernel.name] = self.of.gradient_kernels.add(text)
-        return GradientText(self.function(), tuple(kernel.name for kernel in self.plan.kernels if self.is_first(kernel)))
+        first = tuple(kernel.name for kernel in self.plan.kernels if self.is_first(kernel))
+        return GradientText(self.function(), first, self.kept)
 
     def function(self) -> str:
         region = self.regions[0]
@@ -153,8 +155,7 @@ class GradientWriter(Writer):
         name = f"{self.forward_region.name}_gradient"
         head = f"def {name}(sizes, {', '.join(self.graph.inputs)}):\n"
         asked = ", ".join(str(name in self.wanted) for name in self.arguments)
-        keeps = len(self.graph.inputs) > len(self.arguments) + len(self.outputs)
-        notes = [f"{name}.asked = ({asked},)", *([f"{name}.keeps = True"] if keeps else [])]
+        notes = [f"{name}.asked = ({asked},)", *([f"{name}.keeps = True"] if self.kept else [])]
         return head + "\n".join(f"    {line}" for line in lines) + "\n\n\n" + "\n".join(notes)
 
     def result_of(self, argument: str, value: Any, values: list[Any]) -> str:

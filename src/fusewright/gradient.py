@@ -9,7 +9,6 @@ computed again in the kernels that need them.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -164,11 +163,9 @@ class Trace:
 
     def derivative(self, *arguments: Any) -> list[Tensor]:
         """Of tensors, values that were kept, gradients of results, and sizes: the tracer must see them all come in."""
-        counts, ends = [len(self.given), len(self.kept), len(self.results)], [0]
-        for count in counts:
-            ends.append(ends[-1] + count)
-        inputs, kept, upstream = (arguments[a:b] for a, b in itertools.pairwise(ends))
-        self.extent = dict(zip(self.extent, arguments[ends[-1] :], strict=True))
+        rest = iter(arguments)
+        inputs, kept, upstream = ([next(rest) for _ in nodes] for nodes in (self.given, self.kept, self.results))
+        self.extent = dict(zip(self.extent, rest, strict=True))
         with torch.enable_grad():
             leaves = {
                 node.name: t.detach().requires_grad_() if node.name in self.wanted else t

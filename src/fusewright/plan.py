@@ -263,19 +263,9 @@ class Planner:
         """Evaluating `root` in the kernel reads the kernel's own values only at its own row, and nothing made from them elsewhere."""
         for access in accesses(self.prims, root, at, self.stops(), inside=True):
             if self.home.get(access.leaf) is kernel:
-                own_row = all(
-                    tuple_key((a,)) == tuple_key((b,)) or sizes.is_one(size)
-                    for a, b, size in zip(
-                        squeezed(access.at, self.prims[access.leaf].shape),
-                        squeezed(row, kernel.row_shape),
-                        [0] * 99,
-                        strict=False,
-                    )
-                )
-                same_rank = len(squeezed(access.at, self.prims[access.leaf].shape)) == len(
-                    squeezed(row, kernel.row_shape)
-                )
-                if kernel.members[access.leaf] == "full" or access.windows or not (own_row and same_rank):
+                there = squeezed(access.at, self.prims[access.leaf].shape)
+                own_row = tuple_key(there) == tuple_key(squeezed(row, kernel.row_shape))
+                if kernel.members[access.leaf] == "full" or access.windows or not own_row:
                     return False
             elif self.depends_on(access.leaf, kernel):
                 return False
