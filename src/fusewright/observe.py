@@ -123,6 +123,13 @@ def copied(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, {id(t): t.detach().clone() for t in held if not t.is_leaf})
 
 
+def settle(module: nn.Module) -> None:
+    """What autograd left in attributes and buffers becomes plain values. A model with such a tensor cannot be copied."""
+    for m in module.modules():
+        for held in (vars(m), m._buffers):
+            held.update({name: t.detach() for name, t in held.items() if isinstance(t, Tensor) and not t.is_leaf})
+
+
 def _real(tensor: Tensor) -> Tensor:
     """A complex tensor as pairs of real numbers."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor

@@ -101,13 +101,19 @@ def run_suite(
     console = console or Console(quiet=True)
     if found:
         say(console, f"{counted(len(found), 'model')} verified before, {len(pending)} to run")
-    workers = _workers(models, keys, pending, jobs, settings)
-    with _progress(console, len(models), len(found)) as show, workers as results:
-        for result in results:
-            found[result.model] = result
-            show(result)
-            if json_out:
-                write_results(json_out, found.values())
+    with _progress(console, len(models), len(found)) as show:
+
+        def run(names: Sequence[str], at_a_time: int, keep: Callable[[Result], bool]) -> None:
+            with _workers(models, keys, names, at_a_time, settings) as results:
+                for result in results:
+                    found[result.model] = result
+                    if keep(result):
+                        show(result)
+                    if json_out:
+                        write_results(json_out, found.values())
+
+        run(pending, jobs, lambda result: jobs == 1 or not _short_of_memory(result))
+        run([name for name in pending if jobs > 1 and _short_of_memory(found[name])], 1, lambda result: True)
     ordered = [found[name] for name in models]
     if json_out:
         write_results(json_out, ordered)
@@ -137,6 +143,11 @@ def key_of(path: Path, settings: Settings) -> str:
     text = path.read_text(encoding="utf-8", errors="replace")
     ingredients = [text, __version__, *settings.arguments(), os.environ.get(SWITCH, "")]
     return hashlib.sha256("\0".join(ingredients).encode()).hexdigest()[:16]
+
+
+def _short_of_memory(result: Result) -> bool:
+    """Beside the others there was too little memory on the GPU: alone there may be enough."""
+    return "out of memory" in result.why.lower()
 
 
 # ---- the file of results

@@ -142,6 +142,8 @@ def _run_stages(trial: Trial, checks: list[Check], say: Callable[[str, str], Non
         for name, question in stage:
             say("verify", name)
             checks.append(_timed(name, functools.partial(question, trial)))
+            if trial.subjects.device.type == "cuda":
+                torch.cuda.empty_cache()  # other processes may want the memory
         if stage is STAGES[0] and all(check.passed for check in checks):
             trace = _forward(trial)
         if not all(check.passed for check in checks):
@@ -245,7 +247,11 @@ def _forward(trial: Trial) -> Trace:
 def _timed(name: str, question: Callable[[], Outcome]) -> Check:
     start = time.perf_counter()
     try:
-        outcome = question()
+        try:
+            outcome = question()
+        except torch.OutOfMemoryError:  # earlier checks left PyTorch blocks of other sizes
+            torch.cuda.empty_cache()
+            outcome = question()
     except Exception as error:  # the candidate's own code raised
         outcome = Outcome(False, f"raised {sentence(error)}")
     return Check(name, outcome.passed, outcome.detail, outcome.number, time.perf_counter() - start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from fusewright.candidate import load_candidate
-from fusewright.checks import Trial, kernels, values
-from fusewright.observe import Subjects, filled_memory, subjects
+from fusewright.checks import Outcome, Trial, kernels, values
+from fusewright.observe import Subjects, filled_memory, settle, subjects
 from fusewright.options import Options
 from fusewright.problem import load_problem
 from fusewright.reference import Rounding, in_float64
 from fusewright.shrink import Shapes, work
 from fusewright.variants import Variant
-from fusewright.verify import _trial
+from fusewright.verify import _timed, _trial
 
 LOSS = """
 import torch
@@ -169,3 +170,28 @@ def test_given_sizes_that_do_not_fit_are_made_smaller(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Subjects, "run_eager", run_eager)
     trial = _trial(with_a_twin(tmp_path), None, Options(), True)
     assert trial.shapes.main == trial.shapes.small != SIZES and "do not fit" in trial.shapes.note
+
+
+def test_a_check_that_runs_out_of_memory_is_asked_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    asked: list[int] = []
+
+    def question(enough: int) -> Outcome:
+        asked.append(enough)
+        if len(asked) < enough:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return Outcome(True, "fine")
+
+    assert _timed("seeds", lambda: question(2)).passed and len(asked) == 2
+    asked.clear()
+    check = _timed("seeds", lambda: question(3))
+    assert not check.passed and "out of memory" in check.detail
+
+
+def test_what_autograd_left_in_a_model_does_not_keep_it_from_being_copied() -> None:
+    model = nn.utils.weight_norm(nn.Linear(3, 2))
+    before = model(torch.ones(1, 3))
+    assert not model.weight.is_leaf
+    settle(model)
+    again = copy.deepcopy(model)
+    assert torch.equal(again(torch.ones(1, 3)), before) and model.weight_v.requires_grad

@@ -6,9 +6,11 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
 from fusewright.candidate import load_candidate
 from fusewright.capture import capture
+from fusewright.checks.differentiation import _Patience
 from fusewright.errors import Refused
 from fusewright.options import Options
 from fusewright.problem import Problem, load_problem
@@ -197,3 +199,14 @@ def test_bits_that_vary_in_the_original_may_vary(every: int, tmp_path: Path) -> 
     assert checks["same result again"].passed
     assert "so does the original's" in checks["same result again"].detail or every % 2 == 0  # its calls come in pairs
     assert checks["every element written"].passed and checks["nothing cached"].passed
+
+
+def test_derivatives_that_loop_over_elements_are_given_up() -> None:
+    x = torch.randn(2, 4096, requires_grad=True)
+    patience = _Patience(0.2)
+    with pytest.raises(TimeoutError), patience:  # under a mode, autograd takes a step for each of the 4096
+        torch.autograd.grad(torch.cumprod(x, 1).sum(), x, create_graph=True)
+    assert patience.spent
+    with _Patience(60) as patience:
+        torch.autograd.grad((x * x).sum(), x, create_graph=True)
+    assert not patience.spent

@@ -115,6 +115,23 @@ def test_resumes_with_what_is_not_verified(folder: Path, monkeypatch: pytest.Mon
     assert ran == everything, "what failed is tried again"
 
 
+def test_what_lacked_memory_beside_others_is_run_again_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+
+    def run_model(path: Path, settings: Settings, *, name: str, key: str, **rest: object) -> Result:
+        ran.append(name)
+        short = name in ("crash.py", "good.py") and ran.count(name) == 1
+        return Result(name, key, "not equal" if short else "verified", "CUDA out of memory" if short else "", 0.1, {})
+
+    monkeypatch.setattr(suite, "run_model", run_model)
+    results = run_suite(folder, folder / "results.json", jobs=2)
+    assert all(r.verified for r in results) and len(results) == 5
+    assert sorted(ran[-2:]) == ["crash.py", "good.py"] and len(ran) == 7
+    ran.clear()
+    run_suite(folder, jobs=1)
+    assert len(ran) == 5, "alone there is nothing to gain"
+
+
 def test_a_file_that_holds_no_results_is_refused(folder: Path) -> None:
     (folder / "results.json").write_text("[1, 2]")
     with pytest.raises(Refused, match="not results of a suite"):

@@ -10,7 +10,7 @@ class Model(nn.Module):
     """Upper and lower triangles with a diagonal, and a causal mask."""
 
     def forward(self, x):
-        mask = torch.ones(x.shape[-1], x.shape[-1], dtype=torch.bool).tril()
+        mask = torch.ones(x.shape[-1], x.shape[-1], dtype=torch.bool, device=x.device).tril()
         return torch.triu(x, 1) + 2 * torch.tril(x, -2), x.masked_fill(~mask, float("-inf")).softmax(-1)
 
 

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from ..candidate import Candidate
 from ..guard import threads
-from ..observe import Observed, filled_memory, observe, seeded
+from ..observe import Observed, filled_memory, observe, seeded, settle
 from ..variants import Variant, named_state
 from . import Outcome, Trial, sentence
 from .bits import bits, same, same_bits
@@ -248,6 +248,8 @@ def copies(trial: Trial) -> Outcome:
     subjects, variant = trial.subjects, replace(trial.usual, parameters="random")
     subjects.set_state(variant)
     expected = trial.observe(variant)
+    for model in (subjects.original, subjects.new):
+        settle(model)  # which of them last ran with gradients is chance
     made, notes = {}, []
     ways = {"deepcopy": copy.deepcopy, "pickle": lambda model: pickle.loads(pickle.dumps(model))}
     for how, way in ways.items():
