@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import re
 import statistics
 import subprocess
 import sys
@@ -78,7 +79,7 @@ def build(folder: Path, label: str, source: str) -> ctypes.CDLL:
     path = folder / f"{label}.cu"
     path.write_text(source)
     library = path.with_suffix(".so")
-    command = ["nvcc", "-arch=sm_90", "-O3", "-std=c++17", "-w", "-shared", "-Xcompiler", "-fPIC", "-Xptxas", "-v"]
+    command = ["nvcc", "-arch=sm_90a", "-O3", "-std=c++17", "-w", "-shared", "-Xcompiler", "-fPIC", "-Xptxas", "-v"]
     result = subprocess.run([*command, "-o", str(library), str(path)], capture_output=True, text=True)
     if result.returncode:
         raise RuntimeError(f"{label}: {result.stderr[-2000:]}")
@@ -89,7 +90,7 @@ def build(folder: Path, label: str, source: str) -> ctypes.CDLL:
 def registers(folder: Path, label: str) -> str:
     """Registers and spilled bytes of the vector kernel."""
     lines = (folder / f"{label}.ptxas").read_text().splitlines()
-    at = next(k for k, line in enumerate(lines) if "kernelILi4E" in line and "Compiling" in line)
+    at = next(k for k, line in enumerate(lines) if re.search(r"Compiling.*6kernelI?(Li4)?E", line))
     spill = lines[at + 2].split("bytes spill stores")[0].split(",")[-1].strip()
     return lines[at + 3].split("Used ")[1].split(" ")[0] + ("" if spill == "0" else f" spill {spill}")
 
@@ -126,6 +127,17 @@ def milliseconds(run, repeats: int = 25) -> float:
     return statistics.median(times)
 
 
+NO_STAGING = (  # what is left when nothing is copied for the next step
+    ("turn > 0) store_input", "in_d < 0) store_input"),
+    ("turn < TURNS - late) load_input", "in_d < 0) load_input"),
+)
+
+
+def slices_of(copies: int, seats: int) -> int:
+    """As in the emitted file: blocks for one full wave."""
+    return max(1, seats // copies)
+
+
 def founding_tiles() -> tuple[list[Variant], list[Variant]]:
     alone = Tile(4, (1, 4, 1), (1, 1, 8), blocks_per_sm=2, weights="resident", alone=True)
     tall = replace(alone, fragments=(1, 8, 1), blocks_per_sm=1)
@@ -143,7 +155,21 @@ def founding_tiles() -> tuple[list[Variant], list[Variant]]:
             stats=replace(tall, fragments=(1, 6, 1), warps=(1, 1, 12)),
         ),
     ]
+    four = Tile(1, (1, 16, 1), (1, 1, 1), 4, blocks_per_sm=3, weights="resident", warpgroups=True)
+    short = replace(four, fragments=(1, 8, 1))
+    first += [
+        Variant("four_3_4", four, False, free, stats=replace(four, blocks_per_sm=4)),
+        Variant("four_3_3", four, False, stats=four),
+        Variant("short_5_6", replace(short, blocks_per_sm=5), False, free, stats=replace(short, blocks_per_sm=6)),
+        Variant("short_4_5", replace(short, blocks_per_sm=4), False, free, stats=replace(short, blocks_per_sm=5)),
+        Variant("short2_2_2", replace(short, warps=(1, 2, 1), blocks_per_sm=2), False, free,
+                stats=replace(four, warps=(1, 1, 2), blocks_per_sm=2)),
+        Variant("wide2_1_2", replace(four, warps=(1, 1, 3), blocks_per_sm=1), False, free,
+                stats=replace(four, warps=(1, 1, 3), blocks_per_sm=1)),
+        Variant("four_nostage", four, False, free, stats=replace(four, blocks_per_sm=4), patch=NO_STAGING),
+    ]  # fmt: skip
     two = Tile(4, (2, 4, 1), (1, 2, 4), columns=9, early=1.0)
+    wide = Tile(1, (2, 16, 1), (1, 1, 2), 4, warpgroups=True)
     second = [
         Variant("columns_9", two, True),
         Variant("unrolled_3", replace(two, unrolled=3), True),
@@ -153,6 +179,13 @@ def founding_tiles() -> tuple[list[Variant], list[Variant]]:
         Variant("u3_222", replace(two, unrolled=3, fragments=(2, 2, 2), warps=(1, 4, 2)), True),
         Variant("u3_single", replace(two, unrolled=3, together=False), True),
         Variant("u1_single", replace(two, unrolled=1, together=False), True),
+        Variant("four_wide", wide),
+        Variant("four_tall", replace(wide, warps=(1, 2, 1))),
+        Variant("four_short", replace(wide, fragments=(2, 8, 1), warps=(1, 2, 2))),
+        Variant("four_one", replace(wide, warps=(1, 1, 1))),
+        Variant("wide_nostage", wide, patch=NO_STAGING),
+        Variant("short_nostage", replace(wide, fragments=(2, 8, 1), warps=(1, 2, 2)), patch=NO_STAGING),
+        Variant("wide_in_step", wide, patch=(("? warp / 4 % 2 : 0", "? 0 : 0"),)),
     ]
     return first, second
 
@@ -204,7 +237,7 @@ def first_model(folder: Path, pool: ThreadPoolExecutor, variants: list[Variant],
     print(f"{'tile':18} {'stats ms':>9} {'apply ms':>9} {'both':>7} {'error':>9}  registers (stats, apply)  smem")
     for v in variants:
         stats, apply = texts[v.name, "stats"], texts[v.name, "apply"]
-        slices = eval(stats.slices, {"batch": 128, "in_h": 128, "in_w": 128})
+        slices = eval(stats.slices, {"batch": 128, "_slices": slices_of})
         moments = torch.full((128, slices, 64, 3), float("nan"), device="cuda")
         values |= {"partials": moments, "moments": moments, "slices": slices, "moment_slices": slices}
         values["out"].fill_(float("nan"))

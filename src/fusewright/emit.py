@@ -20,7 +20,7 @@ from torch import nn
 from . import __version__, sizes
 from .access import same_shape
 from .emit_kernels import KernelFacts, Shared, ascii_only, kernel_text, together, with_prelude
-from .emit_template import FILE, FLAGS, HELD, MODULE, UNCHANGED
+from .emit_template import FILE, FLAGS, FOR_HOPPER, HELD, MODULE, UNCHANGED
 from .errors import Unsupported
 from .gradient import Trace, plain_form
 from .graph import Dim, Graph, Node, Output, Ref
@@ -231,6 +231,8 @@ class Writer:
             kernels=names_text(launchers),
             gradients=self.gradients_text(),
             flags=FLAGS if self.on_tensor_cores else "",
+            for_hopper=FOR_HOPPER if "wgmma" in cuda else "",
+            architecture=", *_for_hopper()" if "wgmma" in cuda else "",
             held=self.held_text(),
             constants=self.constants_text(),
             planned=self.planned_text(),

@@ -59,6 +59,14 @@ def _has_tensor_cores(device, shared_bytes):
     return properties.major >= 8 and limit >= shared_bytes
 '''
 
+FOR_HOPPER = '''
+def _for_hopper():
+    """Where every GPU is a Hopper, products of four warps at once are built; elsewhere the same products, warp by warp."""
+    capabilities = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
+    return ["-gencode=arch=compute_90a,code=sm_90a"] if capabilities == {(9, 0)} else []
+
+'''
+
 UNCHANGED = '''
 # ---------------------------------------------------------------------------------------------------------------------
 # Below: written by Fusewright $version. PyTorch's own operators are left as they are: no kernel would gain on them.
@@ -92,6 +100,7 @@ $gradients
 
 $constants
 
+$for_hopper
 @functools.lru_cache(maxsize=None)
 def _library(gradients=False):
     """The kernels, built on first use and kept in PyTorch's extension cache."""
@@ -99,7 +108,7 @@ def _library(gradients=False):
     name = "fusewright_" + hashlib.sha256(source.encode()).hexdigest()[:16]
     quick = {"no_implicit_headers": True} if "no_implicit_headers" in load_inline.__code__.co_varnames else {}
     path = load_inline(
-        name, cpp_sources="", cuda_sources=source, extra_cuda_cflags=["-O3", "-std=c++17"], is_python_module=False, **quick
+        name, cpp_sources="", cuda_sources=source, extra_cuda_cflags=["-O3", "-std=c++17"$architecture], is_python_module=False, **quick
     )
     return ctypes.CDLL(path or next(known for known in torch.ops.loaded_libraries if name in known))
 

@@ -56,6 +56,85 @@ __device__ __forceinline__ void cp_async_wait() {
 }
 #endif
 
+//: section load_if
+// N = 1 or 4 neighbouring floats from global memory, or zeros: the address is not read then. No branch, and the load starts here.
+#ifdef CUDA_ON_CPU
+template <int N>
+inline void load_if(bool real, const float* from, float (&to)[N]) {
+  for (int v = 0; v < N; ++v) to[v] = real ? from[v] : 0.0f;
+}
+#else
+template <int N>
+__device__ __forceinline__ void load_if(bool real, const float* from, float (&to)[N]) {
+  static_assert(N == 1 || N == 4, "one or four");
+#pragma unroll
+  for (int v = 0; v < N; ++v) to[v] = 0.0f;
+  if constexpr (N == 4)
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %5, 0; @p ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+f"(to[0]), "+f"(to[1]), "+f"(to[2]), "+f"(to[3]) : "l"(from), "r"(int(real)));
+  else
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p ld.global.nc.f32 %0, [%1]; }"
+                 : "+f"(to[0]) : "l"(from), "r"(int(real)));
+}
+#endif
+
+//: section bulk_start needs cp_async cp_async_commit cp_async_wait
+// For copies of many bytes to shared memory, one after the other. One thread prepares what counts them, before a barrier.
+#ifdef CUDA_ON_CPU
+inline void bulk_start(unsigned long long*) {}
+#else
+__device__ __forceinline__ void bulk_start(unsigned long long* counter) {
+#if __CUDA_ARCH__ >= 900
+  const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(counter));
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+#endif
+
+//: section bulk_copy needs bulk_start
+// Starts a copy of a multiple of 16 bytes. All threads of the block call it; on Hopper one of them hands it to the copy engine.
+#ifdef CUDA_ON_CPU
+inline void bulk_copy(void* to, const void* from, int bytes, unsigned long long*) {
+  for (int i = 16 * threadIdx.x; i < bytes; i += 16 * blockDim.x) memcpy((char*)to + i, (const char*)from + i, 16);
+}
+#else
+__device__ __forceinline__ void bulk_copy(void* to, const void* from, int bytes, unsigned long long* counter) {
+#if __CUDA_ARCH__ >= 900
+  if (threadIdx.x == 0) {
+    const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(counter));
+    const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+                 "l"(from), "r"(bytes), "r"(at)
+                 : "memory");
+  }
+#else
+  for (int i = 16 * threadIdx.x; i < bytes; i += 16 * blockDim.x)
+    cp_async<16>(static_cast<char*>(to) + i, static_cast<const char*>(from) + i);
+  cp_async_commit();
+#endif
+}
+#endif
+
+//: section bulk_wait needs bulk_start
+// Waits for a copy: the first one has phase 0, the next one 1, and so on in turn. Other threads see it after a barrier.
+#ifdef CUDA_ON_CPU
+inline void bulk_wait(unsigned long long*, unsigned) {}
+#else
+__device__ __forceinline__ void bulk_wait(unsigned long long* counter, unsigned phase) {
+#if __CUDA_ARCH__ >= 900
+  const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(counter));
+  int done = 0;
+  while (!done)
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
+                 : "=r"(done) : "r"(at), "r"(phase) : "memory");
+#else
+  cp_async_wait<0>();
+#endif
+}
+#endif
+
 //: section to_tf32
 // Rounds to TF32 (10 bits of fraction), to nearest, ties away from zero. Infinity and NaN stay what they are.
 #ifdef CUDA_ON_CPU
@@ -68,6 +147,27 @@ __device__ __forceinline__ uint32_t to_tf32(float x) {
 #else
   bits = __float_as_uint(x);
   if ((bits & 0x7f800000u) != 0x7f800000u) bits = (bits + 0x1000u) & 0xffffe000u;
+#endif
+  return bits;
+}
+#endif
+
+//: section to_tf32_even
+// Rounds to TF32, to nearest, ties to even: one instruction on Hopper. Infinity and NaN stay what they are.
+#ifdef CUDA_ON_CPU
+inline uint32_t to_tf32_even(float x) {
+  uint32_t bits = __float_as_uint(x);
+  if ((bits & 0x7f800000u) != 0x7f800000u) bits = (bits + 0xfffu + (bits >> 13 & 1)) & 0xffffe000u;
+  return bits;
+}
+#else
+__device__ __forceinline__ uint32_t to_tf32_even(float x) {
+  uint32_t bits;
+#if __CUDA_ARCH__ >= 900
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+#else
+  bits = __float_as_uint(x);
+  if ((bits & 0x7f800000u) != 0x7f800000u) bits = (bits + 0xfffu + (bits >> 13 & 1)) & 0xffffe000u;
 #endif
   return bits;
 }
@@ -91,6 +191,135 @@ __device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4], 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
   __trap();
+#endif
+}
+#endif
+
+//: section warpgroup_mma_tf32 needs mma_tf32
+// d += a b on the tensor cores of four warps: a is 64 channels x 8, b is 8 x 8 F positions, both TF32 in shared memory, where four
+// of the eight lie side by side (16 bytes) and the other four `half` words on. Neighbouring channels and positions are
+// 16 bytes apart; eight positions are one fragment, the next one begins `row` words on. A warp holds 16 of the channels,
+// its fragments as in mma_tf32, from d[first] on. On Hopper it runs on its own until warpgroup_wait; elsewhere at once.
+#ifdef CUDA_ON_CPU
+template <int F, int ALL>
+inline void warpgroup_mma_tf32(float (&d)[ALL][4], int first, const float* a, int a_half, const float* b, int b_half, int b_row) {
+  const int lane = threadIdx.x % 32, channel = threadIdx.x / 32 % 4 * 16 + lane / 4;
+  for (int f = 0; f < F; ++f)
+    for (int r = 0; r < 4; ++r)
+      for (int k = 0; k < 8; ++k)
+        d[first + f][r] += a[k / 4 * a_half + (channel + r / 2 * 8) * 4 + k % 4] *
+                           b[k / 4 * b_half + f * b_row + (lane % 4 * 2 + r % 2) * 4 + k % 4];
+}
+#else
+template <int F, int ALL>
+__device__ __forceinline__ void warpgroup_mma_tf32(float (&d)[ALL][4], int first, const float* a, int a_half, const float* b,
+                                                   int b_half, int b_row) {
+  static_assert(F == 8 || F == 16, "64 or 128 positions");
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  auto matrix = [](const float* at, int half, int row) {
+    return static_cast<uint64_t>(__cvta_generic_to_shared(at)) >> 4 | static_cast<uint64_t>(half / 4) << 16 |
+           static_cast<uint64_t>(row / 4) << 32;
+  };
+  const uint64_t of_a = matrix(a, a_half, 32), of_b = matrix(b, b_half, b_row);
+#define LANE(f) "+f"(d[first + f][0]), "+f"(d[first + f][1]), "+f"(d[first + f][2]), "+f"(d[first + f][3])
+  if constexpr (F == 8) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+        ", %32, %33, 1, 1, 1;"
+        : LANE(0), LANE(1), LANE(2), LANE(3), LANE(4), LANE(5), LANE(6), LANE(7)
+        : "l"(of_a), "l"(of_b));
+  } else {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+        ", %64, %65, 1, 1, 1;"
+        : LANE(0), LANE(1), LANE(2), LANE(3), LANE(4), LANE(5), LANE(6), LANE(7),
+          LANE(8), LANE(9), LANE(10), LANE(11), LANE(12), LANE(13), LANE(14), LANE(15)
+        : "l"(of_a), "l"(of_b));
+  }
+#undef LANE
+#else
+  const int lane = threadIdx.x % 32, at_a = (threadIdx.x / 32 % 4 * 16 + lane / 4) * 4 + lane % 4;
+  const uint32_t weight[4] = {__float_as_uint(a[at_a]), __float_as_uint(a[at_a + 32]), __float_as_uint(a[a_half + at_a]),
+                              __float_as_uint(a[a_half + at_a + 32])};
+#pragma unroll
+  for (int f = 0; f < F; ++f) {
+    const uint32_t x[2] = {__float_as_uint(b[f * b_row + lane]), __float_as_uint(b[b_half + f * b_row + lane])};
+    mma_tf32(d[first + f], weight, x);
+  }
+#endif
+}
+#endif
+
+//: section warpgroup_arrive
+// What these four warps wrote to their accumulators is there for the products to come.
+#ifdef CUDA_ON_CPU
+template <int TILES, int FRAGMENTS>
+inline void warpgroup_arrive(float (&)[TILES][FRAGMENTS][4]) {}
+#else
+template <int TILES, int FRAGMENTS>
+__device__ __forceinline__ void warpgroup_arrive(float (&d)[TILES][FRAGMENTS][4]) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#pragma unroll
+  for (int i = 0; i < TILES * FRAGMENTS * 4; ++i) asm volatile("" : "+f"(d[i / 4 / FRAGMENTS][i / 4 % FRAGMENTS][i % 4])::"memory");
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+#endif
+
+//: section warpgroup_go_on
+// More products on the same accumulators, in another round of a loop.
+#ifdef CUDA_ON_CPU
+inline void warpgroup_go_on() {}
+#else
+__device__ __forceinline__ void warpgroup_go_on() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+#endif
+
+//: section warpgroup_commit
+// Closes the group of the products that four warps have started.
+#ifdef CUDA_ON_CPU
+inline void warpgroup_commit() {}
+#else
+__device__ __forceinline__ void warpgroup_commit() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+#endif
+
+//: section warpgroup_wait
+// Waits for all products of these four warps; the accumulators hold them then.
+#ifdef CUDA_ON_CPU
+template <int TILES, int FRAGMENTS>
+inline void warpgroup_wait(float (&)[TILES][FRAGMENTS][4]) {}
+#else
+template <int TILES, int FRAGMENTS>
+__device__ __forceinline__ void warpgroup_wait(float (&d)[TILES][FRAGMENTS][4]) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+  for (int i = 0; i < TILES * FRAGMENTS * 4; ++i) asm volatile("" : "+f"(d[i / 4 / FRAGMENTS][i / 4 % FRAGMENTS][i % 4])::"memory");
+#endif
+}
+#endif
+
+//: section warpgroup_operands
+// What this thread wrote to shared memory can be read by products of four warps, once a barrier is passed.
+#ifdef CUDA_ON_CPU
+inline void warpgroup_operands() {}
+#else
+__device__ __forceinline__ void warpgroup_operands() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 #endif

@@ -44,10 +44,12 @@ TEMPLATE = Template((HERE / "conv.cuh").read_text())
 SUPPORT = dict(
     part.split("\n", 1) for part in re.split(r"^//: ", (HERE / "conv_support.cuh").read_text(), flags=re.MULTILINE)[1:]
 )
+WARPGROUPS = Template((HERE / "conv_warpgroup.cuh").read_text())
 MULTIPLY = dict(
     part.split("\n", 1) for part in re.split(r"^//: ", (HERE / "conv_multiply.cuh").read_text(), flags=re.MULTILINE)[1:]
 )
 TABLES_COMPLETE = "__syncthreads();  // what all threads prepared is complete\n"
+STRAIGHT_PRODUCTS = 16  # of four warps in one stretch of straight code
 RESIDENT_BLOCKS = 132  # multiprocessors of an H200: a grid of this many blocks × blocks_per_sm is one full wave
 
 
@@ -63,19 +65,27 @@ def conv_kernel(name: str, conv: Conv, ending: Ending, tile: Tile | None = None,
     if reason:
         raise ValueError(f"{name}: {reason}")
     finished = ending_text(shape, ending)
-    source = TEMPLATE.substitute(
-        name=name,
-        comment=comment or describe(conv, ending),
-        constants=constants(shape),
-        parameters=parameters(conv, ending),
-        multiply=MULTIPLY["phases" if conv.is_phased else "taps"],
-        **staging(shape),
+    pieces = {
+        "name": name,
+        "comment": comment or describe(conv, ending),
+        "constants": constants(shape),
+        "parameters": parameters(conv, ending),
         **prologue(shape, ending),
-        state=shifted(finished.state + (TABLES_COMPLETE if shape.tables or tile.resident else ""), 2),
-        finish=shifted(finished.finish, 6),
-        conclude=shifted(finished.conclude, 2),
-        launcher=launcher(name, shape, ending),
-    )
+        "conclude": shifted(finished.conclude, 2),
+        "launcher": launcher(name, shape, ending),
+    }
+    if tile.warpgroups:
+        pieces |= warpgroup_staging(shape) | {"state": shifted(finished.state, 2), "finish": shifted(finished.finish, 4)}
+        source = WARPGROUPS.substitute(pieces)
+    else:
+        tables = TABLES_COMPLETE if shape.tables or tile.resident else ""
+        pieces |= {
+            "multiply": MULTIPLY["phases" if conv.is_phased else "taps"],
+            **staging(shape),
+            "state": shifted(finished.state + tables, 2),
+            "finish": shifted(finished.finish, 6),
+        }
+        source = TEMPLATE.substitute(pieces)
     return KernelText(
         name=name,
         source=tidy(source),
@@ -159,6 +169,17 @@ def constants(shape: Layout) -> str:
         *([] if tile.resident else [line(f"TURN_WEIGHTS = {shape.turn_weights}")]),
         line(f"SHARED_BYTES = {4 * shape.shared_words}"),
     ]  # fmt: skip
+    if tile.warpgroups:
+        lines = [text for text in lines if not re.search(r"LEAD|INTERLEAVE|TOGETHER|STAGERS|TURN_|PLANE|TURNS", text)]
+        lines = [text.replace(", REPEATS = 1", "") for text in lines]
+        lines[-2:] = [
+            line(f"LEAD = {shape.lead}, PITCH = {shape.pitch}", "columns before the first, positions of an input row"),
+            line(f"PLANE = {shape.plane}, ROWS = {shape.row_groups}", "positions of all rows; rows of four channels"),
+            line("INPUT_STAGE = CHUNK * PLANE"),
+            line("WEIGHT_STAGE = CHUNK / 8 * PART_COLUMNS * KERNEL_H * CHANNEL_TILES * 512"),
+            line(f"TURNS = {shape.turns}, TILE_STEP = 1"),
+            lines[-1],
+        ]
     return "\n".join(lines)
 
 
@@ -170,23 +191,59 @@ def parameters(conv: Conv, ending: Ending) -> str:
     return ",\n       ".join(", ".join(f"{kind} {name}" for kind, name in line) for line in lines if line)
 
 
-def staging(shape: Layout) -> dict[str, str]:
-    """The pieces that differ by where weights live and where the input is rounded."""
-    tile, conv = shape.tile, shape.conv
+def weight_at(conv: Conv) -> str:
+    """Where the weight of a tap lies."""
     taps = "(kd * KERNEL_H + kh) * KERNEL_W + kw"
     if conv.transposed:
         turned = taps if conv.is_phased else f"(KERNEL_D * KERNEL_H * KERNEL_W - 1) - ({taps})"
         row = "(long long)(group * GROUP_IN + in) * GROUP_OUT + out"
-        at = f"weight[({row}) * (KERNEL_D * KERNEL_H * KERNEL_W) + {turned}]"
-    else:
-        row = "(long long)(group * GROUP_OUT + out) * GROUP_IN + in"
-        at = f"weight[({row}) * (KERNEL_D * KERNEL_H * KERNEL_W) + {taps}]"
+        return f"weight[({row}) * (KERNEL_D * KERNEL_H * KERNEL_W) + {turned}]"
+    row = "(long long)(group * GROUP_OUT + out) * GROUP_IN + in"
+    return f"weight[({row}) * (KERNEL_D * KERNEL_H * KERNEL_W) + {taps}]"
+
+
+def group_first_input(conv: Conv) -> str:
+    return "0" if conv.groups == 1 else "int(blockIdx.y) / GROUP_BLOCKS * GROUP_IN"
+
+
+def warpgroup_staging(shape: Layout) -> dict[str, str]:
+    """The pieces of a kernel whose products are made by four warps together."""
+    tile, conv = shape.tile, shape.conv
+    resident = tile.resident
+    straight = shape.turns * conv.kernel[1] * tile.channel_tiles * tile.fragments[0] <= STRAIGHT_PRODUCTS
+    place = (
+        "const int d0 = tile_d * TILE_D + warp_d * FRAGMENTS_D, h0 = tile_h * TILE_H + warp_h * FRAGMENTS_H;\n"
+        "const int w0 = tile_w * TILE_W + warp_w * FRAGMENTS_W * 8;"
+    )
+    return {
+        "weight_at": weight_at(conv),
+        "pack_kernel": "" if resident else PACK_KERNEL,
+        "unrolled": str(shape.turns if straight else 1),
+        "exists": "" if shape.group_in % tile.chunk == 0 else " && chunk * CHUNK + int(row.w) + j < GROUP_IN",
+        "warp_place": WARP_PLACE,
+        "weight_stages": f"  float* const weight_stages = shared + {shape.input_stages} * INPUT_STAGE;",
+        "channel_origin": channel_origin(shape),
+        "group_first_input": group_first_input(conv),
+        "stage_weight": "" if resident else shifted(STAGE_WEIGHTS, 2),
+        "first_weight": shifted(PACK_IN_KERNEL if resident else "stage_weight(0, 0);", 2),
+        "wait_weight": "" if resident else shifted(WAIT_WEIGHT, 2),
+        "wait_next_weight": "" if resident else shifted(WAIT_WEIGHT, 6),
+        "weight_at_step": "weight_stages" + (("" if shape.chunks == 1 else " + chunk * WEIGHT_STAGE") if resident else
+                          " + buffer * WEIGHT_STAGE"),
+        "next_weight": "" if resident else "        if (turn == 0) stage_weight(next_chunk, buffer ^ 1);",
+        "origin_early": shifted(place, 4),
+    }
+
+
+def staging(shape: Layout) -> dict[str, str]:
+    """The pieces that differ by where weights live and where the input is rounded."""
+    tile, conv = shape.tile, shape.conv
     own = " + warp * 2 * INPUT_STAGE" if tile.alone else ""
     pieces = {
-        "weight_at": at,
+        "weight_at": weight_at(conv),
         "flip_after_chunk": "buffer ^= 1;" if tile.repeats == 1 else "",
         "flip_after_tile": "" if tile.repeats == 1 else "buffer ^= 1;",
-        "group_first_input": "0" if conv.groups == 1 else "int(blockIdx.y) / GROUP_BLOCKS * GROUP_IN",
+        "group_first_input": group_first_input(conv),
         "channel_origin": channel_origin(shape),
         "channel_exists": "" if shape.group_in % tile.chunk == 0 else " && chunk * CHUNK + channel < GROUP_IN",
         "warp_place": WARP_ALONE if tile.alone else WARP_PLACE,
@@ -300,6 +357,18 @@ auto stage_weight = [&](int step, int turn, int buffer) {
       cp_async<16>(weight_to + buffer * WEIGHT_STAGE + i, weight_from + step * WEIGHT_STAGE + i);
   }
 };"""
+STAGE_WEIGHTS = """\
+unsigned long long* const weights_come = reinterpret_cast<unsigned long long*>(rows + ROWS);
+unsigned phase = 0;
+auto stage_weight = [&](int chunk, int buffer) {
+  bulk_copy(weight_stages + buffer * WEIGHT_STAGE, weight + ((long long)blockIdx.y * CHUNKS + chunk) * WEIGHT_STAGE,
+            4 * WEIGHT_STAGE, weights_come);
+};
+if (threadIdx.x == 0) bulk_start(weights_come);
+__syncthreads();"""
+WAIT_WEIGHT = """\
+bulk_wait(weights_come, phase);
+phase ^= 1;"""
 NEXT_WEIGHT = "stage_weight(next_step, turn, weight_buffer ^ 1);"
 
 

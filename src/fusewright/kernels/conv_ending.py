@@ -244,6 +244,54 @@ def rows(shape: Layout, ending: Ending, reduce: OverChannels, value: str) -> str
     return text + "{\n" + body + "\n}\n"
 
 
+def rows_exchanged(shape: Layout, ending: Ending, reduce: OverChannels, value: str) -> str:
+    """Reduce over channels that lie in four warps: they meet in shared memory, where a thread finds all of a position's."""
+    positions_held = shape.held[0] * shape.held[1] * shape.held[2] * 4 * shape.pair  # of four warps
+    threads = max(1, min(8, 128 // positions_held))
+    column = "2 * quad + e" if shape.pair == 2 else "quad"
+    name = accumulator(reduce)
+    names = ("d", "h", "w")[3 - shape.conv.dims :]
+    where = {k: v.replace("2 * quad + e", "p % 8").replace("quad", "p % 4") for k, v in positions(shape, True).items()}
+    reduced = "logf(total.result())" if reduce.accumulator == "LogSumExp" and reduce.bounded else "total.result()"
+    statements, result = ending.after.element("value", "n", "0", names)
+    each = "for (int k = first; k < OUT_CHANNELS / 4; k += SHARERS) {\n  const float4 x = at[k];\n  "
+    if reduce.accumulator != "LogSumExp":
+        inner = each + "total.add(x.x), total.add(x.y), total.add(x.z), total.add(x.w);\n}\n"
+    elif reduce.bounded:
+        inner = each + "total.add(exp2_fast(x.x * LOG2_E)), total.add(exp2_fast(x.y * LOG2_E));\n"
+        inner += "  total.add(exp2_fast(x.z * LOG2_E)), total.add(exp2_fast(x.w * LOG2_E));\n}\n"
+    else:
+        inner = "#pragma unroll\n" + each + "total.m = fmaxf(fmaxf(fmaxf(total.m, x.x), fmaxf(x.y, x.z)), x.w);\n}\n"
+        inner += "const float pivot = fabsf(total.m) < INFINITY ? total.m * LOG2_E : 0.0f;\n"
+        inner += "#pragma unroll\n" + each
+        inner += "total.s += exp2_fast(fmaf(x.x, LOG2_E, -pivot)) + exp2_fast(fmaf(x.y, LOG2_E, -pivot));\n"
+        inner += "  total.s += exp2_fast(fmaf(x.z, LOG2_E, -pivot)) + exp2_fast(fmaf(x.w, LOG2_E, -pivot));\n}\n"
+    met = "#pragma unroll\nfor (int mask = 1; mask < SHARERS; mask *= 2) meet(total, shuffle_xor(total, mask));\n"
+    own = " && first == 0" if threads > 1 else ""
+    lines = [
+        f"constexpr int POSITIONS = {positions_held}, SHARERS = {threads};  // positions of four warps, threads for one of them",
+        "constexpr int ROW = BLOCK_CHANNELS + 4;  // words, so that no bank is met twice",
+        "float* const exchange = scratch_words + warp / 4 * POSITIONS * ROW;",
+        each_element(f"exchange[(f * {4 * shape.pair} + {column}) * ROW + lane_channel + 8 * i] = {value};", "HELD", "PAIR").rstrip(),
+        "__syncthreads();",
+        "#pragma unroll 1",
+        "for (int task = threadIdx.x % 128; task < POSITIONS * SHARERS; task += 128) {",
+        f"  const int p = task / SHARERS, first = task % SHARERS, f = p / {4 * shape.pair};",
+        "  const float4* const at = reinterpret_cast<const float4*>(exchange + p * ROW);",
+        f"  {name} total;",
+        shifted(inner.rstrip(), 2),
+        *([shifted(met.rstrip(), 2)] if threads > 1 else []),
+        f"  const int d = {where['d']}, h = {where['h']}, w = {where['w']};",
+        f"  if (d < out_d && h < out_h && w < out_w{own}) {{",
+        f"    const float value = {reduced};",
+        *("    " + s for s in statements),
+        f"    out[(((long long)n * out_d + d) * out_h + h) * out_w + w] = {result};",
+        "  }",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def across_warps(shape: Layout, reduce: OverChannels, held: int, count: int, own: str) -> str:
     """Merge the totals of the warps that hold other channels of the same positions, in a fixed order."""
     name = accumulator(reduce)
@@ -390,6 +438,8 @@ def ending_text(shape: Layout, ending: Ending) -> EndingText:
             state = f"{name} total_lane[LANE_CHANNELS];  // of the lane's positions so far\n"
             tile = accumulate_tile(shape, value).replace("total[i]", "total_lane[i]")
             return EndingText(state, finish + tile, partials(shape, reduce))
+        case OverChannels() as reduce if shape.tile.warpgroups:
+            return EndingText(finish=finish + rows_exchanged(shape, ending, reduce, value))
         case OverChannels(keep=True) as reduce:
             return EndingText(finish=finish + softmax_like(shape, ending, reduce, value))
         case OverChannels() as reduce:

@@ -96,12 +96,14 @@ class Layout:
 
     @property
     def pitch(self) -> int:
-        return round_up(self.lead + self.rows[2], 4)
+        return self.rows[2] if self.tile.warpgroups else round_up(self.lead + self.rows[2], 4)
 
     @property
     def plane(self) -> int:
         """Words between two channels in shared memory: padded so that a fragment's 32 words meet no bank twice."""
         words = self.rows[0] * self.rows[1] * self.pitch
+        if self.tile.warpgroups:
+            return words
         step = self.interleave // self.conv.phases[2] * self.input_stride[2]
         return min(range(words, words + 32, 4), key=lambda p: (bank_conflicts(p, step), p))
 
@@ -172,7 +174,18 @@ class Layout:
             + weight_stages * self.weight_stage
             + self.tables * self.block_channels
             + self.scratch_words
+            + (4 * (self.row_groups + 1) if self.tile.warpgroups else 0)
         )
+
+    @property
+    def row_groups(self) -> int:
+        """Input rows of four channels each that a step of four warps' products reads."""
+        return self.tile.chunk // 4 * self.rows[0] * self.rows[1] if self.tile.warpgroups else 0
+
+    @property
+    def rounds(self) -> int:
+        """How often each thread copies four columns of four channels in a step of four warps' products."""
+        return -(-self.row_groups * -(-(self.lead + self.pitch) // 4) // self.tile.threads)
 
     @property
     def input_stages(self) -> int:
@@ -211,6 +224,8 @@ def layout(conv: Conv, ending: Ending, tile: Tile) -> Layout:
     shape = Layout(widened(conv), tile, window, interleave, across, pair, tables, 0)
     positions = prod(tile.warps) * prod(shape.held) * 4 * pair
     match ending.reduce:
+        case OverChannels() if tile.warpgroups:
+            scratch = positions * (shape.block_channels + 4)
         case OverChannels(accumulator=accumulator) if tile.warps_c > 1:
             scratch = tile.warps_c * positions * WORDS[accumulator]
         case OverPositions(accumulator=accumulator):
@@ -237,6 +252,8 @@ def refusal(shape: Layout, ending: Ending) -> str | None:
         return "phases are one part, once"
     if conv.is_phased and prod(conv.kernel) * tile.channel_tiles * prod(tile.fragments) > STRAIGHT_PRODUCTS:
         return "more products in straight code than are worth compiling"
+    if tile.warpgroups and (reason := refused_by_warpgroups(shape, ending)):
+        return reason
     if window_splits:
         return "the pool window does not divide a warp's positions"
     if shape.conv.kernel[0] * shape.conv.kernel[2] % shape.part_columns:
@@ -251,10 +268,26 @@ def refusal(shape: Layout, ending: Ending) -> str | None:
         return "a block must hold all channels it reduces"
     if isinstance(ending.reduce, OverChannels) and ending.reduce.keep:
         accumulators += WORDS[ending.reduce.accumulator] * prod(shape.held) * shape.pair
+    if tile.warpgroups:
+        accumulators += 16 * -(-shape.rounds // shape.turns)  # four columns of four channels on their way
     if accumulators + 48 > registers:
         return "too many accumulators for the registers of a thread"
-    if -(-shape.rows[0] * shape.rows[1] * shape.pitch // shape.stagers) > 32:
+    if not tile.warpgroups and -(-shape.rows[0] * shape.rows[1] * shape.pitch // shape.stagers) > 32:
         return "more rounds of copies than a word has bits, where they are of single elements"
     if tile.threads > 1024 or 4 * shape.shared_words > SHARED_PER_SM // tile.blocks_per_sm - 1024:
         return "more shared memory or threads than a multiprocessor has"
+    return None
+
+
+def refused_by_warpgroups(shape: Layout, ending: Ending) -> str | None:
+    """Their operands lie in shared memory at one distance from position to position and from row to row."""
+    tile = shape.tile
+    if shape.conv.is_phased or shape.input_stride[2] > 1 or shape.interleave > 1:
+        return "neighbouring positions do not read neighbouring inputs"
+    if tile.warps_c != 4 or tile.alone or tile.repeats > 1 or shape.parts > 1 or tile.weights == "direct":
+        return "four warps over channels, all taps in a step"
+    if tile.fragments[1] not in (8, 16) or tile.fragments[2] != 1:
+        return "a product is 64 or 128 positions, eight columns wide"
+    if isinstance(ending.reduce, OverChannels) and (ending.reduce.keep or shape.conv.out_channels % 4):
+        return "elements go to shared memory to be reduced, four channels at a time"
     return None

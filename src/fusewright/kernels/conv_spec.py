@@ -196,6 +196,7 @@ class Tile:
     # at 0.12; the first, where a step has three turns, does not care.
     early: float = 0.5
     together: bool = True  # an input row in registers serves every kernel row that needs it
+    warpgroups: bool = False  # four warps (over channels) multiply together, from shared memory, on their own: Hopper's way
 
     @property
     def threads(self) -> int:

@@ -26,6 +26,8 @@ STEP_MS = 0.0003  # H200: what a barrier costs all warps of a block (columns 3 a
 LAUNCH_MS = 0.004
 CANDIDATES = 24  # more would be noise
 RESIDENT_BYTES = 40 * 1024  # weights up to here stay in shared memory; first founding model: 18 KB
+FOUR_WARPS_TFLOPS = 390.0  # H200: products of four warps with nothing copied in between, 379 to 393 (conv_founding.py)
+FOUR_WARPS_OVERHEAD = 1.25  # H200: 0.757 ms for the second founding model, 0.099 and 0.22 for the first one's two kernels
 STEP_PRODUCTS = 864  # H200, second founding model: 0.97 ms with 864 products a warp between barriers, 1.02 with 288
 
 
@@ -37,7 +39,8 @@ def fits(conv: Conv, ending: Ending) -> bool:
 def candidate_tiles(conv: Conv, ending: Ending) -> list[Tile]:
     """The tiles worth trying, the most promising first."""
     able = (tile for tile in proposed_tiles(conv, ending) if refusal(layout(conv, ending, tile), ending) is None)
-    return list(dict.fromkeys(islice(able, CANDIDATES)))
+    more = (tile for tile in warpgroup_tiles(conv, ending) if refusal(layout(conv, ending, tile), ending) is None)
+    return list(dict.fromkeys([*islice(able, CANDIDATES), *islice(more, CANDIDATES)]))
 
 
 def best_tile(conv: Conv, ending: Ending, sizes: Sequence[int]) -> Tile:
@@ -70,6 +73,23 @@ def proposed_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
                 for shape in warp_shapes(conv, warps // warps_c):
                     base = Tile(channel_tiles, fragments, shape, warps_c, early=1.0)
                     yield from stepped(conv, ending, base)
+
+
+def warpgroup_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
+    """Tiles whose products are made by four warps together: 64 channels each time, of 64 or 128 positions."""
+    if conv.dims == 1:
+        return  # a product is eight columns wide and eight rows high at least
+    wanted = -(-conv.out_channels // conv.groups // 64)
+    deep, high, _ = window_fragments(conv, ending)
+    for channel_tiles in (wanted,) if isinstance(ending.reduce, OverChannels) else (min(2, wanted), 1):
+        for fragments in ((deep, 16, 1), (deep, 8, 1)):
+            if fragments[1] % high:
+                continue
+            for warps in ((1, 1, 2), (1, 2, 1), (1, 1, 1)):
+                for blocks in (2, 1, 3):
+                    for weights, chunk in (("resident", 16), ("resident", 8), ("staged", 16), ("staged", 8)):
+                        base = Tile(channel_tiles, fragments, warps, 4, chunk, blocks_per_sm=blocks, weights=weights)
+                        yield replace(base, warpgroups=True)
 
 
 def phased_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
@@ -195,6 +215,8 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -
     work = tiles * shape.channel_blocks
     rounds = max(work / seats, -(-work // seats) if work <= 4 * seats else 0)  # few rounds: the last one is felt
     crowd = rounds * seats / work
+    if tile.warpgroups:
+        return warpgroup_ms(shape, ending, work * crowd, moved_bytes(shape, ending, batch, spatial, out))
     depth = shape.chunks * tile.chunk * prod(conv.kernel) / prod(conv.phases)
     small = SMALL_TILE if 4 * tile.channel_tiles * shape.fragments <= 64 else 1.0
     few = FEW_WARPS if tile.threads * tile.blocks_per_sm < 512 else 1.0
@@ -205,14 +227,33 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -
         * shape.chunks
         * (shape.input_stage + (shape.parts * shape.weight_stage if tile.weights == "staged" else 0))
     )
-    reduce = {OverChannels: 7.0, OverPositions: 4.0}.get(type(ending.reduce), 2.0)
-    element = 2.0 + reduce + instructions(ending.before) + instructions(ending.between) / prod(shape.window)
-    ending_ms = few * work * positions * shape.block_channels / 32 * element / ISSUE_PER_MS
-    written = prod(out) // prod(shape.window) * (1 if isinstance(ending.reduce, OverChannels) else conv.out_channels)
-    moved = (
-        4 * batch * (conv.in_channels * prod(spatial) + (0 if isinstance(ending.reduce, OverPositions) else written))
-    )
+    ending_ms = few * work * positions * shape.block_channels / 32 * element_slots(shape, ending) / ISSUE_PER_MS
+    moved = moved_bytes(shape, ending, batch, spatial, out)
     steps = 0 if tile.alone else rounds * shape.chunks * shape.parts
     busy = (product_ms + ending_ms + copied / COPY_TB_PER_S * 1e-9) * crowd + steps * STEP_MS
     packing = 0.0 if tile.resident else LAUNCH_MS / 2
     return max(busy, moved / MEMORY_TB_PER_S * 1e-9) + LAUNCH_MS + packing
+
+
+def element_slots(shape: Layout, ending: Ending) -> float:
+    """Issue slots that one element of the convolution's output takes after its products."""
+    reduce = {OverChannels: 7.0, OverPositions: 4.0}.get(type(ending.reduce), 2.0)
+    return 2.0 + reduce + instructions(ending.before) + instructions(ending.between) / prod(shape.window)
+
+
+def moved_bytes(shape: Layout, ending: Ending, batch: int, spatial: Sequence[int], out: Sequence[int]) -> float:
+    conv = shape.conv
+    written = prod(out) // prod(shape.window) * (1 if isinstance(ending.reduce, OverChannels) else conv.out_channels)
+    return 4 * batch * (conv.in_channels * prod(spatial) + (0 if isinstance(ending.reduce, OverPositions) else written))
+
+
+def warpgroup_ms(shape: Layout, ending: Ending, work: float, moved: float) -> float:
+    """Products of four warps run while others' elements are finished; what is left is a share of both."""
+    tile, elements = shape.tile, work * prod(shape.tile_sizes) * shape.block_channels
+    narrow = 1.1 if tile.fragments[1] == 8 else 1.0  # H200: 0.82 ms with 64 positions in a product, 0.757 with 128
+    lone = 1.5 if tile.threads * tile.blocks_per_sm < 256 else 1.0  # H200: 1.46 ms with four warps on a multiprocessor
+    product_ms = narrow * 2e-9 * elements * shape.chunks * tile.chunk * prod(shape.conv.kernel) / FOUR_WARPS_TFLOPS
+    ending_ms = elements / 32 * element_slots(shape, ending) / ISSUE_PER_MS
+    hurried = 1.3 if 2 * shape.rounds > shape.turns else 1.0  # H200: 1.01 ms where what is loaded is stored a turn later, 0.757 where two
+    busy = FOUR_WARPS_OVERHEAD * lone * (hurried * product_ms + ending_ms)
+    return max(busy, moved / MEMORY_TB_PER_S * 1e-9) + LAUNCH_MS + (0.0 if tile.resident else LAUNCH_MS / 2)

@@ -38,6 +38,11 @@ def launch(library: HostLibrary, text: KernelText, **values: torch.Tensor | int)
     library.call(text.name, *(values[name] for _, name in text.launcher_args))
 
 
+def architecture() -> str:
+    """The GPU's own, with what Hopper has for groups of warps."""
+    return "sm_90a" if torch.cuda.get_device_capability() == (9, 0) else "native"
+
+
 class DeviceLibrary:
     """The same kernels built by nvcc and run on the GPU, with the interface of HostLibrary."""
 
@@ -47,7 +52,7 @@ class DeviceLibrary:
             path.write_text(source)
             command = [
                 "nvcc",
-                "-arch=native",
+                f"-arch={architecture()}",
                 "-std=c++17",
                 "-w",
                 "-shared",

@@ -10,10 +10,10 @@ from fusewright.kernels.conv import Conv
 SUM_ERROR = 2.0**-20  # a chain of truncating fp32 sums, relative to the sum of absolute products
 
 
-def to_tf32(x: torch.Tensor) -> torch.Tensor:
-    """Round to nearest, ties away from zero; infinities and NaN stay."""
+def to_tf32(x: torch.Tensor, even: bool = False) -> torch.Tensor:
+    """Round to nearest, ties away from zero or to even; infinities and NaN stay."""
     bits = x.contiguous().view(torch.int32)
-    rounded = ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
+    rounded = ((bits + (0xFFF + (bits >> 13 & 1) if even else 0x1000)) & ~0x1FFF).view(torch.float32)
     return torch.where(x.isfinite(), rounded, x)
 
 
@@ -32,10 +32,10 @@ def operator(conv: Conv):
     return apply
 
 
-def convolved(conv: Conv, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None):
+def convolved(conv: Conv, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None, even: bool = False):
     """The convolution in fp64 over rounded operands, and the error its fp32 sums may have."""
     apply = operator(conv)
-    x, w = to_tf32(x).double(), to_tf32(w).double()
+    x, w = to_tf32(x, even).double(), to_tf32(w).double()
     value = apply(x, w, None if b is None else b.double())
     scale = apply(x.abs(), w.abs(), None if b is None else b.double().abs())
     return value, SUM_ERROR * scale + 1e-30

@@ -50,7 +50,7 @@ def run(conv: Conv, ending: Ending, batch: int, sizes: tuple[int, ...], tile: Ti
     if conv.bias:
         values["bias"] = b
     launch(load(text), text, **values)
-    return out, convolved(conv, x, w, b)
+    return out, convolved(conv, x, w, b, tile is not None and tile.warpgroups)
 
 
 AWKWARD = {
@@ -316,7 +316,7 @@ def check_moments(conv, reduce, sizes, slices, tile=None, window=None):
         **dict(zip(names, spatial, strict=False)),
     )
     launch(load(text), text, **values)
-    value, allowed = convolved(conv, x, w, b)
+    value, allowed = convolved(conv, x, w, b, tile is not None and tile.warpgroups)
     if window:
         value, allowed = F.max_pool2d(value, window.size), F.max_pool2d(allowed, window.size)
     value, allowed = value.flatten(2), allowed.flatten(2).amax(2)
