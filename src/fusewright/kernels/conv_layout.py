@@ -237,6 +237,8 @@ def refusal(shape: Layout, ending: Ending) -> str | None:
         return "phases are one part, once"
     if conv.is_phased and prod(conv.kernel) * tile.channel_tiles * prod(tile.fragments) > STRAIGHT_PRODUCTS:
         return "more products in straight code than are worth compiling"
+    if ending.stored and not isinstance(ending.reduce, OverPositions):
+        return "elements are stored beside a reduction over positions only"
     if window_splits:
         return "the pool window does not divide a warp's positions"
     if shape.conv.kernel[0] * shape.conv.kernel[2] % shape.part_columns:

@@ -205,13 +205,12 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -
         * shape.chunks
         * (shape.input_stage + (shape.parts * shape.weight_stage if tile.weights == "staged" else 0))
     )
-    reduce = {OverChannels: 7.0, OverPositions: 4.0}.get(type(ending.reduce), 2.0)
+    reduce = {OverChannels: 7.0, OverPositions: 4.0}.get(type(ending.reduce), 2.0) + (2.0 if ending.stored else 0.0)
     element = 2.0 + reduce + instructions(ending.before) + instructions(ending.between) / prod(shape.window)
     ending_ms = few * work * positions * shape.block_channels / 32 * element / ISSUE_PER_MS
     written = prod(out) // prod(shape.window) * (1 if isinstance(ending.reduce, OverChannels) else conv.out_channels)
-    moved = (
-        4 * batch * (conv.in_channels * prod(spatial) + (0 if isinstance(ending.reduce, OverPositions) else written))
-    )
+    only_partials = isinstance(ending.reduce, OverPositions) and not ending.stored
+    moved = 4 * batch * (conv.in_channels * prod(spatial) + (0 if only_partials else written))
     steps = 0 if tile.alone else rounds * shape.chunks * shape.parts
     busy = (product_ms + ending_ms + copied / COPY_TB_PER_S * 1e-9) * crowd + steps * STEP_MS
     packing = 0.0 if tile.resident else LAUNCH_MS / 2
