@@ -173,7 +173,7 @@ class Writer:
         return read >= 1 << 20 and left * 16 < read and all(self.node_of(name) is not None for name in kernel.stores)
 
     def worth_keeping(self, region: Region) -> dict[str, str]:
-        """Nodes -> primitives: sums of much that the region's kernels leave to one another. Small, and long to compute again."""
+        """Nodes -> primitives that the region's kernels leave to one another and that take long to compute again."""
         outputs = {self.plan.base(self.lowered.value[name]).name for name in self.region_outputs(region)}
         found: dict[str, str] = {}
         for node in self.meaning_nodes(region):
@@ -181,12 +181,18 @@ class Writer:
             if prim is None or prim.name in outputs or prim.name in found.values() or prim.channels_last:
                 continue
             kernel = self.home.get(prim.name)
-            if kernel is None or kernel.fused is not None or not kernel.is_reduce or prim.name in kernel.overwrites:
+            if kernel is None or self.region_of_kernel(kernel) is not region or prim.name in kernel.overwrites:
                 continue
-            work, left = (self.graph.hint(sizes.product(shape)) for shape in (kernel.space, prim.shape))
-            if self.region_of_kernel(kernel) is region and prim.dtype.is_floating_point and left * 16 < work:
+            if prim.dtype.is_floating_point and self.takes_long(kernel, prim):
                 found[node.name] = prim.name
         return found
+
+    def takes_long(self, kernel: Kernel, prim: Prim) -> bool:
+        """A convolution's result, or a sum of much: the latter is small as well."""
+        if kernel.fused is not None:
+            return bool(prim.name == kernel.fused.anchor.value)
+        work, left = (self.graph.hint(sizes.product(shape)) for shape in (kernel.space, prim.shape))
+        return kernel.is_reduce and left * 16 < work
 
     def node_of(self, prim: str) -> str | None:
         return self.first_of.get(prim)
