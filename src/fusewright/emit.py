@@ -82,9 +82,9 @@ class Writer:
         self.held: dict[str, Node] = {}  # path -> leaf: the tensors of the model that `forward` reads
         self.in_place = {new: old for kernel in plan.kernels for new, old in kernel.overwrites.items()}
         self.home = plan.home
-        self.needed_nodes = self.find_needed_nodes()
         self.regions = self.find_regions()
         self.region_of = {id(kernel): region for region in self.regions for kernel in region.kernels}
+        self.needed_nodes = self.find_needed_nodes()
 
     def with_overwrites(self) -> Plan:
         """The plan in which kernels write new values of buffers straight into them, where they may."""
@@ -114,9 +114,14 @@ class Writer:
         for call in self.plan.calls:
             wanted |= set(call.node.inputs)
         for kernel in self.plan.kernels:
-            if self.condenses(kernel):
-                wanted |= {name for name in map(self.node_of, kernel.stores) if name is not None}
+            left = kernel.stores if self.condenses(kernel) else self.convolved_for_others(kernel)
+            wanted |= {name for name in map(self.node_of, left) if name is not None}
         return dict.fromkeys(node.name for node in self.graph.nodes if node.name in wanted)
+
+    def convolved_for_others(self, kernel: Kernel) -> tuple[str, ...]:
+        """A convolution's result that other regions read: they go no further back, or its gradient would be computed for each."""
+        value, own = (kernel.fused.anchor.value, self.region_of_kernel(kernel).name) if kernel.fused is not None else ("", "")
+        return (value,) if value in kernel.stores and self.loaded_by.get(value, set()) - {own} else ()
 
     def is_applied(self, output: Output) -> bool:
         """No tensor of its own: a counter that PyTorch adds to, or a buffer that a kernel overwrites."""
@@ -135,7 +140,7 @@ class Writer:
         found: dict[str, list[str]] = {region.name: [] for region in self.regions}
         for name in self.needed_nodes:
             node = self.graph[name]
-            if not node.is_leaf and name not in self.lowered.library:
+            if not node.is_leaf and name not in self.called:
                 kernel = self.home.get(self.plan.base(self.lowered.value[name]).name)
                 if kernel is not None:
                     found[self.region_of_kernel(kernel).name].append(name)
@@ -422,8 +427,8 @@ class Writer:
         node = self.graph[name]
         if node.is_leaf:
             return True
-        if name in self.lowered.library:
-            return name in self.called
+        if name in self.called:
+            return True
         if name not in self.needed_nodes:
             return False
         home = self.home.get(self.plan.base(self.lowered.value[name]).name)

@@ -19,7 +19,6 @@ from .takeover import (
     Anchor,
     Fused,
     Way,
-    anchored,
     apart,
     axes_for,
     can_end,
@@ -29,6 +28,7 @@ from .takeover import (
     pool_of,
     read_by,
     reads_only_here,
+    with_convolution,
 )
 
 GAIN = 0.98  # what another value than the convolution's result must win by
@@ -103,7 +103,7 @@ def ways_with(
         return
     behind = [rest_of([kernel], value, plan) for kernel in readers]
     if can_end(anchor, how.ending):
-        yield way_of(anchored(writer, how, plan), behind, plan)
+        yield way_of(with_convolution(writer, how, plan), behind, plan)
     for number, reader in enumerate(readers):
         for statistics, *rest in filter(None, ([reader], apart(reader, prims))):
             joined = beside(statistics, writer, how, plan)
@@ -151,7 +151,7 @@ def beside(statistics: Kernel, writer: Kernel, how: Fused, plan: Plan) -> Kernel
         stores=(value, *reading.stores),
         loads=(*writer.loads, *(name for name in reading.loads if name != value)),
     )
-    return anchored(kernel, replace(how, ending=whole), plan)
+    return with_convolution(kernel, replace(how, ending=whole), plan)
 
 
 def way_of(writer: Kernel, behind: Sequence[tuple[Kernel, ...]], plan: Plan) -> Way:

@@ -107,15 +107,15 @@ def take_over(plan: Plan, own: frozenset[str] | None = None, stored: bool | None
 def best_way(
     anchor: Anchor, readers: Sequence[Kernel], steps: Sequence[Kernel | Call], plan: Plan, stored: bool | None
 ) -> Way | None:
-    """The way that is asked for, or else the one predicted to be the cheapest. What is computed once anyway stays in registers."""
+    """The way that is asked for, or else the one predicted to be the cheapest."""
     from .stored import stored_way
 
     ended, kept = ended_way(anchor, readers, plan), stored_way(anchor, readers, steps, plan)
     if ended is None or kept is None:
         return ended or kept
-    computed_once = sum(map(len, ended.kernels)) == 1
-    wanted = kept.ms < MARGIN * ended.ms if stored is None else stored
-    return kept if wanted and not computed_once else ended
+    computed_again = sum(map(len, ended.kernels)) > 1
+    wanted = kept.ms < MARGIN * ended.ms if stored is None else stored and computed_again
+    return kept if wanted else ended
 
 
 def ended_way(anchor: Anchor, readers: Sequence[Kernel], plan: Plan) -> Way | None:
@@ -123,11 +123,11 @@ def ended_way(anchor: Anchor, readers: Sequence[Kernel], plan: Plan) -> Way | No
     endings = [endings_of(kernel, anchor, plan) for kernel in readers]
     if not all(endings):
         return None
-    kernels = tuple(tuple(anchored(kernel, how, plan) for kernel, how in pairs) for pairs in endings)
+    kernels = tuple(tuple(with_convolution(kernel, how, plan) for kernel, how in pairs) for pairs in endings)
     return Way(kernels, sum(ours_ms(how, plan) for pairs in endings for _, how in pairs))
 
 
-def anchored(kernel: Kernel, how: Fused, plan: Plan) -> Kernel:
+def with_convolution(kernel: Kernel, how: Fused, plan: Plan) -> Kernel:
     """The kernel that computes the convolution itself: it reads its operands, not its result."""
     anchor, result = how.anchor, plan.lowered.value[how.anchor.node]
     operands = [anchor.input, anchor.weight, *([anchor.bias] if anchor.bias else [])]

@@ -109,6 +109,23 @@ def test_backward_reads_what_forward_stored(tmp_path: Path) -> None:
     assert "kept += [conv_transpose2d_add]" in emitted.text
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_later_region_reads_it_too(bias: bool, tmp_path: Path) -> None:
+    """Beyond a library call: its gradient goes through the convolution once, with that of what is in front of the call."""
+    path = tmp_path / "chain.py"
+    conv, norm = f"nn.Conv2d(8, 16, 3, bias={bias})", "nn.Sequential(nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 1))"
+    path.write_text(FILE.format(conv=conv, norm=norm, channels=16, shape="(2, 8, 9, 12)", chain="torch.tanh(self.norm(x) + x)"))
+    front = read_problem(load_problem(path), Options(target="host"))
+    first = frozenset({min(convolutions(front.graph), key=front.graph.position.__getitem__)})
+    made, emitted = front.finish(Choices(own=first, stored=True))
+    assert own(made.kernels).stores[0] == own(made.kernels).fused.anchor.value and len(made.calls) == 1
+    assert emitted.text.count("aten.convolution_backward(") == 1
+    candidate = load_candidate(emitted.text, "host", name="new.py")
+    verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host"))
+    assert verdict.passed, "\n".join(map(str, verdict.checks))
+
+
 def test_a_pool_is_stored_rather_than_what_it_pools(tmp_path: Path) -> None:
     front = front_of(tmp_path, "pool, the same parameter in front and behind", "(16, 8, 130, 130)")
     made, _ = front.finish(Choices(own=convolutions(front.graph), stored=True), gradients=False)
