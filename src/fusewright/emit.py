@@ -82,9 +82,9 @@ class Writer:
         self.held: dict[str, Node] = {}  # path -> leaf: the tensors of the model that `forward` reads
         self.in_place = {new: old for kernel in plan.kernels for new, old in kernel.overwrites.items()}
         self.home = plan.home
-        self.needed_nodes = self.find_needed_nodes()
         self.regions = self.find_regions()
         self.region_of = {id(kernel): region for region in self.regions for kernel in region.kernels}
+        self.needed_nodes = self.find_needed_nodes()
 
     def with_overwrites(self) -> Plan:
         """The plan in which kernels write new values of buffers straight into them, where they may."""
@@ -114,9 +114,14 @@ class Writer:
         for call in self.plan.calls:
             wanted |= set(call.node.inputs)
         for kernel in self.plan.kernels:
-            if self.condenses(kernel):
-                wanted |= {name for name in map(self.node_of, kernel.stores) if name is not None}
+            left = kernel.stores if self.condenses(kernel) else self.convolved_for_others(kernel)
+            wanted |= {name for name in map(self.node_of, left) if name is not None}
         return dict.fromkeys(node.name for node in self.graph.nodes if node.name in wanted)
+
+    def convolved_for_others(self, kernel: Kernel) -> tuple[str, ...]:
+        """A convolution's result that other regions read: they go no further back, or its gradient would be computed for each."""
+        value, own = (kernel.fused.anchor.value, self.region_of_kernel(kernel).name) if kernel.fused is not None else ("", "")
+        return (value,) if value in kernel.stores and self.loaded_by.get(value, set()) - {own} else ()
 
     def is_applied(self, output: Output) -> bool:
         """No tensor of its own: a counter that PyTorch adds to, or a buffer that a kernel overwrites."""
@@ -135,7 +140,7 @@ class Writer:
         found: dict[str, list[str]] = {region.name: [] for region in self.regions}
         for name in self.needed_nodes:
             node = self.graph[name]
-            if not node.is_leaf and name not in self.lowered.library:
+            if not node.is_leaf and name not in self.called:
                 kernel = self.home.get(self.plan.base(self.lowered.value[name]).name)
                 if kernel is not None:
                     found[self.region_of_kernel(kernel).name].append(name)
@@ -173,7 +178,7 @@ class Writer:
         return read >= 1 << 20 and left * 16 < read and all(self.node_of(name) is not None for name in kernel.stores)
 
     def worth_keeping(self, region: Region) -> dict[str, str]:
-        """Nodes -> primitives: sums of much that the region's kernels leave to one another. Small, and long to compute again."""
+        """Nodes -> primitives that the region's kernels leave to one another and that take long to compute again."""
         outputs = {self.plan.base(self.lowered.value[name]).name for name in self.region_outputs(region)}
         found: dict[str, str] = {}
         for node in self.meaning_nodes(region):
@@ -181,12 +186,18 @@ class Writer:
             if prim is None or prim.name in outputs or prim.name in found.values() or prim.channels_last:
                 continue
             kernel = self.home.get(prim.name)
-            if kernel is None or kernel.fused is not None or not kernel.is_reduce or prim.name in kernel.overwrites:
+            if kernel is None or self.region_of_kernel(kernel) is not region or prim.name in kernel.overwrites:
                 continue
-            work, left = (self.graph.hint(sizes.product(shape)) for shape in (kernel.space, prim.shape))
-            if self.region_of_kernel(kernel) is region and prim.dtype.is_floating_point and left * 16 < work:
+            if prim.dtype.is_floating_point and self.takes_long(kernel, prim):
                 found[node.name] = prim.name
         return found
+
+    def takes_long(self, kernel: Kernel, prim: Prim) -> bool:
+        """A convolution's result, or a sum of much: the latter is small as well."""
+        if kernel.fused is not None:
+            return bool(prim.name == kernel.fused.anchor.value)
+        work, left = (self.graph.hint(sizes.product(shape)) for shape in (kernel.space, prim.shape))
+        return kernel.is_reduce and left * 16 < work
 
     def node_of(self, prim: str) -> str | None:
         return self.first_of.get(prim)
@@ -418,8 +429,8 @@ class Writer:
         node = self.graph[name]
         if node.is_leaf:
             return True
-        if name in self.lowered.library:
-            return name in self.called
+        if name in self.called:
+            return True
         if name not in self.needed_nodes:
             return False
         home = self.home.get(self.plan.base(self.lowered.value[name]).name)

@@ -61,7 +61,7 @@ class Front:
 
     def finish(self, choices: Choices, gradients: bool = True) -> tuple[Plan, Emitted]:
         left = frozenset(self.graph.index) if choices.plain else choices.left
-        made = take_over(plan(lower(self.graph, left), self.rules, choices.channels_last), choices.own)
+        made = take_over(plan(lower(self.graph, left), self.rules, choices.channels_last), choices.own, choices.stored)
         if choices.channels_last:
             made = channels_last(made)
         made = replace(made, captured=self.captured)

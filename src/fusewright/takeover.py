@@ -1,12 +1,13 @@
-"""Convolutions of our own: where the kernels that read a convolution's result can end it in registers, and that is cheaper.
+"""Convolutions of our own: where a kernel that computes one and goes on is cheaper than the library's and our kernels behind it.
 
 The library writes the product to memory and our kernels read it back. A kernel whose anchor is the convolution computes it
-and goes on; where statistics are needed first, it is computed twice and never stored.
+and goes on. Either every kernel that reads the result does so: where statistics are needed first, it is computed twice
+and never stored. Or one kernel does, and writes it to memory for the others (`stored.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -30,7 +31,10 @@ from .rules.patterns import TRANSPOSED, convolution_at
 MEMORY_TB_PER_S = 4.1  # H200, measured
 LAUNCH_MS = 0.003
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
-MARGIN = 0.9  # a prediction must beat the library's by this much
+MARGIN = 0.9  # a prediction must beat that of the library's, or of what stays in registers, by this much
+# Strided transposed convolutions of images and volumes take what is predicted for them alone this many times. H200, whole
+# forwards (benchmarks/results): by this s1013 should take 0.77 ms and took 0.82, s1033 0.71 and 1.05. No kernel was timed alone.
+PHASED = 5.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,14 @@ class Fused:
     window: str | None = None  # the primitive of the pool inside the tile
 
 
+@dataclass(frozen=True)
+class Way:
+    """A convolution computed by us: for each kernel that reads its result, the kernels in its place."""
+
+    kernels: tuple[tuple[Kernel, ...], ...]
+    ms: float  # predicted
+
+
 def tf32_allowed() -> bool:
     """What the user's flags allow to convolutions."""
     precision = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
@@ -63,8 +75,12 @@ def tf32_allowed() -> bool:
     return bool(torch.backends.cudnn.allow_tf32)
 
 
-def take_over(plan: Plan, own: frozenset[str] | None = None) -> Plan:
-    """The plan with convolutions computed by the kernels that read them: those named in `own`, or else those that pay."""
+def take_over(plan: Plan, own: frozenset[str] | None = None, stored: bool | None = None) -> Plan:
+    """The plan with convolutions computed by kernels of ours: those named in `own`, or else those that pay.
+
+    `stored` says whether a result that several kernels read is written to memory, or computed by each of them; where it
+    does not say, or it cannot be had, the prediction decides.
+    """
     steps = list(plan.steps)
     for call in plan.calls:
         if own is not None and call.node.name not in own:
@@ -76,27 +92,47 @@ def take_over(plan: Plan, own: frozenset[str] | None = None) -> Plan:
         several_anchors = any(kernel.fused is not None for kernel in readers)
         if not readers or several_anchors or is_needed_elsewhere(call.node, plan) or too_large(readers, plan):
             continue
-        endings = [endings_of(kernel, anchor, plan) for kernel in readers]
-        if not all(endings):
+        way = best_way(anchor, readers, steps, plan, stored)
+        if way is None or (own is None and not pays(anchor, readers, way, plan)):
             continue
-        if own is None and not pays(anchor, readers, [how for pairs in endings for _, how in pairs], plan):
-            continue
-        result = plan.lowered.value[call.node.name]
-        operands = [anchor.input, anchor.weight, *([anchor.bias] if anchor.bias else [])]
-        for reader, pairs in zip(readers, endings, strict=True):
+        for reader, kernels in zip(readers, way.kernels, strict=True):
             position = next(i for i, step in enumerate(steps) if step is reader)
-            steps[position : position + 1] = [
-                replace(
-                    kernel,
-                    loads=(*operands, *(name for name in kernel.loads if name != result and name not in operands)),
-                    fused=how,
-                )
-                for kernel, how in pairs
-            ]
+            steps[position : position + 1] = kernels
         steps = [step for step in steps if step is not call]
     result_plan = replace(plan, steps=tuple(steps))
     name_kernels(result_plan)
     return result_plan
+
+
+def best_way(
+    anchor: Anchor, readers: Sequence[Kernel], steps: Sequence[Kernel | Call], plan: Plan, stored: bool | None
+) -> Way | None:
+    """The way that is asked for, or else the one predicted to be the cheapest."""
+    from .stored import stored_way
+
+    ended, kept = ended_way(anchor, readers, plan), stored_way(anchor, readers, steps, plan)
+    if ended is None or kept is None:
+        return ended or kept
+    computed_again = sum(map(len, ended.kernels)) > 1
+    wanted = kept.ms < MARGIN * ended.ms if stored is None else stored and computed_again
+    return kept if wanted else ended
+
+
+def ended_way(anchor: Anchor, readers: Sequence[Kernel], plan: Plan) -> Way | None:
+    """Every kernel that reads the result computes it and ends it in registers."""
+    endings = [endings_of(kernel, anchor, plan) for kernel in readers]
+    if not all(endings):
+        return None
+    kernels = tuple(tuple(with_convolution(kernel, how, plan) for kernel, how in pairs) for pairs in endings)
+    return Way(kernels, sum(ours_ms(how, plan) for pairs in endings for _, how in pairs))
+
+
+def with_convolution(kernel: Kernel, how: Fused, plan: Plan) -> Kernel:
+    """The kernel that computes the convolution itself: it reads its operands, not its result."""
+    anchor, result = how.anchor, plan.lowered.value[how.anchor.node]
+    operands = [anchor.input, anchor.weight, *([anchor.bias] if anchor.bias else [])]
+    others = (name for name in kernel.loads if name not in (result, anchor.value, *operands))
+    return replace(kernel, loads=(*operands, *dict.fromkeys(others)), fused=how)
 
 
 def too_large(readers: Sequence[Kernel], plan: Plan) -> bool:
@@ -121,32 +157,33 @@ def apart(kernel: Kernel, prims: dict[str, Prim]) -> list[Kernel]:
     rows = {name: role for name, role in kernel.members.items() if role != "full"}
     if not kernel.is_reduce or not full:
         return []
-
-    def read_by(roots: Sequence[str], stops: Sequence[str]) -> set[str]:
-        found, stack, seen = set(), list(roots), set()
-        while stack:
-            name = stack.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            if name in stops and name not in roots:
-                found.add(name)
-            else:
-                stack += prims[name].inputs
-        return found
-
-    behind = read_by(full, [*rows, *kernel.loads])
+    behind = read_by(prims, full, [*rows, *kernel.loads])
     stored = tuple(name for name in rows if name in behind or name in kernel.stores)
-    wanted = read_by(stored, kernel.loads)
+    wanted = read_by(prims, stored, kernel.loads)
     statistics = Kernel(
         kernel.space, kernel.reduced, rows, stored, tuple(name for name in kernel.loads if name in wanted)
     )
     kernels = [statistics]
     for name in full:
-        reads = read_by([name], [*rows, *kernel.loads])
+        reads = read_by(prims, [name], [*rows, *kernel.loads])
         loads = tuple(n for n in (*kernel.loads, *stored) if n in reads)
         kernels.append(Kernel(prims[name].shape, (), {name: "full"}, (name,), loads))
     return kernels
+
+
+def read_by(prims: dict[str, Prim], roots: Collection[str], stops: Collection[str]) -> set[str]:
+    """Of `stops`, those that `roots` are computed from directly."""
+    found, stack, seen = set(), list(roots), set()
+    while stack:
+        name = stack.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in stops and name not in roots:
+            found.add(name)
+        else:
+            stack += prims[name].inputs
+    return found
 
 
 def is_needed_elsewhere(node: Node, plan: Plan) -> bool:
@@ -246,9 +283,9 @@ def placed(kernel_space: tuple[object, ...], shape: tuple[object, ...]) -> Coord
     return None
 
 
-def fused(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
-    """How the kernel can end the convolution, or None."""
-    from .kernels.anchored import body_of
+def fused(kernel: Kernel, anchor: Anchor, plan: Plan, taken: frozenset[str] = frozenset()) -> Fused | None:
+    """How the kernel can end the convolution, or None. `taken` are names that its text may not use."""
+    from .kernels.anchored import body_of, names_in
     from .kernels.loops import needed_reduces
     from .kernels.reduce import accumulators
 
@@ -261,13 +298,11 @@ def fused(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
     leaf = window or anchor.value
     pool = None
     if window:
-        op = prims[window].op
-        plain = op.kernel == op.stride and not any(op.padding) and all(d == 1 for d in op.dilation) and not op.clipped
-        if not plain or len(op.kernel) != anchor.conv.dims or not reads_only_here(
+        pool = pool_of(prims[window], anchor)
+        if pool is None or not reads_only_here(
             prims, prims[window].inputs[0], axes_for(anchor.out_shape), anchor.value, anchor.out_shape, set()
         ):  # fmt: skip
             return None
-        pool = ConvWindow(op.kind, op.kernel)
     at = placed(kernel.space, shape)
     if at is None:
         return None
@@ -277,11 +312,11 @@ def fused(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
         direct = {a.leaf for a in accesses(prims, root, at, {leaf, anchor.value}, inside=root != leaf)}
         return reads_only_here(prims, root, at, leaf, shape, others) and not (window and anchor.value in direct)
 
-    before = (
-        body_of(anchor, kernel, plan, root=prims[window].inputs[0], leaf=anchor.value, shape=anchor.out_shape)
-        if window
-        else None
-    )
+    before = None
+    if window:
+        source = prims[window].inputs[0]
+        before = body_of(anchor, kernel, plan, root=source, leaf=anchor.value, shape=anchor.out_shape, taken=taken)
+        taken |= names_in(before)
     if not kernel.is_reduce:
         if (
             len(kernel.stores) != 1
@@ -289,12 +324,12 @@ def fused(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
             or DTYPES.get(prims[kernel.stores[0]].dtype) != anchor.conv.dtype
         ):
             return None
-        last = body_of(anchor, kernel, plan, root=kernel.stores[0], leaf=leaf, shape=shape, at=at)
+        last = body_of(anchor, kernel, plan, root=kernel.stores[0], leaf=leaf, shape=shape, at=at, taken=taken)
         return Fused(anchor, ending_with(before, pool, last), window)
     parts = accumulators(kernel, prims)
     if len(parts) != 1 or len(needed_reduces(kernel, prims)) == 0 or not reads_leaf(parts[0].source):
         return None
-    inner = body_of(anchor, kernel, plan, root=parts[0].source, leaf=leaf, shape=shape, at=at)
+    inner = body_of(anchor, kernel, plan, root=parts[0].source, leaf=leaf, shape=shape, at=at, taken=taken)
     base = ending_with(before, pool, inner)
     full = [name for name in kernel.stores if kernel.members[name] == "full"]
     over_channels = kernel.reduced == (1,) and same_shape(kernel.space, shape)
@@ -323,6 +358,13 @@ def fused(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
     if over_positions and (whole_group or all_channels):
         return Fused(anchor, replace(base, reduce=OverPositions(parts[0].kind)), window)
     return None
+
+
+def pool_of(window: Prim, anchor: Anchor) -> ConvWindow | None:
+    """The pool as a convolution's ending knows it."""
+    op = window.op
+    plain = op.kernel == op.stride and not any(op.padding) and all(d == 1 for d in op.dilation) and not op.clipped
+    return ConvWindow(op.kind, op.kernel) if plain and len(op.kernel) == anchor.conv.dims else None
 
 
 def elements_and_total(
@@ -383,16 +425,19 @@ def input_sizes(anchor: Anchor, plan: Plan) -> tuple[int, ...]:
     return tuple(plan.graph.hint(size) for size in (batch, *spatial))
 
 
-def pays(anchor: Anchor, kernels: list[Kernel], found: list[Fused], plan: Plan) -> bool:
-    ours = sum(ours_ms(anchor, how, plan) for how in found)
-    return ours < MARGIN * library_ms(anchor, kernels, plan)
+def pays(anchor: Anchor, readers: Sequence[Kernel], way: Way, plan: Plan) -> bool:
+    return way.ms < MARGIN * library_ms(anchor, readers, plan)
 
 
-def ours_ms(anchor: Anchor, how: Fused, plan: Plan) -> float:
-    conv, ending, at = anchor.conv, how.ending, input_sizes(anchor, plan)
+def ours_ms(how: Fused, plan: Plan) -> float:
+    conv, ending, at = how.anchor.conv, how.ending, input_sizes(how.anchor, plan)
     if is_depthwise(conv):
         return depthwise.predicted_ms(conv, ending, at)
-    return predicted_ms(conv, ending, at, best_tile(conv, ending, at))
+    predicted = predicted_ms(conv, ending, at, best_tile(conv, ending, at))
+    if conv.is_phased and conv.dims > 1:
+        alone = predicted_ms(conv, Ending(), at, best_tile(conv, Ending(), at)) - 2 * LAUNCH_MS
+        predicted += (PHASED - 1) * max(0.0, alone)
+    return predicted
 
 
 def can_end(anchor: Anchor, ending: Ending) -> bool:
@@ -401,24 +446,29 @@ def can_end(anchor: Anchor, ending: Ending) -> bool:
     return fits(anchor.conv, ending)
 
 
-def library_ms(anchor: Anchor, kernels: list[Kernel], plan: Plan) -> float:
-    """The library's convolution, its result written and read again by each kernel."""
-    conv, graph, prims = anchor.conv, plan.graph, plan.lowered.prims
-    batch, *spatial = input_sizes(anchor, plan)
+def memory_ms(kernels: Sequence[Kernel], plan: Plan) -> float:
+    """Kernels like any other: what they read and write, once."""
+    graph, prims = plan.graph, plan.lowered.prims
     moved = sum(
         graph.hint(sizes.product(prims[n].shape)) * prims[n].dtype.itemsize
         for k in kernels
         for n in (*k.loads, *k.stores)
     )
+    return moved / MEMORY_TB_PER_S * 1e-9 + LAUNCH_MS * len(kernels)
+
+
+def library_ms(anchor: Anchor, kernels: Sequence[Kernel], plan: Plan) -> float:
+    """The library's convolution, its result written and read again by each kernel."""
+    conv = anchor.conv
+    batch, *spatial = input_sizes(anchor, plan)
     written = batch * conv.out_channels * prod(conv.out_sizes(spatial)) * 4
     read = batch * conv.in_channels * prod(spatial) * 4
     if is_depthwise(conv):
-        convolution = depthwise.library_ms(conv, (batch, *spatial))
-        return convolution + moved / MEMORY_TB_PER_S * 1e-9 + LAUNCH_MS * len(kernels)
+        return depthwise.library_ms(conv, (batch, *spatial)) + memory_ms(kernels, plan)
     convolution = (
         max(conv_flops(anchor, plan) / library_rate(conv) * 1e-9, (written + read) / MEMORY_TB_PER_S * 1e-9) + LAUNCH_MS
     )
-    return convolution + moved / MEMORY_TB_PER_S * 1e-9 + LAUNCH_MS * len(kernels)
+    return convolution + memory_ms(kernels, plan)
 
 
 def conv_flops(anchor: Anchor, plan: Plan) -> int:
@@ -429,10 +479,14 @@ def conv_flops(anchor: Anchor, plan: Plan) -> int:
 
 
 def library_rate(conv: Conv) -> float:
-    """TFLOP/s of cuDNN on NCHW float32 with TF32 allowed, H200: 29 at 8 input channels (it does not use TF32 there), 137 at 32."""
+    """TFLOP/s of cuDNN on NCHW float32 with TF32 allowed, H200: 29 at 8 input channels (it does not use TF32 there), 137 at 32.
+
+    Transposed ones, by what whole forwards took without their kernels (benchmarks/results): strided in two or three dimensions
+    10 and 11 (s1005, s1006), in three without strides 13 (s1020, s1034), strided in one 31 (s10).
+    """
     depth = conv.in_channels // conv.groups
-    if conv.is_phased:  # not measured here: cuDNN's gradient kernels, at most these
-        return 30.0 if depth < 16 else 100.0
+    if conv.transposed and (conv.is_phased or conv.dims == 3):
+        return 30.0 if conv.dims == 1 else 10.0
     return 30.0 if depth < 16 else 140.0 if depth < 64 else 220.0
 
 

@@ -46,16 +46,19 @@ class Choices:
     own: frozenset[str] | None = None  # convolutions that our kernels compute; None: those the prediction says
     plain: bool = False  # no kernel at all: the original's forward
     channels_last: bool = False  # the library's convolutions work on channels-last data
+    stored: bool | None = None  # what several kernels read of our convolutions is in memory, or computed by each; None: as predicted
 
     def to_dict(self) -> dict[str, Any]:
         own = None if self.own is None else sorted(self.own)
-        return {"left": sorted(self.left), "own": own, "plain": self.plain, "channels_last": self.channels_last}
+        return {**vars(self), "left": sorted(self.left), "own": own}
 
     @staticmethod
     def from_dict(found: dict[str, Any]) -> Choices:
         own = found["own"]
         own = None if own is None else frozenset(own)
-        return Choices(frozenset(found["left"]), own, bool(found["plain"]), bool(found["channels_last"]))
+        stored = found["stored"]
+        stored = None if stored is None else bool(stored)
+        return Choices(frozenset(found["left"]), own, bool(found["plain"]), bool(found["channels_last"]), stored)
 
 
 PREDICTED = Choices()
@@ -133,6 +136,8 @@ class Tuner:
             self.add("library's convolutions", Choices(own=frozenset()))
         if can - ours:
             self.add("our convolutions", Choices(own=can))
+        if can:
+            self.other_storage(can)
         if any(is_convolution(node) for node in best.made.graph.nodes):
             self.add("the library's, channels-last", Choices(own=frozenset(), channels_last=True))
         best = self.fastest()
@@ -198,6 +203,11 @@ class Tuner:
             if way.ms < GAIN * best.ms:
                 best = way
         return best
+
+    def other_storage(self, can: frozenset[str]) -> None:
+        """Our convolutions with what several kernels read in memory, and computed by each: those that are not there yet."""
+        self.add("our convolutions, stored", Choices(own=can, stored=True))
+        self.add("our convolutions, computed again", Choices(own=can, stored=False))
 
     def flip(self, best: Way, can: frozenset[str]) -> Way:
         """Each convolution the other way round, kept where that is faster."""

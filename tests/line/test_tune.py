@@ -99,6 +99,18 @@ def test_a_convolution_goes_to_whoever_is_faster(front: Front, prices: Prices) -
     assert len(own_of(front.finish(fast.choices)[0])) == 1, fast
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_what_two_kernels_read_is_stored_or_computed_again(again: bool, tmp_path: Path, prices: Prices) -> None:
+    norm = CHAIN.replace("torch.logsumexp(torch.tanh(self.conv(x)), 1)", "torch.tanh(self.norm(self.conv(x)))")
+    (tmp_path / "model.py").write_text(norm.replace("self.lin =", "self.norm = nn.GroupNorm(4, 16)\n        self.lin ="))
+    front = read_problem(load_problem(tmp_path / "model.py"), Options(target="host"))
+    prices.kernels = {"conv2d": 0.1, "norm": 3.0} if again else {"conv2d": 0.4}
+    found = tuned(front, prices)
+    made, _ = front.finish(found.choices)
+    assert len([k for k in made.kernels if k.fused is not None]) == (2 if again else 1), found
+    assert Choices.from_dict(found.choices.to_dict()) == found.choices
+
+
 def test_a_region_that_loses_is_left_to_pytorch(front: Front, prices: Prices) -> None:
     prices.kernels = {"softmax": 50.0}
     found = tuned(front, prices)

@@ -12,7 +12,7 @@ from ..index import Axis, Coordinate
 from ..plan import Kernel, Plan
 from ..prims import C_TYPES, Coordinates, Prim
 from . import text
-from .conv import Conv, Ending, OverPositions, Pointwise, Table, conv_kernel
+from .conv import Body, Conv, Ending, OverPositions, Pointwise, Table, conv_kernel
 from .conv_tiles import best_tile
 from .depthwise import depthwise_kernel, is_depthwise
 from .expression import Evaluator, Level, converted_to, indent, paren, pointer
@@ -44,10 +44,12 @@ def body_of(
     at: Coordinates | None = None,
     row: bool = False,
     totals: dict[str, str] | None = None,
+    taken: frozenset[str] = frozenset(),
 ) -> Pointwise:
     """The chain from `leaf` (the element in a register) to `root`, at one element; for a row, from the reduced value.
 
-    `totals` gives the text of each reduced value where the element is still there beside it.
+    `totals` gives the text of each reduced value where the element is still there beside it; `taken` are names that another
+    body of the same kernel has.
     """
     from ..takeover import axes_for
 
@@ -65,7 +67,7 @@ def body_of(
     fixed, channel, element = Level(frozenset()), Level(frozenset({"n", "c"})), Level(everywhere)
     loads = [name for name in kernel.loads if name != leaf]
     evaluator = Evaluator(prims, loads, [fixed, channel, element], vector=False)
-    evaluator.names |= TAKEN
+    evaluator.names |= TAKEN | taken
     evaluator.results[leaf] = "value"
     if not row and totals is None:
         evaluator.results[anchor.value] = "value"
@@ -91,6 +93,13 @@ def body_of(
         return [*kept, *element_lines], final_text
 
     return Pointwise(at_element, tuple(params), setup, tables)
+
+
+def names_in(body: Body) -> frozenset[str]:
+    """What a body calls its values."""
+    statements, _ = body.element("value", "n", "c", ("d", "h", "w"))
+    lines = [*statements, *body.setup, *(s for table in body.tables for s in table.statements)]
+    return frozenset(re.findall(r"\bconst \w+ (\w+) =", "\n".join(lines)))
 
 
 def with_tables(
@@ -162,7 +171,7 @@ def anchored_kernel(
         if name in ("input", "weight", "bias"):
             handed.append(argument(getattr(anchor, name)))
         elif name == "out":
-            handed.append(kernel.stores[0])
+            handed.append(kernel.stores[0])  # what is stored beside a reduction stands first
         elif name in size_texts:
             handed.append(size_texts[name])
         elif name.endswith("_ptr"):
@@ -199,8 +208,9 @@ def merge_kernel(
     evaluator = Evaluator(prims, loads, [Level(axes, lines)], vector=False)
     for member in part.members:
         evaluator.results[member] = f"{part.name}.{prims[member].op.field}"
+    rows = tuple(name for name in kernel.stores if kernel.members[name] != "full")
     stores = []
-    for name in kernel.stores:
+    for name in rows:
         prim = prims[name]
         at = row if kernel.members[name] == "reduce" else row_at(row, kernel, prim)
         result = evaluator.value(name, at)
@@ -236,7 +246,7 @@ def merge_kernel(
     ]
     used = [name for name in loads if any(f"{pointer(name)}[" in line for line in body)]
     symbols = [str(s) for s in sorted(evaluator.symbols, key=str)]
-    small = replace(kernel, loads=tuple(used))
+    small = replace(kernel, loads=tuple(used), stores=rows)
     name = f"{kernel.name}_merge"
     scalars = ["rows", "batch", "slices", *symbols]
     parameters = [
@@ -271,11 +281,10 @@ def merge_kernel(
         f"  {name}_kernel<<<dim3(static_cast<unsigned>((rows + 3) / 4)), dim3(32, 4), 0, static_cast<cudaStream_t>(stream)>>>({call});"
     ]
     source += ["  return launch_error();", "}"]
-    rows = sizes.text(sizes.product(kernel.row_shape))
     handed = [
         *map(argument, (*small.read_only, *small.written)),
         "partials",
-        rows,
+        sizes.text(sizes.product(kernel.row_shape)),
         size_texts["batch"],
         "slices",
         *symbols,

@@ -426,6 +426,8 @@ def ending_text(shape: Layout, ending: Ending) -> EndingText:
     finish = pointwise(shape, ending.before, ACCUMULATED, False)
     if ending.window:
         finish += pool(shape, ending.window.kind)
+    if ending.stored:
+        finish += store_elements(shape, value)
     finish += pointwise(shape, ending.between, value, True)
     match ending.reduce:
         case OverPositions(accumulator="Moments") as reduce:

@@ -254,6 +254,8 @@ def refusal(shape: Layout, ending: Ending) -> str | None:
         return "more products in straight code than are worth compiling"
     if tile.warpgroups and (reason := refused_by_warpgroups(shape, ending)):
         return reason
+    if ending.stored and not isinstance(ending.reduce, OverPositions):
+        return "elements are stored beside a reduction over positions only"
     if window_splits:
         return "the pool window does not divide a warp's positions"
     if shape.conv.kernel[0] * shape.conv.kernel[2] % shape.part_columns:

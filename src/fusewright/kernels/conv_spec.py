@@ -159,10 +159,14 @@ class OverPositions:
 @dataclass(frozen=True)
 class Ending:
     """What happens to the convolution's elements, in the order of the fields, and so what is written:
-    partial accumulators (`OverPositions`), one value a position (`OverChannels`), or every element."""
+    partial accumulators (`OverPositions`), one value a position (`OverChannels`), or every element.
+
+    With `stored`, which stands beside `OverPositions`, every element is written too, as it is behind the window.
+    """
 
     before: Body = IDENTITY
     window: Window | None = None
+    stored: bool = False
     between: Body = IDENTITY
     reduce: OverChannels | OverPositions | None = None
     after: Body = IDENTITY

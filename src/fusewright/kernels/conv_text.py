@@ -22,9 +22,10 @@ def extra_params(ending: Ending) -> tuple[tuple[str, str], ...]:
 
 
 def outputs(ending: Ending) -> tuple[tuple[str, str], ...]:
+    out = ("float* __restrict__", "out")
     if isinstance(ending.reduce, OverPositions):
-        return ((f"{ending.reduce.accumulator}* __restrict__", "partials"),)
-    return (("float* __restrict__", "out"),)
+        return (*([out] if ending.stored else []), (f"{ending.reduce.accumulator}* __restrict__", "partials"))
+    return (out,)
 
 
 def out_size(conv: Conv, axis: int) -> str:

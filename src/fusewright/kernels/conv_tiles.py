@@ -237,14 +237,15 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -
 
 def element_slots(shape: Layout, ending: Ending) -> float:
     """Issue slots that one element of the convolution's output takes after its products."""
-    reduce = {OverChannels: 7.0, OverPositions: 4.0}.get(type(ending.reduce), 2.0)
+    reduce = {OverChannels: 7.0, OverPositions: 4.0}.get(type(ending.reduce), 2.0) + (2.0 if ending.stored else 0.0)
     return 2.0 + reduce + instructions(ending.before) + instructions(ending.between) / prod(shape.window)
 
 
 def moved_bytes(shape: Layout, ending: Ending, batch: int, spatial: Sequence[int], out: Sequence[int]) -> float:
     conv = shape.conv
     written = prod(out) // prod(shape.window) * (1 if isinstance(ending.reduce, OverChannels) else conv.out_channels)
-    return 4 * batch * (conv.in_channels * prod(spatial) + (0 if isinstance(ending.reduce, OverPositions) else written))
+    only_partials = isinstance(ending.reduce, OverPositions) and not ending.stored
+    return 4 * batch * (conv.in_channels * prod(spatial) + (0 if only_partials else written))
 
 
 def warpgroup_ms(shape: Layout, ending: Ending, work: float, moved: float) -> float:

@@ -14,7 +14,7 @@ from string import Template
 
 from fusewright.kernels.conv_ending import shifted, uses
 from fusewright.kernels.conv_layout import round_up
-from fusewright.kernels.conv_spec import Conv, Ending, KernelText, OverChannels, OverPositions, triple, widened
+from fusewright.kernels.conv_spec import Body, Conv, Ending, KernelText, OverChannels, OverPositions, triple, widened
 from fusewright.kernels.conv_text import extra_params, out_size, outputs, size_names, tidy
 from fusewright.kernels.conv_tiles import ISSUE_PER_MS, LAUNCH_MS, MEMORY_TB_PER_S, MULTIPROCESSORS, instructions
 
@@ -118,7 +118,8 @@ def operands(conv: Conv) -> list[tuple[str, str]]:
 
 
 def results(conv: Conv, ending: Ending) -> tuple[tuple[str, str], ...]:
-    return outputs(ending) if ending.reduce else ((f"{ELEMENTS[conv.dtype][0]}* __restrict__", "out"),)
+    element = f"{ELEMENTS[conv.dtype][0]}* __restrict__"
+    return tuple((element if name == "out" else kind, name) for kind, name in outputs(ending))
 
 
 def channel_values(conv: Conv, ending: Ending) -> str:
@@ -151,10 +152,10 @@ convolve<VECTOR>(acc, plane, tap, d, h0, w0, in_d, in_h, in_w);
 """
 
 
-def each_element(conv: Conv, ending: Ending) -> str:
+def each_element(conv: Conv, body: Body) -> str:
     """The pointwise chain on the strip. Outside the tensor it sees the nearest element's position."""
     names = ("d", "h", "w")[3 - conv.dims :]
-    statements, result = ending.before.element("value", "n", "c", names)
+    statements, result = body.element("value", "n", "c", names)
     if not statements and result == "value":
         return ""
     text = "\n".join([*statements, result])
@@ -193,12 +194,12 @@ def strip_of_each_thread(conv: Conv, ending: Ending) -> str:
         "const long long item = (long long)blockIdx.x * THREADS + threadIdx.x;\n"
         "const int at_channel = int(item / strips), strip = int(item % strips);\n"
         "const int n = at_channel / OUT_CHANNELS, c = at_channel % OUT_CHANNELS;\n"
-        "if (n >= batch) return;\n" + channel_values(conv, ending) + "\n" + STRIP + each_element(conv, ending) + STORE
+        "if (n >= batch) return;\n" + channel_values(conv, ending) + "\n" + STRIP + each_element(conv, ending.before) + STORE
     )
 
 
 def strip_of_each_lane(conv: Conv, ending: Ending) -> str:
-    """Every warp has a slice of one channel's strips, and leaves one partial accumulator."""
+    """Every warp has a slice of one channel's strips, and leaves one partial accumulator, perhaps beside the elements."""
     assert isinstance(ending.reduce, OverPositions)
     name = ending.reduce.accumulator
     inside = "h0 + r < out_h && w0 + column < out_w"
@@ -212,7 +213,8 @@ def strip_of_each_lane(conv: Conv, ending: Ending) -> str:
         )
     else:
         add = over_strip(f"if ({inside}) total.add(acc[r][column]);")
-    loop = shifted(STRIP + each_element(conv, ending) + add, 2)
+    stored = STORE if ending.stored else ""
+    loop = shifted(STRIP + each_element(conv, ending.before) + stored + each_element(conv, ending.between) + add, 2)
     return (
         "const long long item = (long long)blockIdx.x * (THREADS / 32) + threadIdx.x / 32;\n"
         "const int c = int(item % OUT_CHANNELS), slice = int(item / OUT_CHANNELS % slices);\n"
@@ -284,14 +286,16 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int]) -> float:
     out = triple(conv.out_sizes(spatial), 1)
     rows, wide = rows_of(conv), widened(conv)
     outputs_ = batch * conv.out_channels * prod(out)
+    writes = ending.stored or not ending.reduce
     strips = batch * conv.out_channels * out[0] * -(-out[1] // rows) * -(-out[2] // COLUMNS)
     input_rows = wide.kernel[0] * ((rows - 1) * wide.stride[1] + (wide.kernel[1] - 1) * wide.dilation[1] + 1)
     loads = input_rows * segment(conv)[1] // 4
     wavefronts = strips / 32 * (4 * wide.stride[2] * loads + prod(conv.kernel))
-    element = prod(conv.kernel) + 2.0 + instructions(ending.before) + (4.0 if ending.reduce else 1.0)
+    element = prod(conv.kernel) + 2.0 + instructions(ending.before) + instructions(ending.between)
+    element += (4.0 if ending.reduce else 0.0) + (1.0 if writes else 0.0)
     slots = strips * rows * COLUMNS / 32 * element + strips / 32 * loads * 4
     each = ELEMENTS[conv.dtype][1]
-    moved = each * (batch * conv.in_channels * prod(spatial) + (0 if ending.reduce else outputs_))
+    moved = each * (batch * conv.in_channels * prod(spatial) + (outputs_ if writes else 0))
     memory = moved / (SHARE_OF_MEMORY * MEMORY_TB_PER_S) * 1e-9
     return max(memory, wavefronts / WAVEFRONTS_PER_MS, slots / (0.7 * ISSUE_PER_MS)) + LAUNCH_MS
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -142,11 +143,11 @@ PHASED_TILES = {
 
 
 @pytest.mark.parametrize("name", PHASED_TILES, ids=lambda name: name.replace(" ", "-"))
-@pytest.mark.parametrize("ending", ["elements", "rows", "moments", "softmax"])
+@pytest.mark.parametrize("ending", ["elements", "rows", "moments", "stored moments", "softmax"])
 def test_tiles_of_phases(name: str, ending: str) -> None:
     conv, tile = transposed(2, 20, 32, 3, 2, 1, 1), PHASED_TILES[name]
-    if ending == "moments":
-        check_moments(conv, OverPositions("Moments"), (2, 5, 21), slices=2, tile=tile)
+    if "moments" in ending:
+        check_moments(conv, OverPositions("Moments"), (2, 5, 21), slices=2, tile=tile, stored="stored" in ending)
         return
     after = Pointwise(lambda v, n, c, p: ([], f"exp_fast({v} - total.m) / total.s"))
     endings = {
@@ -190,11 +191,11 @@ TILES = {
 
 
 @pytest.mark.parametrize("name", TILES, ids=lambda name: name.replace(" ", "-"))
-@pytest.mark.parametrize("ending", ["elements", "rows", "moments"])
+@pytest.mark.parametrize("ending", ["elements", "rows", "moments", "stored moments"])
 def test_tiles(name: str, ending: str) -> None:
     conv, tile = conv2d(20, 32, 3, padding=1), TILES[name]
-    if ending == "moments":
-        check_moments(conv, OverPositions("Moments"), (2, 10, 21), slices=2, tile=tile)
+    if "moments" in ending:
+        check_moments(conv, OverPositions("Moments"), (2, 10, 21), slices=2, tile=tile, stored="stored" in ending)
         return
     rows = Ending(reduce=OverChannels("LogSumExp"))
     out, (value, allowed) = run(conv, rows if ending == "rows" else Ending(), 2, (10, 21), tile)
@@ -299,17 +300,24 @@ def test_body_operands() -> None:
     assert explain(out, expected, F.max_pool2d(allowed * gain.abs()[:, None, None], 2) + 1e-5) is None
 
 
-def check_moments(conv, reduce, sizes, slices, tile=None, window=None):
+def check_moments(conv, reduce, sizes, slices, tile=None, window=None, stored=False):
+    """Of the elements; where these are stored too, of something made of them."""
     batch, *spatial = sizes
     x, w, b = operands(conv, batch, tuple(spatial))
-    text = conv_kernel("k", conv, Ending(window=window, reduce=reduce), tile)
+    doubled = Pointwise(lambda v, n, c, p: ([], f"2.0f * {v} + 1.0f"))
+    ending = Ending(window=window, reduce=reduce, stored=stored, between=doubled if stored else Pointwise())
+    text = conv_kernel("k", conv, ending, tile)
     words = {"Moments": 3}.get(reduce.accumulator, 1)
     partials = torch.full((batch, slices, conv.out_channels, words), float("nan"))
     names = ("in_d", "in_h", "in_w")[3 - conv.dims :]
+    shrunk = window.size if window else (1,) * conv.dims
+    places = prod(o // p for o, p in zip(conv.out_sizes(spatial), shrunk, strict=True))
+    out = torch.full((batch * conv.out_channels * places,), float("nan"))
     values = dict(
         input=x,
         weight=w,
         bias=b,
+        out=out,
         partials=partials,
         batch=batch,
         slices=slices,
@@ -319,6 +327,9 @@ def check_moments(conv, reduce, sizes, slices, tile=None, window=None):
     value, allowed = convolved(conv, x, w, b, tile is not None and tile.warpgroups)
     if window:
         value, allowed = F.max_pool2d(value, window.size), F.max_pool2d(allowed, window.size)
+    if stored:
+        assert explain(out.reshape(value.shape), value, allowed) is None
+        value, allowed = 2 * value + 1, 2 * allowed + 1e-6
     value, allowed = value.flatten(2), allowed.flatten(2).amax(2)
     if reduce.accumulator != "Moments":
         total = partials[..., 0].amax(1) if reduce.accumulator == "Max" else partials[..., 0].sum(1)
@@ -330,7 +341,7 @@ def check_moments(conv, reduce, sizes, slices, tile=None, window=None):
     centre = (count * mean).sum(1) / value.shape[2]
     spread = (m2 + count * (mean - centre[:, None]) ** 2).sum(1) / value.shape[2]
     assert explain(centre, value.mean(2), allowed + 1e-6) is None
-    assert explain(spread, value.var(2, correction=0), 4 * allowed * value.std(2) + 1e-5) is None
+    assert explain(spread, value.var(2, correction=0), 4 * allowed * value.std(2, correction=0) + 1e-5) is None
 
 
 @pytest.mark.parametrize("slices", [1, 3, 50])
@@ -340,8 +351,24 @@ def test_over_positions(accumulator: str, slices: int) -> None:
     check_moments(conv2d(8, 40, 3, padding=1), OverPositions(accumulator), (2, 13, 27), slices)
 
 
-def test_over_positions_after_a_pool() -> None:
-    check_moments(conv2d(8, 16, 3, padding=1), OverPositions("Moments"), (1, 13, 27), 2, window=Window("max", (2, 2)))
+@pytest.mark.parametrize("stored", [False, True])
+def test_over_positions_after_a_pool(stored: bool) -> None:
+    for size in ((2, 2), (2, 3)):
+        window = Window("max", size)
+        check_moments(conv2d(8, 16, 3, padding=1), OverPositions("Moments"), (1, 13, 27), 2, window=window, stored=stored)
+
+
+@pytest.mark.parametrize("case", [*AWKWARD, *PHASED], ids=lambda name: name.replace(" ", "-"))
+def test_stored_beside_statistics(case: str) -> None:
+    conv, batch, sizes = (AWKWARD | PHASED)[case]
+    check_moments(conv, OverPositions("Moments"), (batch, *sizes), 2, stored=True)
+
+
+@pytest.mark.parametrize("accumulator", ["Sum", "Max"])
+@pytest.mark.parametrize("width", [24, 25, 26])
+def test_stored_beside_sums(accumulator: str, width: int) -> None:
+    """Rows of every alignment."""
+    check_moments(conv2d(8, 24, 3, padding=1), OverPositions(accumulator), (2, 9, width), 3, stored=True)
 
 
 def test_moments_far_from_zero() -> None:
@@ -417,13 +444,15 @@ SANITIZED = {
 
 @pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
 @pytest.mark.parametrize("name", SANITIZED)
-@pytest.mark.parametrize("kind", ["rows", "moments"])
+@pytest.mark.parametrize("kind", ["rows", "moments", "stored moments"])
 def test_sanitized(sanitize: str, name: str, kind: str) -> None:
     """No address outside a buffer (each is exactly as large as needed), no undefined arithmetic, no race."""
     conv = conv2d(11, 20, 3, padding=1)
     rows = Ending(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
-    text = conv_kernel("k", conv, rows if kind == "rows" else STATISTICS, SANITIZED[name])
-    floats = {"input": 2 * 11 * 9 * 13, "weight": 20 * 11 * 9, "bias": 20, "out": 2 * 4 * 6, "partials": 2 * 2 * 20 * 3}
+    ending = {"rows": rows, "moments": STATISTICS, "stored moments": replace(STATISTICS, stored=True)}[kind]
+    text = conv_kernel("k", conv, ending, SANITIZED[name])
+    floats = {"input": 2 * 11 * 9 * 13, "weight": 20 * 11 * 9, "bias": 20, "partials": 2 * 2 * 20 * 3}
+    floats["out"] = 2 * 4 * 6 if kind == "rows" else 2 * 20 * 9 * 13
     floats |= {buffer: eval(count) for buffer, count in text.workspace.items()}
     sizes = {"batch": 2, "in_h": 9, "in_w": 13, "slices": 2}
     check_sanitized(text, floats, sizes, sanitize)
@@ -440,11 +469,12 @@ def check_sanitized(text: KernelText, floats: dict[str, int], sizes: dict[str, i
 
 @pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
 @pytest.mark.parametrize("name", SANITIZED)
-@pytest.mark.parametrize("kind", ["elements", "moments"])
+@pytest.mark.parametrize("kind", ["elements", "moments", "stored moments"])
 def test_phases_sanitized(sanitize: str, name: str, kind: str) -> None:
     conv = transposed(2, 11, 20, 3, 2, 1, 1)
     tile = replace(SANITIZED[name], columns=None)
-    text = conv_kernel("k", conv, Ending() if kind == "elements" else STATISTICS, tile)
+    ending = {"elements": Ending(), "moments": STATISTICS, "stored moments": replace(STATISTICS, stored=True)}[kind]
+    text = conv_kernel("k", conv, ending, tile)
     floats = {
         "input": 2 * 11 * 5 * 7,
         "weight": 20 * 11 * 9,
@@ -464,6 +494,7 @@ def test_declines_what_it_cannot_do() -> None:
     assert not fits(transposed(2, 8, 16, 3, 2), Ending(window=Window("max", (2, 3))))
     assert not fits(conv2d(32, 32, 3, groups=2), Ending(reduce=OverChannels("Sum")))
     assert not fits(conv2d(8, 4096, 3), Ending(reduce=OverChannels("Sum")))
+    assert not fits(conv2d(8, 16, 3), Ending(reduce=OverChannels("Sum"), stored=True))
 
 
 def test_a_bit_for_each_round_of_copies() -> None:

@@ -39,6 +39,7 @@ def transposed(dims: int, cin: int, cout: int, kernel: int) -> Conv:
     )  # fmt: skip
 
 
+STORED = Ending(reduce=OverPositions("Moments"), stored=True)
 KERNELS = {
     "statistics of the first founding model": (CONV1, STATISTICS),
     "the rest of the first founding model": (CONV1, apply_ending()),
@@ -51,9 +52,12 @@ KERNELS = {
     "average pool": (plain(32, 64, 3), Ending(window=Window("avg", (2, 2)))),
     "maximum in windows of 4x4": (plain(8, 64, 3), Ending(window=Window("max", (4, 4)))),
     "sum over positions": (plain(32, 64, 3), Ending(reduce=OverPositions("Sum"))),
+    "stored beside statistics": (plain(32, 64, 3), STORED),
+    "stored beside statistics of few channels": (CONV1, STORED),
     "transposed 2d": (transposed(2, 64, 64, 4), Ending()),
     "transposed 2d, logsumexp": (transposed(2, 64, 64, 3), Ending(reduce=OverChannels("LogSumExp"))),
     "transposed 2d, statistics": (transposed(2, 32, 64, 3), STATISTICS),
+    "transposed 2d, stored beside statistics": (transposed(2, 32, 64, 3), STORED),
     "transposed 3d": (transposed(3, 32, 64, 3), Ending()),
     "transposed 3d, statistics": (transposed(3, 32, 64, 3), STATISTICS),
     "transposed 3d, softmax": (transposed(3, 32, 64, 3), Ending(reduce=OverChannels("LogSumExp", keep=True))),

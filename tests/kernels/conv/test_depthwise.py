@@ -105,12 +105,20 @@ def test_bodies_and_tables() -> None:
 
 @pytest.mark.parametrize("slices", [1, 3, 50])
 @pytest.mark.parametrize("accumulator", ["Moments", "Sum", "Max"])
-def test_over_positions(accumulator: str, slices: int) -> None:
+@pytest.mark.parametrize("stored", [False, True])
+def test_over_positions(accumulator: str, slices: int, stored: bool) -> None:
+    """Of the elements; where these are stored too, of something made of them."""
     conv = depthwise(2, 5, 3, 1, 1)
-    text = depthwise_kernel("k", conv, Ending(reduce=OverPositions(accumulator)))
+    doubled = Pointwise(lambda v, n, c, p: ([], f"2.0f * {v} + 1.0f"))
+    ending = Ending(reduce=OverPositions(accumulator), stored=stored, between=doubled if stored else Pointwise())
+    text = depthwise_kernel("k", conv, ending)
     values, (value, allowed) = arguments(conv, 2, (21, 30))
     partials = torch.full((2, slices, 5, 3 if accumulator == "Moments" else 1), float("nan"))
-    launch(load(text), text, partials=partials, slices=slices, **values)
+    out = torch.full(value.shape, float("nan"))
+    launch(load(text), text, out=out, partials=partials, slices=slices, **values)
+    if stored:
+        assert explain(out, value, allowed) is None
+        value, allowed = 2 * value + 1, 2 * allowed + 1e-6
     value, allowed = value.flatten(2), allowed.flatten(2).amax(2)
     if accumulator == "Moments":
         count, mean, m2 = partials.double().unbind(-1)
@@ -127,10 +135,11 @@ def test_over_positions(accumulator: str, slices: int) -> None:
 
 @pytest.mark.parametrize("sanitize", ["address", "undefined"])
 @pytest.mark.parametrize("width", [12, 13])
-@pytest.mark.parametrize("kind", ["elements", "moments"])
+@pytest.mark.parametrize("kind", ["elements", "moments", "stored moments"])
 def test_sanitized(sanitize: str, width: int, kind: str) -> None:
     conv = depthwise(2, 6, 5, 1, 2)
-    text = depthwise_kernel("k", conv, Ending() if kind == "elements" else Ending(reduce=OverPositions("Moments")))
+    statistics = Ending(reduce=OverPositions("Moments"), stored=kind == "stored moments")
+    text = depthwise_kernel("k", conv, Ending() if kind == "elements" else statistics)
     plane = 2 * 6 * 9 * width
     floats = {"input": plane, "weight": 6 * 25, "bias": 6, "out": plane, "partials": 2 * 2 * 6 * 3}
     check_sanitized(text, floats, {"batch": 2, "in_h": 9, "in_w": width, "slices": 2}, sanitize)
@@ -151,6 +160,7 @@ COMPILED = {
     "5x5 stride 2": (depthwise(2, 64, 5, 2, 2), Ending()),
     "3d": (depthwise(3, 64, 3, 1, 1), Ending()),
     "statistics": (depthwise(2, 64, 3, 1, 1), Ending(reduce=OverPositions("Moments"))),
+    "stored statistics": (depthwise(2, 64, 3, 1, 1), Ending(reduce=OverPositions("Moments"), stored=True)),
 }
 
 

@@ -134,6 +134,7 @@ def test_a_kernel_computes_one_convolution(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("name", CHAINS, ids=lambda name: name.replace(" ", "-"))
 def test_chains_are_ours_and_right(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover, "pays", lambda *_: True)
+    monkeypatch.setattr(takeover, "MARGIN", 0.0)  # nothing is stored that every reader can end
     run = optimize(load_problem(model(tmp_path, name)), Options(target="host"))
     assert run.verdict.passed, "\n".join(map(str, run.verdict.checks))
     assert run.report["library_calls"] == []

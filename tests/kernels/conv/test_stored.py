@@ -1,0 +1,132 @@
+"""Chains behind a convolution whose result our kernel writes to memory, alone or beside statistics of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kernels.conv.test_takeover import FILE
+
+from fusewright import stored
+from fusewright.candidate import load_candidate
+from fusewright.options import Options
+from fusewright.pipeline import Front, compile_problem, read_problem
+from fusewright.plan import Kernel
+from fusewright.problem import load_problem
+from fusewright.tune import Choices, convolutions
+from fusewright.verify import verify
+
+CHAINS = {
+    "transposed 2d, a row's logsumexp": (
+        "nn.ConvTranspose2d(8, 16, 3, stride=2)", "nn.BatchNorm2d(16)", 16, "(2, 8, 6, 9)",
+        "torch.sigmoid(torch.logsumexp(torch.abs(self.norm(F.silu(x / 2.23))), dim=3, keepdim=True)) * x",
+    ),
+    "groups, a pool that overlaps": (
+        "nn.Conv2d(8, 32, 3, padding=1, groups=2)", "nn.BatchNorm2d(32)", 32, "(2, 8, 9, 12)",
+        "F.max_pool2d(F.silu(self.norm(x)), 3, stride=2, padding=1)",
+    ),
+    "1d, no bias, softmax of a row": (
+        "nn.Conv1d(8, 16, 5, bias=False)", "nn.GroupNorm(2, 16)", 16, "(2, 8, 40)", "F.softmax(self.norm(x), dim=2)",
+    ),
+    "3d, instance norm of a chain": (
+        "nn.Conv3d(4, 16, 3, padding=1)", "nn.InstanceNorm3d(16, affine=True)", 16, "(2, 4, 4, 6, 7)",
+        "torch.cumsum(self.norm(F.gelu(x)), dim=4)",
+    ),
+    "transposed 3d, one value beside the statistics": (
+        "nn.ConvTranspose3d(4, 16, 3, stride=2)", "nn.GroupNorm(4, 16)", 16, "(2, 4, 3, 4, 5)",
+        "torch.amax(self.norm(F.relu(x)) + x, dim=4)",
+    ),
+    "pool, the same parameter in front and behind": (
+        "nn.Conv2d(8, 16, 3)", "nn.BatchNorm2d(16)", 16, "(2, 8, 14, 18)",
+        "torch.amax(self.norm(F.max_pool2d(torch.tanh(x) * self.scale, 2) * self.scale), dim=3)",
+    ),
+    "depthwise": (
+        "nn.Conv2d(12, 12, 3, padding=1, groups=12)", "nn.BatchNorm2d(12)", 12, "(2, 12, 9, 12)",
+        "torch.logsumexp(self.norm(torch.tanh(x)), dim=3)",
+    ),
+    "depthwise, bf16": (
+        "nn.Conv2d(12, 12, 3, padding=1, groups=12).bfloat16()", "nn.BatchNorm2d(12).bfloat16()", 12,
+        "(2, 12, 9, 13, dtype=torch.bfloat16)", "torch.amax(self.norm(x), dim=3)",
+    ),
+}  # fmt: skip
+
+
+def front_of(tmp_path: Path, name: str, shape: str = "") -> Front:
+    conv, norm, channels, usual, chain = CHAINS[name]
+    path = tmp_path / "chain.py"
+    path.write_text(FILE.format(conv=conv, norm=norm, channels=channels, shape=shape or usual, chain=chain))
+    return read_problem(load_problem(path), Options(target="host"))
+
+
+def own(kernels: list[Kernel]) -> Kernel:
+    """The one kernel that computes the convolution."""
+    (kernel,) = [k for k in kernels if k.fused is not None]
+    return kernel
+
+
+ALONE = ("transposed 2d, a row's logsumexp", "1d, no bias, softmax of a row", "depthwise, bf16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "statistics"),
+    [*((name, True) for name in CHAINS), *((name, False) for name in ALONE)],
+    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "with-statistics" if value else "alone",
+)
+def test_chains_are_right(name: str, statistics: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first way (the convolution's result, and no more), and the last (the last value that all share, and statistics)."""
+    monkeypatch.setattr(stored, "GAIN", 1e9 if statistics else 0.0)
+    front = front_of(tmp_path, name)
+    made, emitted = front.finish(Choices(own=convolutions(front.graph), stored=True))
+    kernel = own(made.kernels)
+    assert made.calls == [] and kernel.fused.ending.stored == statistics
+    assert statistics or kernel.stores == (kernel.fused.anchor.value,)
+    candidate = load_candidate(emitted.text, "host", name="new.py")
+    verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host"))
+    assert verdict.passed, "\n".join(map(str, verdict.checks))
+
+
+@pytest.mark.parametrize("name", ["transposed 2d, a row's logsumexp", "groups, a pool that overlaps"])
+def test_the_prediction_stores_what_it_would_compute_twice(name: str, tmp_path: Path) -> None:
+    conv, norm, channels, _, chain = CHAINS[name]
+    wide = conv.replace("(8, ", "(32, ").replace(f" {channels},", " 64,").replace(", groups=2", "")
+    path = tmp_path / "chain.py"
+    norm = norm.replace(f"{channels}", "64")
+    path.write_text(FILE.format(conv=wide, norm=norm, channels=64, shape="(32, 32, 80, 80)", chain=chain))
+    _, made, _ = compile_problem(load_problem(path), Options(gradients=False))
+    kernel = own(made.kernels)
+    assert made.calls == [] and kernel.fused.ending.stored
+    assert kernel.stores[0] == kernel.fused.anchor.value and kernel.is_reduce
+    assert all(kernel.stores[0] in k.loads for k in made.kernels[1:2])
+
+
+def test_backward_reads_what_forward_stored(tmp_path: Path) -> None:
+    """And does not compute the convolution again."""
+    front = front_of(tmp_path, "transposed 2d, a row's logsumexp")
+    _, emitted = front.finish(Choices(own=convolutions(front.graph), stored=True))
+    gradient = emitted.text.split("_gradient(sizes, ")[1].split("\n\n\n")[0]
+    assert "convolution_backward(" in gradient and "conv_transpose2d(" not in gradient
+    assert "kept += [conv_transpose2d_add]" in emitted.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_later_region_reads_it_too(bias: bool, tmp_path: Path) -> None:
+    """Beyond a library call: its gradient goes through the convolution once, with that of what is in front of the call."""
+    path = tmp_path / "chain.py"
+    conv, norm = f"nn.Conv2d(8, 16, 3, bias={bias})", "nn.Sequential(nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 1))"
+    path.write_text(FILE.format(conv=conv, norm=norm, channels=16, shape="(2, 8, 9, 12)", chain="torch.tanh(self.norm(x) + x)"))
+    front = read_problem(load_problem(path), Options(target="host"))
+    first = frozenset({min(convolutions(front.graph), key=front.graph.position.__getitem__)})
+    made, emitted = front.finish(Choices(own=first, stored=True))
+    assert own(made.kernels).stores[0] == own(made.kernels).fused.anchor.value and len(made.calls) == 1
+    assert emitted.text.count("aten.convolution_backward(") == 1
+    candidate = load_candidate(emitted.text, "host", name="new.py")
+    verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host"))
+    assert verdict.passed, "\n".join(map(str, verdict.checks))
+
+
+def test_a_pool_is_stored_rather_than_what_it_pools(tmp_path: Path) -> None:
+    front = front_of(tmp_path, "pool, the same parameter in front and behind", "(16, 8, 130, 130)")
+    made, _ = front.finish(Choices(own=convolutions(front.graph), stored=True), gradients=False)
+    assert "max_pool2d" in own(made.kernels).stores[0]
