@@ -178,7 +178,7 @@ class Writer:
         found: dict[str, str] = {}
         for node in self.meaning_nodes(region):
             prim = self.prims.get(self.lowered.value.get(node.name, ""))
-            if prim is None or prim.name in outputs or prim.name in found.values() or prim.channels_last:
+            if prim is None or prim.name in outputs or prim.name in found.values():
                 continue
             kernel = self.home.get(prim.name)
             if kernel is None or kernel.fused is not None or not kernel.is_reduce or prim.name in kernel.overwrites:

@@ -35,8 +35,7 @@ def spread(made: Plan, seeds: Iterable[str], kept: Iterable[str] = ()) -> Plan:
     found = {name for name in seeds if has_channels(prims[name]) and name not in fixed}
     for kernel in made.kernels:
         if kernel.fused is None and not found.isdisjoint(kernel.loads):
-            whole = [name for name in kernel.stores if kernel.members[name] == "full" and name not in kernel.overwrites]
-            found |= {name for name in whole if has_channels(prims[name]) and name not in fixed}
+            found |= {name for name in kernel.stores if has_channels(prims[name])} - fixed - kernel.overwrites.keys()
     marked = {name: replace(prim, channels_last=name in found) for name, prim in prims.items()}
     return replace(made, lowered=replace(made.lowered, prims=marked))
 

@@ -151,6 +151,7 @@ class Base:
     """State while one reduce kernel is written."""
 
     lanes_reduce = True
+    vectors = True  # threads may take several neighbouring elements at once
 
     def __init__(
         self,
@@ -171,7 +172,8 @@ class Base:
             parts,
         )
         lanes = loops.reduced if loops.lanes_reduce else loops.kept
-        self.width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims, lanes)
+        single = not self.vectors or text.has_window(kernel, prims)
+        self.width = 1 if single else vector_width(kernel, prims, lanes)
         self.row_axes = frozenset(loop.variable for loop in loops.kept)
         self.all_axes = self.row_axes | {loop.variable for loop in loops.reduced}
         self.row_lines: list[str] = []
@@ -224,6 +226,22 @@ class Base:
             add = f"{self.lane_accumulator(part)}.add({self.tiles[part.name]}{lane});"
             lines += ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {add}"] if lane else [add]
         return lines
+
+    def several(self, turn: int, length: str, start: str, step: int, inside: str = "inside && ") -> list[str]:
+        """A loop that takes CHUNK elements of a column at a time, where an accumulator gains by it; the rest follows one by one."""
+        filled = [a for a in self.parts if a.turn == turn]
+        writes = any(self.kernel.members[n] == "full" and self.turn_of(n) == turn for n in self.kernel.stores)
+        if not filled or not all(a.kind in CHUNKED for a in filled) or writes:
+            return []
+        self.chunk = CHUNK
+        lines = self.chunk_lines(turn, f"(item + u * {step})" if step > 1 else "(item + u)")
+        self.chunk = 1
+        return [
+            f"Index item = {start};",
+            f"for (; {inside}item + {(CHUNK - 1) * step} < {length}; item += {CHUNK * step}) {{",
+            *indent(lines),
+            "}",
+        ]
 
     @property
     def vec(self) -> str:
@@ -501,6 +519,7 @@ class Columns(Base):
         width = self.WIDTH if self.split > 1 else 128
         lines = first_row(width, self.width > 1, sharing=self.split > 1)
         lines += decode(self.loops.kept, "row", self.evaluator)
+        lines += self.staging()
         for turn in range(1, self.turns + 1):
             loop = self.loop(turn)
             lines += self.take_row_lines()
@@ -541,6 +560,10 @@ class Columns(Base):
             grid="dim3(static_cast<unsigned>((rows + {span} - 1) / {span}))",
             block=f"dim3({width}, {self.split})" if self.split > 1 else f"dim3({width})",
         )
+
+    def staging(self) -> list[str]:
+        """What a block does before its first pass."""
+        return []
 
     def store_row(self, name: str) -> list[str]:
         result, offset = self.row_value(name)
@@ -588,17 +611,20 @@ class Columns(Base):
         self.chunk = self.chunk_for(turn)
         if self.chunk > 1:
             return self.chunked_loop(turn)
-        body = self.pass_over(turn)
-        length = sizes.product(loop.size for loop in self.loops.reduced)
-        decoded = decode(self.loops.reduced, "item", self.evaluator)
+        length = self.evaluator.size(sizes.product(loop.size for loop in self.loops.reduced))
         start, step = ("threadIdx.y", f"item += {self.split}") if self.split > 1 else ("0", "++item")
         inside = "inside && " if self.split > 1 else ""
-        return [
-            "#pragma unroll 4",
-            f"for (Index item = {start}; {inside}item < {self.evaluator.size(length)}; {step}) {{",
-            *indent([*decoded, *body]),
-            "}",
-        ]
+        several = self.several(turn, length, start, self.split, inside) if self.channels_last else []
+        body = self.pass_over(turn)
+        element = [*decode(self.loops.reduced, "item", self.evaluator), *body]
+        head = "" if several else f"Index item = {start}"
+        lines = [*([] if several else ["#pragma unroll 4"]), f"for ({head}; {inside}item < {length}; {step}) {{", *indent(element), "}"]
+        return ["{", *indent([*several, *lines]), "}"] if several else lines
+
+    @property
+    def channels_last(self) -> bool:
+        """Some of what it reads or writes lies so."""
+        return any(self.prims[name].channels_last for name in (*self.kernel.loads, *self.kernel.stores))
 
 
 class Split(Base):
@@ -682,7 +708,8 @@ class Split(Base):
             ]
         else:
             start, step = f"piece * {self.down} + threadIdx.y", self.pieces * self.down
-            several = self.several(length, start, step)
+            writes = any(role == "full" for role in self.kernel.members.values())
+            several = [] if writes else self.several(1, length, start, step)
             first = "" if several else f"Index item = {start}"
             lines += [*several, *([] if several else ["#pragma unroll 4"])]
             lines.append(f"for ({first}; inside && item < {length}; item += {step}) {{")
@@ -715,20 +742,6 @@ class Split(Base):
         word = sum(WORDS[a.kind] for a in ordered[: ordered.index(part)])
         start = f"&partial[{word}u * rows * {self.pieces}]" if word else "partial"
         return f"reinterpret_cast<{const}{part.kind}*>({start})"
-
-    def several(self, length: str, start: str, step: int) -> list[str]:
-        """A loop that takes CHUNK elements of a column at a time, where an accumulator gains by it; the rest follows one by one."""
-        if not all(a.kind in CHUNKED for a in self.parts) or any(role == "full" for role in self.kernel.members.values()):
-            return []
-        self.chunk = CHUNK
-        lines = self.chunk_lines(1, f"(item + u * {step})")
-        self.chunk = 1
-        return [
-            f"Index item = {start};",
-            f"for (; inside && item + {(CHUNK - 1) * step} < {length}; item += {CHUNK * step}) {{",
-            *indent(lines),
-            "}",
-        ]
 
     def last_kernel(self, words: int) -> tuple[list[str], list[str]]:
         """Merges the pieces of each row in order, computes the row's values and stores them."""

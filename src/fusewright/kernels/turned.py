@@ -1,36 +1,51 @@
 """Turning kernel: pointwise, from tensors that lie one way in memory to tensors that lie the other way.
 
 A block takes a tile of channels and positions. What lies across the way it writes is first read along its own way, into shared
-memory: every access to memory is then one to neighbouring elements.
+memory: every access to memory is then one to neighbouring elements. Where a pool reads around each element, results take that
+way instead of what is read.
 """
 
 from __future__ import annotations
+
+import math
 
 from .. import sizes
 from ..access import accesses, axes_of, same_shape, tuple_key
 from ..graph import Graph
 from ..index import Axis, Coordinate
 from ..plan import Kernel
-from ..prims import C_TYPES, Prim, arithmetic_type
+from ..prims import C_TYPES, Prim, Window, arithmetic_type
 from . import text
 from .expression import Evaluator, Level, converted_to, indent, pointer
-from .loops import Loop, c_product, decode
+from .loops import Loop, accessed, c_product, decode, moved
 from .text import KernelText
 
 TILE, ROWS = 32, 8  # elements of a tile along each side, and rows of threads that take turns at it
 MOST = 8  # tensors that go through shared memory: 4 KiB each
 FEWEST_CHANNELS = 8  # below that most of a tile would be empty
+LESS = 0.7  # of what memory moves otherwise: not timed
+TAPS = 32  # reads of a thread for its elements of a tile, up to which they are written out side by side
+
+
+def fits(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> bool:
+    """It writes tensors of its own size, all in the same order, and a tile has enough to do."""
+    if not kernel.is_pointwise or kernel.overwrites or len(kernel.space) < 3:
+        return False
+    whole = all(same_shape(prims[name].shape, kernel.space) for name in kernel.stores)
+    one_order = len({prims[name].channels_last for name in kernel.stores}) == 1
+    return (
+        whole
+        and one_order
+        and graph.hint(sizes.product(kernel.space[2:])) >= TILE
+        and graph.hint(kernel.space[1]) >= FEWEST_CHANNELS
+    )
 
 
 def turned_loads(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> list[str]:
     """Tensors of the kernel's size that lie the other way than all it writes; none where this template does not fit."""
-    if not kernel.is_pointwise or kernel.overwrites or len(kernel.space) < 3 or text.has_window(kernel, prims):
+    if not fits(kernel, prims, graph) or text.has_window(kernel, prims):
         return []
     written = {prims[name].channels_last for name in kernel.stores}
-    whole = all(same_shape(prims[name].shape, kernel.space) for name in kernel.stores)
-    positions = sizes.product(kernel.space[2:])
-    if len(written) != 1 or not whole or graph.hint(positions) < TILE or graph.hint(kernel.space[1]) < FEWEST_CHANNELS:
-        return []
     at = tuple(map(Coordinate.of, axes_of(kernel.space)))
     leaves = set(kernel.loads)
     reads = [access for name in kernel.stores for access in accesses(prims, name, at, leaves, inside=True)]
@@ -45,6 +60,35 @@ def turned_loads(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> list[s
     return found if small and len(found) <= MOST else []
 
 
+def turns_results(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> bool:
+    """Memory moves less where threads follow what is read, and results are turned before they are written."""
+    small = len(kernel.stores) <= MOST and all(prims[name].dtype.itemsize <= 4 for name in kernel.stores)
+    if not small or not any(prims[name].channels_last for name in (*kernel.loads, *kernel.stores)):
+        return False
+    if not fits(kernel, prims, graph) or turned_loads(kernel, prims, graph):
+        return False
+    found = accessed(kernel, prims, graph)
+    inner = max(d for d, size in enumerate(kernel.space) if not sizes.is_one(size))
+    along, across = (1, inner) if prims[kernel.stores[0]].channels_last else (inner, 1)
+    read, written = found.read, found.written
+    straight = min(moved([*read, *written], way, graph) for way in (along, across))
+    return moved(read, across, graph) + moved(written, along, graph) < LESS * straight
+
+
+def taps(kernel: Kernel, prims: dict[str, Prim]) -> int:
+    """How often the largest pool of a kernel reads for one element."""
+    most, stack, seen = 1, list(kernel.stores), set()
+    while stack:
+        name = stack.pop()
+        if name in seen or name in kernel.loads:
+            continue
+        seen.add(name)
+        op = prims[name].op
+        most = max(most, math.prod(op.kernel) if isinstance(op, Window) else 1)
+        stack += prims[name].inputs
+    return most
+
+
 def turned_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment: list[str]) -> KernelText:
     batch, channels, *spatial = kernel.space
     axes = [Axis(f"i{d}", size) for d, size in enumerate(kernel.space)]
@@ -57,36 +101,44 @@ def turned_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
     length, depth = evaluator.size(along), evaluator.size(across)
     tiles, layers, block, first, top, u, j, a, b = map(evaluator.fresh, "tiles layers block first top u j a b".split())
 
-    turned = turned_loads(kernel, prims, graph)
-    tile = {name: evaluator.fresh(f"{name}_tile") for name in turned}
-    for name in turned:
+    loads = turned_loads(kernel, prims, graph)
+    tile = {name: evaluator.fresh(f"{name}_tile") for name in loads or kernel.stores}
+    for name in loads:
         kind, here = arithmetic_type(prims[name].dtype), f"{tile[name]}[{j}][threadIdx.x]"
         evaluator.results[name] = here if C_TYPES[prims[name].dtype] == kind else f"to_arithmetic<{kind}>({here})"
-    stores = []
-    for name in kernel.stores:
-        value = text.to_memory(prims[name], converted_to(evaluator.value(name, at), prims[name]))
-        stores.append(f"{pointer(name)}[(i0 * {depth} + {b}) * {length} + {a}] = {value};")
+    value = {name: text.to_memory(prims[name], converted_to(evaluator.value(name, at), prims[name])) for name in kernel.stores}
     channel, position = (a, b) if channels_last else (b, a)
     loops = tuple(Loop((d,), kernel.space[d]) for d in range(2, len(kernel.space)))
-    every_row = ["#pragma unroll", f"for (int {u} = 0; {u} < {TILE}; {u} += {ROWS}) {{", f"  const int {j} = {u} + threadIdx.y;"]
+    element = [f"const Index i1 = {channel};", *decode(loops, position, evaluator), *body.lines]
+    target = f"[(i0 * {depth} + {b}) * {length} + {a}]"
+    if loads:
+        gathered = [f"{tile[n]}[threadIdx.x][{j}] = {pointer(n)}[(i0 * {length} + {a}) * {depth} + {b}];" for n in loads]
+        written = [*element, *(f"{pointer(n)}{target} = {value[n]};" for n in kernel.stores)]
+    else:
+        gathered = [*element, *(f"{tile[n]}[threadIdx.x][{j}] = {value[n]};" for n in kernel.stores)]
+        written = [f"{pointer(n)}{target} = {tile[n]}[{j}][threadIdx.x];" for n in kernel.stores]
+    side_by_side = bool(loads) or taps(kernel, prims) * (TILE // ROWS) <= TAPS
+    every_row = [f"for (int {u} = 0; {u} < {TILE}; {u} += {ROWS}) {{", f"  const int {j} = {u} + threadIdx.y;"]
     inside = f"{a} < {length} && {b} < {depth}"
     lines = [
         f"const Index {tiles} = ({length} + {TILE - 1}) / {TILE}, {layers} = ({depth} + {TILE - 1}) / {TILE};",
         f"const Index {block} = static_cast<Index>(blockIdx.x);",
         f"const Index {first} = {block} % {tiles} * {TILE}, {top} = {block} / {tiles} % {layers} * {TILE};",
         f"const Index i0 = {block} / {tiles} / {layers};",
-        *(f"__shared__ {C_TYPES[prims[name].dtype]} {tile[name]}[{TILE}][{TILE + 1}];" for name in turned),
+        *(f"__shared__ {C_TYPES[prims[name].dtype]} {tile[name]}[{TILE}][{TILE + 1}];" for name in tile),
+        "#pragma unroll" if side_by_side else "#pragma unroll 1",
         *every_row,
         f"  const Index {a} = {first} + {j}, {b} = {top} + threadIdx.x;",
         f"  if ({inside}) {{",
-        *(f"    {tile[n]}[threadIdx.x][{j}] = {pointer(n)}[(i0 * {length} + {a}) * {depth} + {b}];" for n in turned),
+        *indent(gathered, 4),
         "  }",
         "}",
         "__syncthreads();",
+        "#pragma unroll",
         *every_row,
         f"  const Index {a} = {first} + threadIdx.x, {b} = {top} + {j};",
         f"  if (!({inside})) continue;",
-        *indent([f"const Index i1 = {channel};", *decode(loops, position, evaluator), *body.lines, *stores]),
+        *indent(written),
         "}",
     ]
     sides = [f"({c_product([side])} + {TILE - 1}) / {TILE}" for side in (along, across)]
@@ -100,7 +152,7 @@ def turned_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
         evaluator,
         comment,
         lines=lines,
-        threads=str(TILE * ROWS),
+        threads=str(TILE * ROWS) if side_by_side else f"{TILE * ROWS}, 4",  # else ptxas aims at 32 registers, and spills
         extra=[],
         width=1,
         conditions=[],
