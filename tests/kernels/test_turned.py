@@ -115,7 +115,7 @@ def awkward(planned: tuple[int, ...]) -> list[tuple[int, ...]]:
 def test_results_of_pools_are_turned(case: str, channels: int, tmp_path: Path) -> None:
     forward, planned = POOLS[case]
     text = check(front_of(tmp_path, forward, planned, channels), *awkward(planned))
-    assert "_tile[threadIdx.x][j]" in text
+    assert "_tile[k][j]" in text
 
 
 @pytest.mark.parametrize("channels", [8, 37])
@@ -137,7 +137,7 @@ def test_rows_that_lie_together_are_staged(case: str, channels: int, tmp_path: P
 @pytest.mark.parametrize("forward", [POOLS["a pool"][0], ROWS["along the width"][0], CHANNELS["over channels"][0]])
 def test_batch_of_one(forward: str, tmp_path: Path) -> None:
     text = check(front_of(tmp_path, forward, IMAGE, 40, batch=1), (1, 4, 9, 10), (1, 4, 2, 2))
-    assert "_tile[threadIdx.x]" in text
+    assert "__shared__" in text
 
 
 def test_half_precision(tmp_path: Path) -> None:
@@ -150,6 +150,64 @@ def test_half_precision(tmp_path: Path) -> None:
     x = torch.randn(2, 4, 9, 37)
     with torch.no_grad():
         torch.testing.assert_close(new(x), original(x), rtol=2e-2, atol=2e-2)
+
+
+COPIED = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv{rank}d({channels}, 8, 3), nn.Conv{rank}d({channels}, 8, 3)
+
+    def forward(self, x):
+        return torch.relu(self.first(x)) * self.second(x) + 1
+
+
+def get_inputs():
+    return [torch.randn({shape})]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize("channels", [8, 12, 37])
+@pytest.mark.parametrize("planned", [(8, 40, 40), (6, 5, 20, 20), (1, 9, 11)], ids=str)
+def test_an_input_is_turned_once_by_a_kernel(planned: tuple[int, ...], channels: int, tmp_path: Path) -> None:
+    """Two convolutions read it; nothing is copied where it lies so already; its own gradient is that of a copy."""
+    (batch, *spatial), file = planned, tmp_path / "model.py"
+    file.write_text(COPIED.format(rank=len(spatial), channels=channels, shape=(batch, channels, *spatial)))
+    front = read_problem(load_problem(file), Options(target="host"))
+    _, emitted = front.finish(CHANNELS_LAST)
+    candidate = load_candidate(emitted.text, "host")
+    original, new = front.problem.model(), candidate.build_model(front.problem)
+    new.load_state_dict(original.state_dict())
+    order = torch.channels_last if len(spatial) == 2 else torch.channels_last_3d
+    x = torch.randn(batch, channels, *(5 + 2 * d for d in range(len(spatial))))
+    for given, launched in ((x, 1), (x.contiguous(memory_format=order), 0), (x.transpose(-1, -2), 1)):
+        given, twin = given.detach().requires_grad_(), given.detach().clone().double().requires_grad_()
+        with candidate.trace() as trace:
+            found = new(given)
+        assert sum("copy" in name for name in trace.kernels) == launched, trace.kernels
+        expected = original.double()(twin)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
+        (wanted,), (got,) = (torch.autograd.grad(r.sum(), v) for r, v in ((expected, twin), (found, given)))
+        torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_an_input_that_pytorch_turns_faster_is_left_to_it(tmp_path: Path) -> None:
+    """By timing; and one of few channels, which would leave tiles empty."""
+    file = tmp_path / "model.py"
+    file.write_text(COPIED.format(rank=2, channels=16, shape=(2, 16, 40, 40)))
+    front = read_problem(load_problem(file), Options(target="host"))
+    _, emitted = front.finish(Choices(frozenset({"x_channels_last"}), frozenset(), channels_last=True))
+    assert "fused_copy" not in emitted.text and ".contiguous(memory_format=torch.channels_last)" in emitted.text
+    file.write_text(COPIED.format(rank=2, channels=3, shape=(2, 3, 40, 40)))
+    _, emitted = read_problem(load_problem(file), Options(target="host")).finish(CHANNELS_LAST)
+    assert "fused_copy" not in emitted.text and ".contiguous(memory_format=torch.channels_last)" in emitted.text
 
 
 def test_what_belongs_to_a_row_lies_as_its_readers_read_it(tmp_path: Path) -> None:
