@@ -63,12 +63,18 @@ ROWS = {  # reductions along what is written, and what is made of them
     "two passes": ("F.instance_norm(y).softmax(3) + 1", IMAGE),
     "two results of a row": ("(lambda m: (y - m, y * m, m))(y.amax(3, keepdim=True))", IMAGE),
 }
+PATCHES = {  # reductions along neither
+    "over the height": ("F.log_softmax(y, 2) * 2", IMAGE),
+    "over the depth": ("torch.softmax(self.norm(y), 2) * y", VOLUME),
+    "over the height of a volume": ("(lambda m: (y - m, m))(y.amax(3, keepdim=True))", (12, 40, 60)),
+}
 CHANNELS = {  # reductions along what is read
     "over channels": ("torch.softmax(y * 2, 1)", IMAGE),
     "over channels of a volume": ("F.log_softmax(torch.relu(y), 1) * 3", VOLUME),
     "over channels, and one for each row": ("(lambda m: (y / m, m))(1 + y.square().sum(1, keepdim=True))", IMAGE),
     "two norms": ("F.normalize(y - y.mean(1, keepdim=True), dim=1)", IMAGE),
 }
+CASES = POOLS | ROWS | PATCHES | CHANNELS
 
 
 def front_of(folder: Path, forward: str, planned: tuple[int, ...], channels: int, batch: int = 32) -> Front:
@@ -126,6 +132,14 @@ def test_what_is_written_along_rows_is_turned(case: str, channels: int, tmp_path
     assert "_tile[threadIdx.x][place" in text
 
 
+@pytest.mark.parametrize("channels", [8, 37])
+@pytest.mark.parametrize("case", PATCHES, ids=lambda name: name.replace(" ", "-"))
+def test_what_is_written_along_other_rows_is_turned(case: str, channels: int, tmp_path: Path) -> None:
+    forward, planned = PATCHES[case]
+    text = check(front_of(tmp_path, forward, planned, channels), *awkward(planned))
+    assert "_tile[u][k][j]" in text
+
+
 @pytest.mark.parametrize("channels", [8, 37, 64])
 @pytest.mark.parametrize("case", CHANNELS, ids=lambda name: name.replace(" ", "-"))
 def test_rows_that_lie_together_are_staged(case: str, channels: int, tmp_path: Path) -> None:
@@ -134,7 +148,7 @@ def test_rows_that_lie_together_are_staged(case: str, channels: int, tmp_path: P
     assert "_tile[threadIdx.x][i1]" in text
 
 
-@pytest.mark.parametrize("forward", [POOLS["a pool"][0], ROWS["along the width"][0], CHANNELS["over channels"][0]])
+@pytest.mark.parametrize("forward", [CASES[case][0] for case in ("a pool", "along the width", "over the height", "over channels")])
 def test_batch_of_one(forward: str, tmp_path: Path) -> None:
     text = check(front_of(tmp_path, forward, IMAGE, 40, batch=1), (1, 4, 9, 10), (1, 4, 2, 2))
     assert "__shared__" in text
@@ -225,9 +239,9 @@ def kernel_source(front: Front) -> str:
 SANITIZED: dict[str, list[str | int]] = {  # floats of each tensor that the kernel takes, and sizes
     "a pool": ["37", str(2 * 9 * 7 * 37), str(2 * 4 * 3 * 37), 2, 9, 7],
     "along the width of a volume": ["37", *[str(2 * 3 * 4 * 41 * 37)] * 2, 2, 3, 4, 41],
+    "over the height": ["37", *[str(2 * 9 * 21 * 37)] * 2, 2, 9, 21],
     "over channels": ["37", *[str(2 * 9 * 7 * 37)] * 2, 2, 9, 7],
 }
-CASES = POOLS | ROWS | CHANNELS
 
 
 @pytest.mark.parametrize("sanitize", ["address", "thread"])

@@ -515,11 +515,22 @@ class Columns(Base):
     def split(self) -> int:
         return self.share
 
+    @property
+    def across(self) -> int:
+        """Threads side by side, each on rows of its own."""
+        return self.WIDTH if self.split > 1 else 128
+
+    @property
+    def meets(self) -> bool:
+        """Threads of a block wait for each other: those that have no row too."""
+        return self.split > 1
+
+    def begin(self) -> list[str]:
+        lines = first_row(self.across, self.width > 1, sharing=self.meets)
+        return [*lines, *decode(self.loops.kept, "row", self.evaluator)]
+
     def write(self) -> KernelText:
-        width = self.WIDTH if self.split > 1 else 128
-        lines = first_row(width, self.width > 1, sharing=self.split > 1)
-        lines += decode(self.loops.kept, "row", self.evaluator)
-        lines += self.staging()
+        lines = self.begin()
         for turn in range(1, self.turns + 1):
             loop = self.loop(turn)
             lines += self.take_row_lines()
@@ -532,7 +543,7 @@ class Columns(Base):
             if self.split > 1:
                 for a in (a for a in self.parts if a.turn == turn):
                     merged = (
-                        f"{self.lane_accumulator(a)} = merge_column<{self.split}, {width}>({self.lane_accumulator(a)});"
+                        f"{self.lane_accumulator(a)} = merge_column<{self.split}, {self.across}>({self.lane_accumulator(a)});"
                     )
                     lines += (
                         ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {merged}"]
@@ -544,26 +555,25 @@ class Columns(Base):
         for name in self.row_stores():
             after += self.store_row(name)
         after = [*self.take_row_lines(), *after]
-        if self.split > 1 and after:
-            after = ["if (inside && threadIdx.y == 0) {", *indent(after), "}"]
+        if self.meets and after:
+            first = "inside && threadIdx.y == 0" if self.split > 1 else "inside"
+            after = [f"if ({first}) {{", *indent(after), "}"]
         lines += after
-        setup = [
-            f"const long long rows = {c_product([loop.size for loop in self.loops.kept])};",
-            "if (rows == 0) return nullptr;",
-        ]
-        return self.finish(
-            lines=lines,
-            threads=str(width * self.split),
-            extra=[("Index", "rows")],
-            setup=setup,
-            span=width,
-            grid="dim3(static_cast<unsigned>((rows + {span} - 1) / {span}))",
-            block=f"dim3({width}, {self.split})" if self.split > 1 else f"dim3({width})",
-        )
+        return self.finish(lines=lines, **self.launch())
 
-    def staging(self) -> list[str]:
-        """What a block does before its first pass."""
-        return []
+    def launch(self) -> dict[str, Any]:
+        """Of the launcher: how many blocks of how many threads."""
+        return {
+            "threads": str(self.across * self.split),
+            "extra": [("Index", "rows")],
+            "setup": [
+                f"const long long rows = {c_product([loop.size for loop in self.loops.kept])};",
+                "if (rows == 0) return nullptr;",
+            ],
+            "span": self.across,
+            "grid": "dim3(static_cast<unsigned>((rows + {span} - 1) / {span}))",
+            "block": f"dim3({self.across}, {self.split})" if self.split > 1 else f"dim3({self.across})",
+        }
 
     def store_row(self, name: str) -> list[str]:
         result, offset = self.row_value(name)
@@ -611,12 +621,13 @@ class Columns(Base):
         self.chunk = self.chunk_for(turn)
         if self.chunk > 1:
             return self.chunked_loop(turn)
-        length = self.evaluator.size(sizes.product(loop.size for loop in self.loops.reduced))
+        extent = sizes.product(loop.size for loop in self.loops.reduced)
         start, step = ("threadIdx.y", f"item += {self.split}") if self.split > 1 else ("0", "++item")
-        inside = "inside && " if self.split > 1 else ""
-        several = self.several(turn, length, start, self.split, inside) if self.channels_last else []
+        inside = "inside && " if self.meets else ""
+        # of channels-last data alone: what is written for the others is what was timed
+        several = self.several(turn, self.evaluator.size(extent), start, self.split, inside) if self.channels_last else []
         body = self.pass_over(turn)
-        element = [*decode(self.loops.reduced, "item", self.evaluator), *body]
+        element, length = [*decode(self.loops.reduced, "item", self.evaluator), *body], self.evaluator.size(extent)
         head = "" if several else f"Index item = {start}"
         lines = [*([] if several else ["#pragma unroll 4"]), f"for ({head}; {inside}item < {length}; {step}) {{", *indent(element), "}"]
         return ["{", *indent([*several, *lines]), "}"] if several else lines
