@@ -27,7 +27,7 @@ from .graph import Dim, Graph, Node, Output, Ref
 from .inplace import overwritten
 from .kernels.anchored import AnchoredText, anchored_kernel
 from .kernels.text import KernelText, wrapped
-from .layout import COPY, is_convolution, memory_format
+from .layout import is_convolution, is_copy, memory_format
 from .plan import Call, Kernel, Plan, counts_up, operator_name, origins
 from .prims import Expand, Permute, Prim, Reshape, Slice, Unfold
 from .pytext import argument_text, attribute_text, call_text, shape_text
@@ -745,9 +745,9 @@ class Writer:
     def unless_turned(self, region: Region, run: str) -> str:
         """Where a region only turns an input: nothing, if it lies so already."""
         stored = [self.prims[name] for kernel in region.kernels for name in kernel.stores]
-        copy = next((prim for prim in stored if prim.name in self.plan.graph.index and prim.name.endswith(COPY)), None)
-        if copy is None or len(stored) > 1:
+        if len(stored) != 1 or not is_copy(self.graph.index.get(stored[0].name)):
             return ""
+        (copy,) = stored
         source = self.value_text(self.prims[copy.inputs[0]].origin)
         return f"{copy.name} = {source} if {source}.is_contiguous({memory_format(copy)}) else {run}[0]"
 

@@ -73,13 +73,18 @@ def is_turned_here(source: Node, graph: Graph) -> bool:
     return small and source.name + COPY not in graph.index and fills_tiles(source.shape or (), graph)
 
 
+def is_copy(node: Node | None) -> bool:
+    """One of those nodes."""
+    return node is not None and node.target is CLONE and node.name.endswith(COPY) and "memory_format" in node.kwargs
+
+
 def copied(lowered: Lowered) -> Lowered:
     """Those nodes as values of their own: a copy is otherwise what it is a copy of."""
-    copies = {node.args[0].name: node.name for node in lowered.graph.nodes if node.target is CLONE and node.name.endswith(COPY)}
+    copies = {lowered.value[node.args[0].name]: node.name for node in lowered.graph.nodes if is_copy(node)}
     prims: dict[str, Prim] = {}
     for name, prim in lowered.prims.items():
         prims[name] = prim
-        copy = copies.get(name) if prim.is_load else None
+        copy = copies.get(name)
         if copy is not None:
             prims[copy] = Prim(copy, Pointwise("{0}", prim.dtype), (name,), prim.shape, prim.dtype, copy)
     return replace(lowered, prims=prims, value=lowered.value | {copy: copy for copy in copies.values()})

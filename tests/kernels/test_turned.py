@@ -237,6 +237,7 @@ def kernel_source(front: Front) -> str:
 
 
 SANITIZED: dict[str, list[str | int]] = {  # floats of each tensor that the kernel takes, and sizes
+    "an input": [*[str(2 * 9 * 7 * 12)] * 2, 2, 9, 7],
     "a pool": ["37", str(2 * 9 * 7 * 37), str(2 * 4 * 3 * 37), 2, 9, 7],
     "along the width of a volume": ["37", *[str(2 * 3 * 4 * 41 * 37)] * 2, 2, 3, 4, 41],
     "over the height": ["37", *[str(2 * 9 * 21 * 37)] * 2, 2, 9, 21],
@@ -247,9 +248,13 @@ SANITIZED: dict[str, list[str | int]] = {  # floats of each tensor that the kern
 @pytest.mark.parametrize("sanitize", ["address", "thread"])
 @pytest.mark.parametrize("case", SANITIZED, ids=lambda name: name.replace(" ", "-"))
 def test_sanitized(case: str, sanitize: str, tmp_path: Path) -> None:
-    forward, planned = CASES[case]
-    source = kernel_source(front_of(tmp_path, forward, planned, 37))
-    (launcher,) = re.findall(r'extern "C" const char\* (\w+)', source)
+    if case == "an input":
+        file = tmp_path / "model.py"
+        file.write_text(COPIED.format(rank=2, channels=12, shape=(8, 12, 40, 40)))
+        source = kernel_source(read_problem(load_problem(file), Options(target="host")))
+    else:
+        source = kernel_source(front_of(tmp_path, *CASES[case], 37))
+    launcher = re.findall(r'extern "C" const char\* (\w+)', source)[0]
     library = compile_host(source, include_text=host_text(), sanitize=sanitize)
     script = Path(__file__).parent.parent / "host" / "sanitized_calls.py"
     command = [str(script), str(library), json.dumps([[launcher, SANITIZED[case]]])]
