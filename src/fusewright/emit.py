@@ -27,7 +27,7 @@ from .graph import Dim, Graph, Node, Output, Ref
 from .inplace import overwritten
 from .kernels.anchored import AnchoredText, anchored_kernel
 from .kernels.text import KernelText, wrapped
-from .layout import is_convolution, memory_format
+from .layout import is_convolution, is_copy, memory_format
 from .plan import Call, Kernel, Plan, counts_up, operator_name, origins
 from .prims import Expand, Permute, Prim, Reshape, Slice, Unfold
 from .pytext import argument_text, attribute_text, call_text, shape_text
@@ -183,7 +183,7 @@ class Writer:
         found: dict[str, str] = {}
         for node in self.meaning_nodes(region):
             prim = self.prims.get(self.lowered.value.get(node.name, ""))
-            if prim is None or prim.name in outputs or prim.name in found.values() or prim.channels_last:
+            if prim is None or prim.name in outputs or prim.name in found.values():
                 continue
             kernel = self.home.get(prim.name)
             if kernel is None or self.region_of_kernel(kernel) is not region or prim.name in kernel.overwrites:
@@ -737,7 +737,7 @@ class Writer:
             changed = tuple(i for i, name in enumerate(saved) if self.is_overwritten(name))
             gradient = f"{region.name}_gradient" if region.name in self.gradients else None
             run = f"_run({region.name}, {region.name}_meaning, {gradient}, {tuple(marks)}, {changed}, {sizes_text}, {arguments})"
-            lines.append(f"{target} = {run}")
+            lines.append(self.unless_turned(region, run) or f"{target} = {run}")
         lines += self.updates()
         lines.append(f"return {self.result_text()}")
         if self.held:
@@ -754,6 +754,15 @@ class Writer:
         check += f"                return ModelNew.forward(self, {parameters})\n"
         return f"    def forward(self, {parameters}):\n{unpack}{check}{body}"
 
+
+    def unless_turned(self, region: Region, run: str) -> str:
+        """Where a region only turns an input: nothing, if it lies so already."""
+        stored = [self.prims[name] for kernel in region.kernels for name in kernel.stores]
+        if len(stored) != 1 or not is_copy(self.graph.index.get(stored[0].name)):
+            return ""
+        (copy,) = stored
+        source = self.value_text(self.prims[copy.inputs[0]].origin)
+        return f"{copy.name} = {source} if {source}.is_contiguous({memory_format(copy)}) else {run}[0]"
 
     def argument_name(self, position: int) -> str:
         """What argument `position` of forward is called: an input's own name, or the original's for a plain value."""

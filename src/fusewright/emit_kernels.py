@@ -11,7 +11,8 @@ from .kernels.pointwise import pointwise_kernel
 from .kernels.reduce import reduce_kernel
 from .kernels.scan import scan_kernel
 from .kernels.text import KernelText
-from .kernels.turned import turned_kernel, turned_loads
+from .kernels.turned import turned_kernel, turned_loads, turns_results
+from .kernels.turned_reduce import turned_reduce, turned_reduce_kernel
 from .plan import Kernel
 from .prims import Prim
 
@@ -47,8 +48,10 @@ class KernelFacts:
 def kernel_text(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment: list[str]) -> KernelText:
     """The kernel in CUDA, by the template of its kind."""
     write = scan_kernel if kernel.is_scan else reduce_kernel if kernel.is_reduce else pointwise_kernel
-    if turned_loads(kernel, prims, graph):
+    if turned_loads(kernel, prims, graph) or turns_results(kernel, prims, graph):
         write = turned_kernel
+    elif turned_reduce(kernel, prims, graph) is not None:
+        write = turned_reduce_kernel
     return write(kernel, prims, graph, comment)
 
 

@@ -6,14 +6,21 @@ values lie channels-last; what the caller sees and what convolutions of our own 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+import torch
+
 from . import sizes
-from .graph import Node, Ref
+from .graph import Graph, Node, Ref
+from .kernels.turned import fills_tiles
+from .lower import Lowered
 from .plan import Plan
-from .prims import Prim, Reshape, View
+from .prims import Pointwise, Prim, Reshape, View
 from .rules.patterns import EVERY_CONVOLUTION
+
+COPY = "_channels_last"  # follows the name of an input that is turned for convolutions
+CLONE = torch.ops.aten.clone.default
 
 
 def channels_last(made: Plan) -> Plan:
@@ -35,10 +42,52 @@ def spread(made: Plan, seeds: Iterable[str], kept: Iterable[str] = ()) -> Plan:
     found = {name for name in seeds if has_channels(prims[name]) and name not in fixed}
     for kernel in made.kernels:
         if kernel.fused is None and not found.isdisjoint(kernel.loads):
-            whole = [name for name in kernel.stores if kernel.members[name] == "full" and name not in kernel.overwrites]
-            found |= {name for name in whole if has_channels(prims[name]) and name not in fixed}
+            found |= {name for name in kernel.stores if has_channels(prims[name])} - fixed - kernel.overwrites.keys()
     marked = {name: replace(prim, channels_last=name in found) for name, prim in prims.items()}
     return replace(made, lowered=replace(made.lowered, prims=marked))
+
+
+def with_copies(graph: Graph, made: Plan, left: Collection[str]) -> Graph:
+    """The graph in which inputs are turned by a node of their own, where convolutions of its plan would have PyTorch do it.
+
+    Nodes in `left` are not made: there PyTorch turns them faster.
+    """
+    prims, value = made.lowered.prims, made.lowered.value
+    calls = [call.node for call in made.calls if is_convolution(call.node) and prims[value[call.node.name]].channels_last]
+    turned = {node.name: node.args[0].name for node in calls}
+    nodes: dict[str, Node] = {}
+    for node in graph.nodes:
+        source = graph[turned[node.name]] if node.name in turned else node
+        name = source.name + COPY
+        if source.target == "input" and source is not node and name not in left and is_turned_here(source, graph):
+            order = torch.channels_last if len(source.shape or ()) == 4 else torch.channels_last_3d
+            arguments = ((Ref(source.name),), {"memory_format": order})
+            nodes.setdefault(name, Node(name, CLONE, *arguments, source.shape, source.dtype, node.where))
+            node = replace(node, args=(Ref(name), *node.args[1:]))
+        nodes[node.name] = node
+    return replace(graph, nodes=tuple(nodes.values())).check() if len(nodes) > len(graph.nodes) else graph
+
+
+def is_turned_here(source: Node, graph: Graph) -> bool:
+    small = source.dtype is not None and source.dtype.itemsize <= 4
+    return small and source.name + COPY not in graph.index and fills_tiles(source.shape or (), graph)
+
+
+def is_copy(node: Node | None) -> bool:
+    """One of those nodes."""
+    return node is not None and node.target is CLONE and node.name.endswith(COPY) and "memory_format" in node.kwargs
+
+
+def copied(lowered: Lowered) -> Lowered:
+    """Those nodes as values of their own: a copy is otherwise what it is a copy of."""
+    copies = {lowered.value[node.args[0].name]: node.name for node in lowered.graph.nodes if is_copy(node)}
+    prims: dict[str, Prim] = {}
+    for name, prim in lowered.prims.items():
+        prims[name] = prim
+        copy = copies.get(name)
+        if copy is not None:
+            prims[copy] = Prim(copy, Pointwise("{0}", prim.dtype), (name,), prim.shape, prim.dtype, copy)
+    return replace(lowered, prims=prims, value=lowered.value | {copy: copy for copy in copies.values()})
 
 
 def joins(made: Plan, name: str) -> bool:

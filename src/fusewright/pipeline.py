@@ -20,7 +20,7 @@ from .dependence import unused_inputs
 from .emit import Emitted, emit
 from .errors import Refused, Unsupported
 from .graph import Graph, Ref
-from .layout import channels_last
+from .layout import channels_last, copied, with_copies
 from .lower import lower
 from .options import Options
 from .plan import Plan, plan
@@ -61,11 +61,17 @@ class Front:
 
     def finish(self, choices: Choices, gradients: bool = True) -> tuple[Plan, Emitted]:
         left = frozenset(self.graph.index) if choices.plain else choices.left
-        made = take_over(plan(lower(self.graph, left), self.rules, choices.channels_last), choices.own, choices.stored)
-        if choices.channels_last:
-            made = channels_last(made)
+        made = self.planned(self.graph, left, choices)
+        graph = with_copies(self.graph, made, left) if choices.channels_last and not choices.plain else self.graph
+        made = made if graph is self.graph else self.planned(graph, left, choices)
         made = replace(made, captured=self.captured)
         return made, emit(made, self.problem.source, self.model, gradients and self.options.gradients)
+
+    def planned(self, graph: Graph, left: frozenset[str], choices: Choices) -> Plan:
+        if not choices.channels_last:
+            return take_over(plan(lower(graph, left), self.rules), choices.own, choices.stored)
+        made = plan(copied(lower(graph, left)), self.rules, channels_last=True)
+        return channels_last(take_over(made, choices.own, choices.stored))
 
 
 def read_problem(problem: Problem, options: Options, progress: Progress = silent) -> Front:

@@ -14,6 +14,7 @@ from ..prims import Coordinates, Prim
 from .expression import LANE, Evaluator, pointer
 
 LONGEST_INT = 2**31 - 2**23  # elements that an `int` may count: the last step of a loop goes beyond them
+SECTOR = 32  # bytes that memory gives at once
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ class Accessed:
     offsets: list[Coordinate]
     uses: list[Coordinate]  # whose own value matters
     votes: dict[int, float]  # by dimension: how much lies how close together along it
+    read: list[tuple[Prim, Coordinate]]  # tensors and where in them
+    written: list[tuple[Prim, Coordinate]]
 
 
 def accessed(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> Accessed:
@@ -79,6 +82,8 @@ def accessed(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> Accessed:
     offsets: list[Coordinate] = []
     uses: list[Coordinate] = []
     votes: dict[int, float] = {}
+    read: list[tuple[Prim, Coordinate]] = []
+    written: list[tuple[Prim, Coordinate]] = []
 
     def visit(root: str, where: Coordinates, inside: bool) -> None:
         for access in accesses(prims, root, where, leaves, inside, uses):
@@ -86,6 +91,7 @@ def accessed(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> Accessed:
                 prim = prims[access.leaf]
                 offset = prim.offset(access.at)
                 offsets.append(offset)
+                read.append((prim, offset))
                 vote(offset, prim)
 
     def vote(offset: Coordinate, prim: Prim) -> None:
@@ -112,20 +118,31 @@ def accessed(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> Accessed:
             visit(name, here, kernel.members[name] == "full")
             offset = prim.offset(here)
             offsets.append(offset)
+            written.append((prim, offset))
             vote(offset, prim)
         elif kernel.members[name] == "row":
             visit(name, row_at(row, kernel, prim), True)
             offsets.append(prim.offset(row_at(row, kernel, prim)))
         else:
             offsets.append(prim.offset(row))
-    return Accessed(offsets, uses, votes)
+    return Accessed(offsets, uses, votes, read, written)
 
 
-def walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> Walk:
-    """Neighbouring dimensions run as one loop where every tensor agrees; lanes follow what most bytes lie along."""
+def moved(accesses: list[tuple[Prim, Coordinate]], along: int, graph: Graph) -> float:
+    """Bytes that memory moves for these accesses where neighbouring threads follow a dimension: whole sectors."""
+    total = 0.0
+    for prim, offset in accesses:
+        step = next((graph.hint(f) for axis, f in offset.terms.items() if f"i{along}" in axis.depends), 0)
+        size = prim.dtype.itemsize
+        total += graph.hint(sizes.product(prim.shape)) * max(size, min(SECTOR, abs(step) * size))
+    return total
+
+
+def walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph, along: int | None = None) -> Walk:
+    """Neighbouring dimensions run as one loop where every tensor agrees; lanes follow what most bytes lie along, or `along`."""
     found = accessed(kernel, prims, graph)
     real = [d for d, size in enumerate(kernel.space) if not sizes.is_one(size)]
-    best = max(real, key=lambda d: (found.votes.get(d, 0), d), default=None)
+    best = max(real, key=lambda d: (found.votes.get(d, 0), d), default=None) if along is None else along
     lanes_reduce = best in kernel.along
     kept = [d for d in real if d not in kernel.along]
     reduced = [d for d in real if d in kernel.along]

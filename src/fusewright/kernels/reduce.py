@@ -151,6 +151,7 @@ class Base:
     """State while one reduce kernel is written."""
 
     lanes_reduce = True
+    vectors = True  # threads may take several neighbouring elements at once
 
     def __init__(
         self,
@@ -171,7 +172,8 @@ class Base:
             parts,
         )
         lanes = loops.reduced if loops.lanes_reduce else loops.kept
-        self.width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims, lanes)
+        single = not self.vectors or text.has_window(kernel, prims)
+        self.width = 1 if single else vector_width(kernel, prims, lanes)
         self.row_axes = frozenset(loop.variable for loop in loops.kept)
         self.all_axes = self.row_axes | {loop.variable for loop in loops.reduced}
         self.row_lines: list[str] = []
@@ -224,6 +226,22 @@ class Base:
             add = f"{self.lane_accumulator(part)}.add({self.tiles[part.name]}{lane});"
             lines += ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {add}"] if lane else [add]
         return lines
+
+    def several(self, turn: int, length: str, start: str, step: int, inside: str = "inside && ") -> list[str]:
+        """A loop that takes CHUNK elements of a column at a time, where an accumulator gains by it; the rest follows one by one."""
+        filled = [a for a in self.parts if a.turn == turn]
+        writes = any(self.kernel.members[n] == "full" and self.turn_of(n) == turn for n in self.kernel.stores)
+        if not filled or not all(a.kind in CHUNKED for a in filled) or writes:
+            return []
+        self.chunk = CHUNK
+        lines = self.chunk_lines(turn, f"(item + u * {step})" if step > 1 else "(item + u)")
+        self.chunk = 1
+        return [
+            f"Index item = {start};",
+            f"for (; {inside}item + {(CHUNK - 1) * step} < {length}; item += {CHUNK * step}) {{",
+            *indent(lines),
+            "}",
+        ]
 
     @property
     def vec(self) -> str:
@@ -497,10 +515,22 @@ class Columns(Base):
     def split(self) -> int:
         return self.share
 
+    @property
+    def across(self) -> int:
+        """Threads side by side, each on rows of its own."""
+        return self.WIDTH if self.split > 1 else 128
+
+    @property
+    def meets(self) -> bool:
+        """Threads of a block wait for each other: those that have no row too."""
+        return self.split > 1
+
+    def begin(self) -> list[str]:
+        lines = first_row(self.across, self.width > 1, sharing=self.meets)
+        return [*lines, *decode(self.loops.kept, "row", self.evaluator)]
+
     def write(self) -> KernelText:
-        width = self.WIDTH if self.split > 1 else 128
-        lines = first_row(width, self.width > 1, sharing=self.split > 1)
-        lines += decode(self.loops.kept, "row", self.evaluator)
+        lines = self.begin()
         for turn in range(1, self.turns + 1):
             loop = self.loop(turn)
             lines += self.take_row_lines()
@@ -513,7 +543,7 @@ class Columns(Base):
             if self.split > 1:
                 for a in (a for a in self.parts if a.turn == turn):
                     merged = (
-                        f"{self.lane_accumulator(a)} = merge_column<{self.split}, {width}>({self.lane_accumulator(a)});"
+                        f"{self.lane_accumulator(a)} = merge_column<{self.split}, {self.across}>({self.lane_accumulator(a)});"
                     )
                     lines += (
                         ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {merged}"]
@@ -525,22 +555,25 @@ class Columns(Base):
         for name in self.row_stores():
             after += self.store_row(name)
         after = [*self.take_row_lines(), *after]
-        if self.split > 1 and after:
-            after = ["if (inside && threadIdx.y == 0) {", *indent(after), "}"]
+        if self.meets and after:
+            first = "inside && threadIdx.y == 0" if self.split > 1 else "inside"
+            after = [f"if ({first}) {{", *indent(after), "}"]
         lines += after
-        setup = [
-            f"const long long rows = {c_product([loop.size for loop in self.loops.kept])};",
-            "if (rows == 0) return nullptr;",
-        ]
-        return self.finish(
-            lines=lines,
-            threads=str(width * self.split),
-            extra=[("Index", "rows")],
-            setup=setup,
-            span=width,
-            grid="dim3(static_cast<unsigned>((rows + {span} - 1) / {span}))",
-            block=f"dim3({width}, {self.split})" if self.split > 1 else f"dim3({width})",
-        )
+        return self.finish(lines=lines, **self.launch())
+
+    def launch(self) -> dict[str, Any]:
+        """Of the launcher: how many blocks of how many threads."""
+        return {
+            "threads": str(self.across * self.split),
+            "extra": [("Index", "rows")],
+            "setup": [
+                f"const long long rows = {c_product([loop.size for loop in self.loops.kept])};",
+                "if (rows == 0) return nullptr;",
+            ],
+            "span": self.across,
+            "grid": "dim3(static_cast<unsigned>((rows + {span} - 1) / {span}))",
+            "block": f"dim3({self.across}, {self.split})" if self.split > 1 else f"dim3({self.across})",
+        }
 
     def store_row(self, name: str) -> list[str]:
         result, offset = self.row_value(name)
@@ -588,17 +621,21 @@ class Columns(Base):
         self.chunk = self.chunk_for(turn)
         if self.chunk > 1:
             return self.chunked_loop(turn)
-        body = self.pass_over(turn)
-        length = sizes.product(loop.size for loop in self.loops.reduced)
-        decoded = decode(self.loops.reduced, "item", self.evaluator)
+        extent = sizes.product(loop.size for loop in self.loops.reduced)
         start, step = ("threadIdx.y", f"item += {self.split}") if self.split > 1 else ("0", "++item")
-        inside = "inside && " if self.split > 1 else ""
-        return [
-            "#pragma unroll 4",
-            f"for (Index item = {start}; {inside}item < {self.evaluator.size(length)}; {step}) {{",
-            *indent([*decoded, *body]),
-            "}",
-        ]
+        inside = "inside && " if self.meets else ""
+        # of channels-last data alone: what is written for the others is what was timed
+        several = self.several(turn, self.evaluator.size(extent), start, self.split, inside) if self.channels_last else []
+        body = self.pass_over(turn)
+        element, length = [*decode(self.loops.reduced, "item", self.evaluator), *body], self.evaluator.size(extent)
+        head = "" if several else f"Index item = {start}"
+        lines = [*([] if several else ["#pragma unroll 4"]), f"for ({head}; {inside}item < {length}; {step}) {{", *indent(element), "}"]
+        return ["{", *indent([*several, *lines]), "}"] if several else lines
+
+    @property
+    def channels_last(self) -> bool:
+        """Some of what it reads or writes lies so."""
+        return any(self.prims[name].channels_last for name in (*self.kernel.loads, *self.kernel.stores))
 
 
 class Split(Base):
@@ -682,7 +719,8 @@ class Split(Base):
             ]
         else:
             start, step = f"piece * {self.down} + threadIdx.y", self.pieces * self.down
-            several = self.several(length, start, step)
+            writes = any(role == "full" for role in self.kernel.members.values())
+            several = [] if writes else self.several(1, length, start, step)
             first = "" if several else f"Index item = {start}"
             lines += [*several, *([] if several else ["#pragma unroll 4"])]
             lines.append(f"for ({first}; inside && item < {length}; item += {step}) {{")
@@ -715,20 +753,6 @@ class Split(Base):
         word = sum(WORDS[a.kind] for a in ordered[: ordered.index(part)])
         start = f"&partial[{word}u * rows * {self.pieces}]" if word else "partial"
         return f"reinterpret_cast<{const}{part.kind}*>({start})"
-
-    def several(self, length: str, start: str, step: int) -> list[str]:
-        """A loop that takes CHUNK elements of a column at a time, where an accumulator gains by it; the rest follows one by one."""
-        if not all(a.kind in CHUNKED for a in self.parts) or any(role == "full" for role in self.kernel.members.values()):
-            return []
-        self.chunk = CHUNK
-        lines = self.chunk_lines(1, f"(item + u * {step})")
-        self.chunk = 1
-        return [
-            f"Index item = {start};",
-            f"for (; inside && item + {(CHUNK - 1) * step} < {length}; item += {CHUNK * step}) {{",
-            *indent(lines),
-            "}",
-        ]
 
     def last_kernel(self, words: int) -> tuple[list[str], list[str]]:
         """Merges the pieces of each row in order, computes the row's values and stores them."""
