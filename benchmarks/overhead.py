@@ -39,7 +39,7 @@ SMALLER = ((r"^batch_size = \d+$", "batch_size = 4"), (r"^((?:depth, )?height, w
 def stub_library(kernels: list[str], folder: Path) -> ctypes.CDLL:
     """A library whose kernels take anything and do nothing."""
     source, library = folder / "stub.c", folder / "stub.so"
-    names = [name for kernel in kernels for name in (kernel, f"{kernel}_packed")]
+    names = [name for kernel in kernels for name in (kernel, f"{kernel}_entry")]
     source.write_text("".join(f"const char* {name}() {{ return 0; }}\n" for name in names))
     subprocess.run(["cc", "-w", "-shared", "-fPIC", "-O2", "-o", str(library), str(source)], check=True)
     return ctypes.CDLL(str(library))

@@ -233,7 +233,7 @@ class Writer:
         support = list(dict.fromkeys(part for text in self.anchored.values() for part in text.support))
         kernels_text = "\n".join([*support, *parts])
         launchers = list(dict.fromkeys(name for k in self.plan.kernels for name in self.launchers(k)))
-        cuda = with_prelude(kernels_text)
+        cuda = with_prelude(kernels_text, launchers)
         for region in self.regions if gradients else ():
             gradient = gradient_text(self, region)
             if gradient is not None:
@@ -265,7 +265,7 @@ class Writer:
         found = [name for gradient in self.gradients.values() for name in gradient.kernels]
         if not found:
             return "_CUDA_GRADIENTS, _GRADIENT_KERNELS = None, ()  # no kernels for backward"
-        cuda = with_prelude("\n".join(map(self.gradient_kernels.source, found)))
+        cuda = with_prelude("\n".join(map(self.gradient_kernels.source, found)), found)
         names = names_text(found)
         return f"_CUDA_GRADIENTS = '''\n{cuda}'''\n\n_GRADIENT_KERNELS = ({names})"
 

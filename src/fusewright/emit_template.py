@@ -92,6 +92,7 @@ FILE = '''
 import ctypes
 import functools
 import hashlib
+import struct
 
 import torch
 from torch.utils.cpp_extension import load_inline
@@ -143,18 +144,17 @@ _launchers = {}
 
 
 def _launcher(kernel, arguments):
-    """The kernel's function in the library, told what it takes: addresses and sizes, then a stream."""
-    launcher = getattr(_library(True) if kernel in _GRADIENT_KERNELS else _library(), kernel)
-    launcher.restype = ctypes.c_char_p
-    launcher.argtypes = [*(ctypes.c_longlong if type(a) is int else ctypes.c_void_p for a in arguments), ctypes.c_void_p]
-    return _launchers.setdefault(kernel, launcher)
+    """The kernel's function in the library, and what makes the array that it takes: addresses and sizes, then a stream."""
+    entry = getattr(_library(True) if kernel in _GRADIENT_KERNELS else _library(), f"{kernel}_entry")
+    entry.restype = ctypes.c_char_p
+    return _launchers.setdefault(kernel, (entry, struct.Struct(f"{len(arguments) + 1}q").pack))
 
 
 def _launch(kernel, *arguments):
     """Queues a kernel on the current stream. The current device is that of its tensors."""
-    launcher = _launchers.get(kernel) or _launcher(kernel, arguments)
+    entry, pack = _launchers.get(kernel) or _launcher(kernel, arguments)
     values = [a if type(a) is int else a.data_ptr() for a in arguments]
-    problem = launcher(*values, _raw_stream(_current_device()))
+    problem = entry(pack(*values, _raw_stream(_current_device())))
     if problem is not None:
         raise RuntimeError(f"{kernel}: {problem.decode()}")
 
