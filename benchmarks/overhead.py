@@ -31,7 +31,7 @@ from fusewright.options import Options
 from fusewright.pipeline import compile_problem
 from fusewright.problem import Problem, load_problem
 
-ROUNDS, SECONDS = 15, 0.05  # of timing for each column: how often, how long each
+ROUNDS, SECONDS = 40, 0.03  # of timing for each column: how often, how long each
 COLUMNS = ("eager", "earlier forward", "forward", "earlier step", "step")
 SMALLER = ((r"^batch_size = \d+$", "batch_size = 4"), (r"^((?:depth, )?height, width) = (.*)$", r"\1 = [8] * len((\2))"))
 
@@ -130,15 +130,13 @@ def on_cpu(*tensors: Tensor) -> bool:
 def microseconds(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
     best = dict.fromkeys(calls, float("inf"))
     with torch.no_grad():
-        for call in calls.values():
-            call()
         for _ in range(ROUNDS):
             for name, call in calls.items():
-                count, start = 0, time.perf_counter()
-                while (spent := time.perf_counter() - start) < SECONDS:
+                count = max(1, min(1000, int(SECONDS * 1e6 / best[name])))
+                start = time.process_time()  # what others do in between does not count
+                for _ in range(count):
                     call()
-                    count += 1
-                best[name] = min(best[name], spent / count * 1e6)
+                best[name] = min(best[name], (time.process_time() - start) / count * 1e6)
     return best
 
 
