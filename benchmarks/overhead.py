@@ -1,11 +1,13 @@
-"""What a forward of an emitted file costs the CPU: kernels that do nothing, and all that is left is Python.
+"""What an emitted file costs the CPU, forward and training step: kernels that do nothing, and all that is left is Python.
 
     FUSEWRIGHT_ZOO=small PYTHONPATH=src python3 benchmarks/overhead.py [--keep FOLDER] [--with FOLDER] FILE ...
 
-The tensors are on the CPU and of the zoo's small sizes. `eager` and `new` are whole forwards, in which the library's operators
-(convolutions, products; all of eager's) compute, if little. `new, alone` is the emitted file's own Python: library calls answer
-with what they gave the first time. `--keep` leaves the emitted files in a folder; `--with` adds what an earlier run left there.
-Each figure is the smallest mean of a few hundred calls under no_grad, the columns measured in turn.
+The tensors are on the CPU and of small sizes; the examples are planned for their own sizes and run at smaller ones. `eager` is the
+original's whole forward, in which all operators compute, if little. The rest is the emitted file's own Python: the library's calls
+(convolutions, products) answer with what they gave the first time. A step is a forward and the gradients of all parameters; at a call
+of the library gradients end on one side and begin anew on the other.
+`--keep` leaves the emitted files in a folder; `--with` adds what an earlier run left there, as `earlier`.
+Each figure is the smallest mean of a few hundred calls, the columns measured in turn; forward under no_grad.
 """
 
 from __future__ import annotations
@@ -23,108 +25,144 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from fusewright.options import Options
 from fusewright.pipeline import compile_problem
 from fusewright.problem import Problem, load_problem
 
-ROUNDS, SECONDS = 15, 0.05  # of timing for each column: how often, how long each
-COLUMNS = ("eager", "earlier", "new", "earlier, alone", "new, alone")
+ROUNDS, SECONDS = 40, 0.03  # of timing for each column: how often, how long each
+COLUMNS = ("eager", "earlier forward", "forward", "earlier step", "step")
+SMALLER = ((r"^batch_size = \d+$", "batch_size = 4"), (r"^((?:depth, )?height, width) = (.*)$", r"\1 = [8] * len((\2))"))
 
 
 def stub_library(kernels: list[str], folder: Path) -> ctypes.CDLL:
     """A library whose kernels take anything and do nothing."""
     source, library = folder / "stub.c", folder / "stub.so"
-    source.write_text("".join(f"const char* {kernel}() {{ return 0; }}\n" for kernel in kernels))
+    names = [name for kernel in kernels for name in (kernel, f"{kernel}_entry")]
+    source.write_text("".join(f"const char* {name}() {{ return 0; }}\n" for name in names))
     subprocess.run(["cc", "-w", "-shared", "-fPIC", "-O2", "-o", str(library), str(source)], check=True)
-    found = ctypes.CDLL(str(library))
-    for kernel in kernels:
-        getattr(found, kernel).restype = ctypes.c_char_p
-    return found
+    return ctypes.CDLL(str(library))
 
 
-class Stream:
-    cuda_stream = 0
+class Library:
+    """What the library's calls gave the first time. In training each is a leaf, and what it read is an end of its own."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Any] = {}
+        self.leaves: list[Tensor] = []
+        self.ends: list[Tensor] = []
+        self.upstream: list[Tensor] = []
+
+    def again(self, name: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        if name not in self.known:
+            made = function(*arguments, **named)
+            if isinstance(made, Tensor) and made.requires_grad:
+                made = made.detach().requires_grad_()
+                self.leaves.append(made)
+            self.known[name] = made
+        if torch.is_grad_enabled():
+            self.ends += [a for a in arguments if isinstance(a, Tensor) and a.requires_grad and not a.is_leaf]
+        return self.known[name]
 
 
 def without_library(text: str) -> str:
-    """`y = torch.conv2d(...)` in forward becomes `y = _again("y", torch.conv2d, ...)`, which calls it once."""
-    before, forward = text.rsplit("    def forward(", 1)
-    call = re.compile(r"^( +)(\w+) = ((?:torch|aten)\.[\w.]+)\(", re.MULTILINE)
-    return before + "    def forward(" + call.sub(r'\1\2 = _again("\2", \3, ', forward)
+    """`y = torch.conv2d(...)` in forward or a gradient becomes `y = _again("forward y", torch.conv2d, ...)`."""
+    call = re.compile(r"^( +)(\w+) = ((?:torch|aten)\.(?!empty)[\w.]+)\(", re.MULTILINE)
+
+    def change(function: re.Match[str]) -> str:
+        return call.sub(rf'\1\2 = _again("{function[1]} \2", \3, ', function[0])
+
+    return re.sub(r"^ *def (forward|\w+_gradient)\((?:.*\n)(?:^ +.*\n)+", change, text, flags=re.MULTILINE)
 
 
-def emitted_model(text: str, problem: Problem, folder: Path) -> tuple[Any, list[str]]:
-    """The file's model, made to believe that the CPU is the device; and the kernels that a forward launches."""
-    known: dict[str, Any] = {}
+class Emitted:
+    """A file's model, made to believe that the CPU is the device and that its kernels do their work."""
 
-    def again(name: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        if name not in known:
-            known[name] = function(*arguments, **named)
-        return known[name]
+    def __init__(self, text: str, problem: Problem, folder: Path) -> None:
+        self.library, self.inputs = Library(), problem.inputs()
+        space: dict[str, Any] = {"__name__": "emitted", "_again": self.library.again}
+        exec(compile(without_library(text), "emitted", "exec"), space)
+        kernels = [*space["_KERNELS"], *space["_GRADIENT_KERNELS"]]
+        library = stub_library(kernels, Path(tempfile.mkdtemp(dir=folder)))
+        space["_library"] = lambda gradients=False: library
+        space["_on_device"] = on_cpu
+        space["_raw_stream"] = lambda index: 0
+        space["_current_device"] = lambda: 0
+        space["_elsewhere"] = lambda tensor: False
+        torch.manual_seed(0)
+        self.model: nn.Module = space["ModelNew"](*problem.namespace.get_init_inputs())
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.launched: list[str] = []
+        plain = space["_launch"]
+        space["_launch"] = lambda kernel, *arguments: (self.launched.append(kernel), plain(kernel, *arguments))
+        if self.parameters:
+            self.step()
+        space["_launch"] = plain
 
-    space: dict[str, Any] = {"__name__": "emitted", "_again": again}
-    exec(compile(text, "emitted", "exec"), space)
-    library = stub_library(list(space["_KERNELS"]), Path(tempfile.mkdtemp(dir=folder)))
-    space["_library"] = lambda: library
-    space["_on_device"] = on_cpu
-    space["_raw_stream"] = lambda index: 0
-    torch.cuda.current_device = lambda: None  # type: ignore[assignment,return-value]
-    torch.cuda.current_stream = lambda device: Stream  # type: ignore[assignment,return-value]
-    torch.manual_seed(0)
-    model = space["ModelNew"](*problem.namespace.get_init_inputs())
-    launched: list[str] = []
-    plain = space["_launch"]
-    space["_launch"] = lambda kernel, *arguments: (launched.append(kernel), plain(kernel, *arguments))
-    with torch.no_grad():
-        model(*problem.inputs())
-    space["_launch"] = plain
-    return model, launched
+    def forward(self) -> None:
+        self.model(*self.inputs)
+
+    def step(self) -> None:
+        library = self.library
+        library.ends.clear()
+        with torch.enable_grad():
+            result = self.model(*self.inputs)
+        ends = [*library.ends, *(t for t in tensors_of(result) if t.requires_grad)]
+        if not library.upstream:
+            library.upstream = [torch.ones_like(end) for end in ends]
+        torch.autograd.grad(ends, [*self.parameters, *library.leaves], library.upstream, allow_unused=True)
 
 
-def on_cpu(*tensors: torch.Tensor) -> bool:
+def tensors_of(result: Any) -> list[Tensor]:
+    found = torch.utils._pytree.tree_leaves(result)
+    return [item for item in found if isinstance(item, Tensor)]
+
+
+def on_cpu(*tensors: Tensor) -> bool:
     """As an emitted file asks it of a GPU."""
     if torch.is_autocast_enabled():
         return False
     device = tensors[0].device
-    return device.type == "cpu" and all(tensor.device == device for tensor in tensors)
+    return not tensors[0].is_cuda and [tensor.device for tensor in tensors].count(device) == len(tensors)
 
 
 def microseconds(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
     best = dict.fromkeys(calls, float("inf"))
     with torch.no_grad():
-        for call in calls.values():
-            call()
         for _ in range(ROUNDS):
             for name, call in calls.items():
-                count, start = 0, time.perf_counter()
-                while (spent := time.perf_counter() - start) < SECONDS:
+                count = max(1, min(1000, int(SECONDS * 1e6 / best[name])))
+                start = time.process_time()  # what others do in between does not count
+                for _ in range(count):
                     call()
-                    count += 1
-                best[name] = min(best[name], spent / count * 1e6)
+                best[name] = min(best[name], (time.process_time() - start) / count * 1e6)
     return best
 
 
+def smaller(text: str) -> str:
+    """A model's file with the batches and images of the examples made small: Python's part is the same, and forward is quick."""
+    for old, new in SMALLER:
+        text = re.sub(old, new, text, flags=re.MULTILINE)
+    return text
+
+
 def row(path: Path, keep: Path | None, earlier: Path | None, folder: Path) -> str:
-    problem = load_problem(path)
-    text = compile_problem(problem, Options())[2].text
+    text = compile_problem(load_problem(path), Options())[2].text
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         (keep / f"{path.stem}_new.py").write_text(text)
-    inputs, eager = problem.inputs(), problem.model()
-    texts = {"new": text}
+    (folder / path.name).write_text(smaller(path.read_text()))
+    problem = load_problem(folder / path.name)
+    files = {"": Emitted(smaller(text), problem, folder)}
     if earlier is not None:
-        texts["earlier"] = (earlier / f"{path.stem}_new.py").read_text()
-    calls: dict[str, Callable[[], Any]] = {"eager": partial(eager, *inputs)}
-    launched: list[str] = []
-    for name, written in texts.items():
-        new, launches = emitted_model(written, problem, folder)
-        alone, _ = emitted_model(without_library(written), problem, folder)
-        calls |= {name: partial(new, *inputs), f"{name}, alone": partial(alone, *inputs)}
-        launched = launched or launches
+        files["earlier "] = Emitted(smaller((earlier / f"{path.stem}_new.py").read_text()), problem, folder)
+    calls: dict[str, Callable[[], Any]] = {"eager": partial(problem.model(), *problem.inputs())}
+    for name, emitted in files.items():
+        calls |= {f"{name}forward": emitted.forward, f"{name}step": emitted.step}
     found = microseconds(calls)
-    figures = [f"{found[name]:>14.1f}" if name in found else " " * 14 for name in COLUMNS]
-    return f"{path.stem:<26} {len(launched):>8} " + " ".join(figures)
+    figures = [f"{found[name]:>15.1f}" if name in found else " " * 15 for name in COLUMNS]
+    return f"{path.stem[:32]:<32} {len(files[''].launched):>8} " + " ".join(figures)
 
 
 def main() -> None:
@@ -135,7 +173,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     print("$ FUSEWRIGHT_ZOO=small PYTHONPATH=src python3 benchmarks/overhead.py", *sys.argv[1:])
-    print(f"{'CPU microseconds a forward':<26} {'launches':>8} " + " ".join(f"{name:>14}" for name in COLUMNS))
+    print(f"{'CPU microseconds':<32} {'launches':>8} " + " ".join(f"{name:>15}" for name in COLUMNS))
     with tempfile.TemporaryDirectory() as folder:
         for path in given.files:
             print(row(path, given.keep, given.earlier, Path(folder)), flush=True)

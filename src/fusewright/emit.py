@@ -20,7 +20,7 @@ from torch import nn
 from . import __version__, sizes
 from .access import same_shape
 from .emit_kernels import KernelFacts, Shared, ascii_only, kernel_text, together, with_prelude
-from .emit_template import FILE, FLAGS, FOR_HOPPER, HELD, MODULE, UNCHANGED
+from .emit_template import FILE, FLAGS, FOR_HOPPER, HELD, MODES, TENSORS, UNCHANGED
 from .errors import Unsupported
 from .gradient import Trace, plain_form
 from .graph import Dim, Graph, Node, Output, Ref
@@ -46,7 +46,19 @@ class Emitted:
     regions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the nodes that each of its functions computes
 
 
-ALIGNED = 256  # bytes: where the parts of one allocation begin
+Scratch = dict[str, Dim]  # the parts of one allocation, and their bytes
+ALIGNED = 256  # bytes: parts of known size, and those of sizes that say nothing, fill a multiple of it
+WIDEST = 16  # bytes: what one load takes; a part whose size is a multiple of it is left as it is
+
+
+def padded(size: Dim) -> Dim | str:
+    """As many bytes as leave the next part aligned; text where that takes a division."""
+    if isinstance(size, int):
+        return -(-size // ALIGNED) * ALIGNED
+    factors = [term.as_coeff_Mul()[0] for term in sympy.Add.make_args(sympy.expand(size))]
+    if all(factor.is_Integer and factor % WIDEST == 0 for factor in factors):
+        return size
+    return f"({sizes.text(sizes.factored(size))} + {ALIGNED - 1}) // {ALIGNED} * {ALIGNED}"
 
 
 def partial_of(kernel: Kernel) -> str:
@@ -80,6 +92,7 @@ class Writer:
         self.gradients: dict[str, GradientText] = {}  # by region
         self.traces: dict[str, Trace | None] = {}  # of the regions' gradients, by form
         self.held: dict[str, Node] = {}  # path -> leaf: the tensors of the model that `forward` reads
+        self.shaped: dict[str, tuple[Dim, ...]] = {}  # primitives that are allocated in another shape than theirs
         self.in_place = {new: old for kernel in plan.kernels for new, old in kernel.overwrites.items()}
         self.home = plan.home
         self.regions = self.find_regions()
@@ -219,8 +232,10 @@ class Writer:
         for kernel in self.plan.kernels:
             if kernel.fused is not None:
                 name_of = functools.partial(self.tensor_name, kernel)
+                number = [k for k in self.region_of_kernel(kernel).kernels if k.fused is not None].index(kernel) + 1
+                own = f"_{number}" if number > 1 else ""
                 self.anchored[kernel.name] = anchored_kernel(
-                    kernel, kernel.fused, self.plan, self.comment(kernel), name_of, self.free_name("device")
+                    kernel, kernel.fused, self.plan, self.comment(kernel), name_of, own
                 )
                 continue
             written = kernel_text(kernel, self.prims, self.graph, self.comment(kernel))
@@ -229,7 +244,7 @@ class Writer:
         support = list(dict.fromkeys(part for text in self.anchored.values() for part in text.support))
         kernels_text = "\n".join([*support, *parts])
         launchers = list(dict.fromkeys(name for k in self.plan.kernels for name in self.launchers(k)))
-        cuda = with_prelude(kernels_text)
+        cuda = with_prelude(kernels_text, launchers)
         for region in self.regions if gradients else ():
             gradient = gradient_text(self, region)
             if gradient is not None:
@@ -263,7 +278,7 @@ class Writer:
         found = [name for gradient in self.gradients.values() for name in gradient.kernels]
         if not found:
             return "_CUDA_GRADIENTS, _GRADIENT_KERNELS = None, ()  # no kernels for backward"
-        cuda = with_prelude("\n".join(map(self.gradient_kernels.source, found)))
+        cuda = with_prelude("\n".join(map(self.gradient_kernels.source, found)), found)
         names = names_text(found)
         return f"_CUDA_GRADIENTS = '''\n{cuda}'''\n\n_GRADIENT_KERNELS = ({names})"
 
@@ -350,6 +365,8 @@ class Writer:
         prim = self.prims[name]
         if prim.name in self.home or prim.is_load:
             return source(prim.name)
+        if self.elements(name) in self.shaped:
+            return source(self.elements(name))
         op, behind = prim.op, prim.inputs[0]
         while isinstance(op, Reshape) and behind not in self.home and isinstance(self.prims[behind].op, Reshape):
             behind = self.prims[behind].inputs[0]  # the last shape is the one that counts
@@ -547,13 +564,11 @@ class Writer:
         loaded = {self.argument_of(load): load for load in read}
         for name in (n for n in names if n in loaded):  # (what kernels made lies as it should)
             lines.append(f"    {self.straightened(name, loaded[name])}")
+        self.shape_results(outputs)
         scratch = self.scratch(region)
         work = self.scratch_lines(region, scratch)
         for kernel in region.kernels:
             work += self.launch_lines(kernel, scratch)
-        device = self.free_name("device")
-        if any(f"device={device}" in line for line in work):
-            work.insert(0, f"{device} = {names[0]}.device")
         lines += [f"    {line}" for line in work]
         results = [self.view_text(self.lowered.value[n], lambda p: p) for n in outputs] + extra
         gradient = self.gradients.get(region.name)
@@ -567,7 +582,30 @@ class Writer:
         if not results:
             return run
         parts = [run, self.meaning_text(region, names, outputs, unpack), *([gradient.function] if gradient else [])]
-        return "\n\n\n".join(parts)
+        return "\n\n\n".join([*parts, self.record_text(region, gradient)])
+
+    def record_text(self, region: Region, gradient: GradientText | None) -> str:
+        """What `_run` is told of the region."""
+        outputs, extra = self.region_results(region)
+        marks = [self.gradient_sources(region, n) for n in outputs] + [False] * len(extra)
+        read = self.meaning_inputs(region)
+        changed = tuple(i for i, name in enumerate(read) if self.is_overwritten(name))
+        given = [region.name, f"{region.name}_meaning"]
+        given += [f"{region.name}_gradient", f"asked={gradient.asked}"] if gradient is not None else []
+        given += ["keeps=True"] if gradient is not None and gradient.kept else []
+        given += [f"differentiable={tuple(marks)}"] if not all(mark is True for mark in marks) else []
+        given += [f"changed={changed}"] if changed else []
+        head, line = f"{region.name}_region = _Region(", ", ".join(given)
+        return f"{head}{line})" if len(head + line) < 130 else "\n".join([head, *wrapped("    ", given, ","), ")"])
+
+    def shape_results(self, nodes: list[str]) -> None:
+        """What is seen only as a reshape of a kernel's result is allocated in that shape: PyTorch need not reshape it."""
+        values = [self.lowered.value[name] for name in nodes if name in self.lowered.value]
+        bases = [self.plan.base(value).name for value in values]
+        for value, base in zip(values, bases, strict=True):
+            alone = bases.count(base) == 1 and base in self.home and not self.prims[base].channels_last
+            if alone and value != base and self.elements(value) == base:
+                self.shaped[base] = self.prims[value].shape
 
     @property
     def on_tensor_cores(self) -> list[AnchoredText]:
@@ -584,34 +622,47 @@ class Writer:
         """What a tensor that the kernel reads is called in its region."""
         return prim if prim in self.own_values(kernel) else self.argument_of(prim)
 
-    def launch_lines(self, kernel: Kernel, scratch: dict[str, int]) -> list[str]:
+    def launch_lines(self, kernel: Kernel, scratch: Scratch) -> list[str]:
+        region = self.region_of_kernel(kernel)
         made = [name for name in kernel.stores if name not in kernel.overwrites and name not in scratch]
-        lines = [self.like(name, kernel) or self.allocation_of(self.prims[name]) for name in made]
+        lines = [self.like(name, kernel) or self.allocation_of(self.prims[name], region) for name in made]
+        workspace = {name: size for name, size in self.workspace(kernel).items() if name not in scratch}
+        lines += [self.allocation(name, (size,), torch.float32, region) for name, size in workspace.items()]
         if kernel.fused is not None:
             return [*lines, *self.anchored[kernel.name].lines]
         text = self.texts[kernel.name]
-        tensors = [self.tensor_name(kernel, name) for name in text.tensors]
-        if text.workspace is not None:
-            words = sizes.tidy(text.workspace.count * text.workspace.words)
-            own = partial_of(kernel)
-            lines += [self.pointer(own, scratch)] if own in scratch else [self.allocation(own, (words,), torch.int32)]
-            tensors.append(own)
+        tensors = [*(self.tensor_name(kernel, name) for name in text.tensors), *self.workspace(kernel)]
         lines.append(f"_launch({', '.join([repr(text.name).replace(chr(39), chr(34)), *tensors, *text.sizes])})")
         return lines
+
+    def workspace(self, kernel: Kernel) -> dict[str, Dim]:
+        """What the kernel needs besides its tensors, in words of four bytes."""
+        if kernel.fused is not None:
+            return dict(self.anchored[kernel.name].workspace)
+        found = self.texts[kernel.name].workspace
+        return {partial_of(kernel): sizes.tidy(found.count * found.words)} if found is not None else {}
 
     def straightened(self, name: str, load: str) -> str:
         """The tensor laid out as kernels read it; the same one if it lies so."""
         return f"{name} = {name}.contiguous({memory_format(self.prims[load])})"
 
-    def allocation_of(self, prim: Prim) -> str:
-        return self.allocation(prim.name, prim.shape, prim.dtype, memory_format(prim))
+    def allocation_of(self, prim: Prim, region: Region) -> str:
+        return self.allocation(prim.name, self.shaped.get(prim.name, prim.shape), prim.dtype, region, memory_format(prim))
 
-    def allocation(self, name: str, shape: tuple[Any, ...], dtype: torch.dtype, layout: str = "") -> str:
-        """Sizes one by one: as a tuple PyTorch takes a quarter longer to understand them. With a layout they must be one."""
-        extents = [sizes.text(sizes.factored(size)) for size in shape] or ["()"]
-        given = [f"({', '.join(extents)})"] if layout else extents
-        given += [f"dtype={dtype}", f"device={self.free_name('device')}", *filter(None, [layout])]
-        return f"{name} = torch.empty({', '.join(given)})"
+    def allocation(self, name: str, shape: tuple[Any, ...], dtype: torch.dtype, region: Region, layout: str = "") -> str:
+        """By a tensor that is there, which takes PyTorch a third less long than `torch.empty`; that alone knows layouts.
+        Sizes one by one: as a tuple PyTorch takes a half longer to understand them."""
+        extents = [size if isinstance(size, str) else sizes.text(sizes.factored(size)) for size in shape] or ["()"]
+        there = self.given_to(region)
+        like = next((tensor for tensor, its in there.items() if its == dtype), next(iter(there)))
+        if layout:
+            return f"{name} = torch.empty(({', '.join(extents)}), dtype={dtype}, device={like}.device, {layout})"
+        return f"{name} = {like}.new_empty({', '.join([*extents, *([f'dtype={dtype}'] if there[like] != dtype else [])])})"
+
+    def given_to(self, region: Region) -> dict[str, torch.dtype | None]:
+        """The tensors that the region takes, and their types."""
+        names = [name for name, _ in self.region_arguments(region)]
+        return {name: (self.graph[name] if name in self.graph.index else self.prims[name]).dtype for name in names}
 
     def like(self, name: str, kernel: Kernel) -> str:
         """The same where the kernel reads a tensor of that shape and type, which PyTorch then need not be told."""
@@ -622,47 +673,39 @@ class Writer:
             other, tensor = self.prims[load], self.argument_of(load)
             shape = self.graph[tensor].shape if tensor in self.graph.index else other.shape  # a node may be a reshape of it
             alike = other.dtype == prim.dtype and other.channels_last == prim.channels_last
-            if alike and shape is not None and same_shape(shape, prim.shape):
+            if alike and shape is not None and same_shape(shape, self.shaped.get(name, prim.shape)):
                 return f"{name} = torch.empty_like({tensor})"
         return ""
 
-    def scratch(self, region: Region) -> dict[str, int]:
-        """Tensors of known size that only the region's kernels see, and where each begins in one allocation, in bytes."""
+    def scratch(self, region: Region) -> Scratch:
+        """What only the region's kernels see, and its bytes, to lie in one allocation: each takes as long as a launch."""
         outputs, extra = self.region_results(region)
         gradient = self.gradients.get(region.name)
         seen = {self.plan.base(self.lowered.value[n]).name for n in outputs} | set(extra)
         seen |= set(gradient.kept) if gradient is not None else set()
-        needed: dict[str, int] = {}
+        needed: Scratch = {}
         for kernel in region.kernels:
             for name in (n for n in kernel.stores if n not in seen and n not in kernel.overwrites):
                 prim = self.prims[name]
-                needed[name] = sizes.product(prim.shape) * prim.dtype.itemsize
-            workspace = self.texts[kernel.name].workspace if kernel.fused is None else None
-            if workspace is not None:
-                needed[partial_of(kernel)] = sizes.tidy(workspace.count * workspace.words) * 4
-        whole: set[str] = set()  # tensors all the same: a launch finds its stream by its first argument
-        for kernel in region.kernels:
-            if kernel.fused is not None:
-                whole |= set(re.findall(r'_launch\("\w+", (\w+)', "\n".join(self.anchored[kernel.name].lines)))
-            else:
-                whole.add(self.texts[kernel.name].tensors[0])
-        known = {n: size for n, size in needed.items() if isinstance(size, int) and n not in whole}
-        starts, end = {}, 0
-        for name, size in known.items():
-            starts[name] = end
-            end += -(-size // ALIGNED) * ALIGNED
-        return {**starts, "": end} if len(starts) > 1 else {}
+                needed[name] = sizes.tidy(sizes.product(prim.shape) * prim.dtype.itemsize)
+            needed |= {name: sizes.tidy(words * 4) for name, words in self.workspace(kernel).items()}
+        return needed if len(needed) > 1 else {}
 
-    def scratch_lines(self, region: Region, scratch: dict[str, int]) -> list[str]:
+    def scratch_lines(self, region: Region, scratch: Scratch) -> list[str]:
+        """The allocation, and where each part begins: at the end of the one before it."""
+        lines = [line for kernel in region.kernels if kernel.fused is not None for line in self.anchored[kernel.name].sizes]
         if not scratch:
-            return []
-        whole = self.allocation(self.free_name("scratch"), (scratch[""] // 4,), torch.float32)
-        stores = [name for kernel in region.kernels for name in kernel.stores if name in scratch]
-        return [f"{whole}  # what only kernels see", *(self.pointer(name, scratch) for name in stores)]
-
-    def pointer(self, name: str, scratch: dict[str, int]) -> str:
-        start = f" + {scratch[name]}" if scratch[name] else ""
-        return f"{name} = {self.free_name('scratch')}.data_ptr(){start}"
+            return lines
+        whole, bytes_ = self.free_name("scratch"), [padded(size) for size in scratch.values()]
+        exact = sizes.tidy(sum(size for size in bytes_ if not isinstance(size, str)))
+        words = [sizes.text(sizes.factored(sizes.tidy(sympy.Rational(1, 4) * exact)))] if exact != 0 else []
+        words += [f"{size} // 4" for size in bytes_ if isinstance(size, str)]
+        lines.append(f"{self.allocation(whole, (' + '.join(words),), torch.float32, region)}  # what only kernels see")
+        start = f"{whole}.data_ptr()"
+        for name, size in zip(scratch, bytes_, strict=True):
+            lines.append(f"{name} = {start}")
+            start = f"{name} + {size if isinstance(size, str) else sizes.text(sizes.factored(size))}"
+        return lines
 
     def free_name(self, name: str) -> str:
         """A name for something of ours that no value of the model has."""
@@ -698,23 +741,31 @@ class Writer:
 
     def held_text(self) -> str:
         """Tables of what the plan was made for, and the functions that look it up."""
-        text = ""
+        text, paths = "", []
         if self.held:
             rows = [f'    ("{n.args[0]}", {n.dtype}, {shape_text(n.shape or ())}),' for n in self.held_leaves()]
             text += "\n".join(["_TENSORS = (  # what forward reads of the model, its type and shape", *rows, ")\n"])
-        flags = training_flags(self.model)
-        if flags:
-            rows = [f"    ({path_text(path)}, {training})," for path, training in flags]
+            paths.append('[tuple(path.split(".")[:-1]) for path, _, _ in _TENSORS]')
+        if self.flags:
+            rows = [f"    ({path_text(path)}, {training})," for path, training in self.flags]
             text += "\n".join(["_TRAINING = (  # modules that look at it", *rows, ")\n"])
-        return text + (MODULE if text else "") + (HELD if self.held else "")
+            paths.append("[path for path, _ in _TRAINING]")
+        if not text:
+            return ""
+        walk = Template(HELD).substitute(paths=" + ".join(paths))
+        return text + walk + (TENSORS if self.held else "") + (MODES if self.flags else "")
+
+    @functools.cached_property
+    def flags(self) -> list[tuple[str, bool]]:
+        return training_flags(self.model)
 
     # ---- forward
 
     def forward_text(self) -> str:
         lines: list[str] = []
         symbols = self.graph.symbols
-        for symbol, binding in symbols.items():
-            lines.append(f"{symbol} = {self.argument_name(binding.input)}.shape[{binding.dim}]")
+        for position in dict.fromkeys(binding.input for binding in symbols.values()):
+            lines.append(self.sizes_line(position))
         sizes_text = f"({', '.join(map(str, symbols))}{',' if len(symbols) == 1 else ''})"
         done: set[int] = set()
         for step in self.plan.steps:
@@ -730,13 +781,9 @@ class Writer:
             if not results:  # it only overwrites buffers
                 lines.append(f"{region.name}({sizes_text}, {', '.join(text for _, text in self.region_arguments(region))})")
                 continue
-            marks = [self.gradient_sources(region, n) for n in outputs] + [False] * len(extra)
             arguments = ", ".join(text for _, text in self.region_arguments(region))
             target = f"({', '.join(results)},)" if len(results) == 1 else ", ".join(results)
-            saved = self.meaning_inputs(region)
-            changed = tuple(i for i, name in enumerate(saved) if self.is_overwritten(name))
-            gradient = f"{region.name}_gradient" if region.name in self.gradients else None
-            run = f"_run({region.name}, {region.name}_meaning, {gradient}, {tuple(marks)}, {changed}, {sizes_text}, {arguments})"
+            run = f"_run({region.name}_region, {sizes_text}, {arguments})"
             lines.append(self.unless_turned(region, run) or f"{target} = {run}")
         lines += self.updates()
         lines.append(f"return {self.result_text()}")
@@ -745,15 +792,25 @@ class Writer:
         body = "\n".join(f"        {line}" for line in lines)
         parameters, unpack = self.signature()
         given = ", ".join(self.argument_name(i) for i in range(len(self.graph.arguments)))
-        tensors = self.free_name("tensors")
-        check = f"        {tensors} = _tensors(self)\n" if self.held else ""
-        check += f"        if not _planned_for(self, {f'{tensors}, ' if self.held else ''}{given}):\n"
+        modules, tensors = self.free_name("modules"), self.free_name("tensors")
+        looked = [*([modules] if self.flags else []), *([tensors] if self.held else [])]
+        check = f"        {modules} = _modules(self)\n" if self.flags else ""
+        check += f"        {tensors} = _tensors({modules if self.flags else '_modules(self)'})\n" if self.held else ""
+        check += f"        if not _planned_for({', '.join([*looked, given])}):\n"
         check += f"            return super().forward({parameters})\n"
         check += f"        if _elsewhere({self.graph.inputs[0]}):\n"
         check += f"            with torch.cuda.device({self.device()}):\n"
         check += f"                return ModelNew.forward(self, {parameters})\n"
         return f"    def forward(self, {parameters}):\n{unpack}{check}{body}"
 
+    def sizes_line(self, position: int) -> str:
+        """The sizes of an argument that have names."""
+        argument = self.argument_name(position)
+        named = {b.dim: str(symbol) for symbol, b in self.graph.symbols.items() if b.input == position}
+        if len(named) == 1:
+            ((dim, name),) = named.items()
+            return f"{name} = {argument}.shape[{dim}]"
+        return f"{', '.join(named.get(dim, '_') for dim in range(len(self.graph[argument].shape or ())))} = {argument}.shape"
 
     def unless_turned(self, region: Region, run: str) -> str:
         """Where a region only turns an input: nothing, if it lies so already."""
@@ -901,13 +958,13 @@ class Writer:
         if self.in_place:
             positions = {node.name: i for i, node in enumerate(self.held_leaves())}
             found = sorted(positions[self.prims[n].origin] for n in self.in_place.values())
-            tests.append(f"all({tensors}[i].is_contiguous() for i in {tuple(found)})  # overwritten by kernels")
+            tests.append(f"all([{tensors}[i].is_contiguous() for i in {tuple(found)}])  # overwritten by kernels")
         tests += [f"{name}.dtype == {self.graph[name].dtype}" for name in self.graph.inputs]
         shapes = ", ".join(f"{name}.shape" for name in self.graph.inputs)
         tests += [f"_shapes_fit({shapes})"] if shapes else []
-        flags = training_flags(self.model)
-        if flags:
-            tests.append("all(_module(self, path).training == training for path, training in _TRAINING)")
+        modules = self.free_name("modules")
+        if self.flags:
+            tests.append(f"all([{modules}[place].training == training for place, training in _MODES])")
         if self.on_tensor_cores:
             shared = max(text.shared_bytes for text in self.on_tensor_cores)
             tests.append(f"_tf32_allowed() and _has_tensor_cores({self.device()}, {shared})")
@@ -920,7 +977,7 @@ class Writer:
                     else f"{name} is None"
                 )
         every = [self.argument_name(position) for position in range(len(self.graph.arguments))]
-        arguments = ", ".join(["self", *([tensors] if self.held else []), *every])
+        arguments = ", ".join([*([modules] if self.flags else []), *([tensors] if self.held else []), *every])
         body = "\n".join(f"        and {test}" for test in tests[1:])
         return f"{self.shapes_text()}def _planned_for({arguments}):\n    return (\n        {tests[0]}\n{body}\n    )"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from . import sizes
 from .emit import Region, Writer
 from .emit_kernels import kernel_text
@@ -23,6 +25,7 @@ class GradientText:
     """What backward of one region needs in the file."""
 
     function: str  # Python: from the tensors that the region reads and the gradients of its results to theirs
+    asked: tuple[bool, ...]  # of each tensor that the region's meaning reads: whether its gradient is among the results
     kernels: tuple[str, ...]  # those that stand in the file because of it
     kept: tuple[str, ...]  # primitives inside the region that forward hands over to it
 
@@ -126,7 +129,11 @@ class GradientWriter(Writer):
             text = kernel_text(kernel, self.prims, self.graph, self.comment(kernel))
             self.texts[kernel.name] = self.of.gradient_kernels.add(text)
         first = tuple(kernel.name for kernel in self.plan.kernels if self.is_first(kernel))
-        return GradientText(self.function(), first, self.kept)
+        asked = tuple(name in self.wanted for name in self.arguments)
+        return GradientText(self.function(), asked, first, self.kept)
+
+    def given_to(self, region: Region) -> dict[str, torch.dtype | None]:
+        return {name: self.graph[name].dtype for name in self.graph.inputs}
 
     def function(self) -> str:
         region = self.regions[0]
@@ -134,14 +141,14 @@ class GradientWriter(Writer):
         lines = [f"{', '.join(symbols)}{',' if len(symbols) == 1 else ''} = sizes"] if symbols else []
         guards = " and ".join(f"({sizes.text(guard)})" for guard in self.graph.guards)
         lines += [f"if not ({guards}):", "    return None"] if guards else []
-        if self.plan.steps:
-            lines.append(f"{self.free_name('device')} = {self.graph.inputs[0]}.device")
+        leaving = [output.value.name for output in self.graph.outputs if isinstance(output.value, Ref)]
+        self.shape_results([*leaving, *(name for call in self.plan.calls for name in call.node.inputs)])
         scratch = self.scratch(region)
         lines += self.scratch_lines(region, scratch)
         straight: set[str] = set()
         for step in self.plan.steps:
             if isinstance(step, Call):
-                lines.append(f"{step.node.name} = {self.library_text(step.node, self.free_name('device'))}")
+                lines.append(f"{step.node.name} = {self.library_text(step.node, self.device())}")
                 continue
             for load in (name for name in step.read_only if self.prims[name].is_load):
                 if load not in straight:
@@ -154,9 +161,7 @@ class GradientWriter(Writer):
         lines.append(f"return ({', '.join(results)},)")
         name = f"{self.forward_region.name}_gradient"
         head = f"def {name}(sizes, {', '.join(self.graph.inputs)}):\n"
-        asked = ", ".join(str(name in self.wanted) for name in self.arguments)
-        notes = [f"{name}.asked = ({asked},)", *([f"{name}.keeps = True"] if self.kept else [])]
-        return head + "\n".join(f"    {line}" for line in lines) + "\n\n\n" + "\n".join(notes)
+        return head + "\n".join(f"    {line}" for line in lines)
 
     def result_of(self, argument: str, value: Any, values: list[Any]) -> str:
         """A parameter's gradient has memory of its own: PyTorch keeps it as `.grad` and adds to it in place."""

@@ -2,44 +2,59 @@
 
 from __future__ import annotations
 
-MODULE = '''
-
-def _module(model, path):
-    """A part of the model, from the tables that modules keep: looking up an attribute takes ten times as long."""
-    for name in path:
-        model = model._modules[name]
-    return model
-'''
-
 HELD = '''
-
-_DTYPES = [dtype for _, dtype, _ in _TENSORS]
-_SHAPES = [shape for _, _, shape in _TENSORS]
-_HELD = {}  # their names, by the path of the module that holds them
-for _path, _, _ in _TENSORS:
-    _HELD.setdefault(tuple(_path.split(".")[:-1]), []).append(_path.split(".")[-1])
+_READ = $paths
+_PATHS = sorted({path[:end] for path in _READ for end in range(len(path) + 1)})  # of modules, each after the one it is in
+_STEPS = [(_PATHS.index(path[:-1]), path[-1]) for path in _PATHS[1:]]
 
 
-def _tensors(model):
-    """The model's tensors, in the order of _TENSORS, each looked up once."""
-    found = []
-    for path, names in _HELD.items():
-        module = _module(model, path)
-        parameters, buffers = module._parameters, module._buffers
-        for name in names:
-            tensor = parameters.get(name)
-            if tensor is None:
-                tensor = buffers.get(name)
-            if tensor is None:  # computed by the module, as by a parametrization
-                tensor = getattr(module, name)
-            found.append(tensor)
+def _modules(model):
+    """The modules at _PATHS, from the tables that modules keep: looking up an attribute takes ten times as long."""
+    found = [model]
+    for holder, name in _STEPS:
+        found.append(found[holder]._modules[name])
     return found
 '''
 
+TENSORS = '''
+
+_DTYPES = [dtype for _, dtype, _ in _TENSORS]
+_SHAPES = [shape for _, _, shape in _TENSORS]
+_PLACES = [(_PATHS.index(tuple(path.split(".")[:-1])), path.split(".")[-1]) for path, _, _ in _TENSORS]
+
+
+def _tensors(modules):
+    """The model's tensors, in the order of _TENSORS, each looked up once."""
+    found = []
+    for place, name in _PLACES:
+        module = modules[place]
+        tensor = module._parameters.get(name)
+        if tensor is None:
+            tensor = module._buffers.get(name)
+        if tensor is None:  # computed by the module, as by a parametrization
+            tensor = getattr(module, name)
+        found.append(tensor)
+    return found
+'''
+
+MODES = '''
+
+_MODES = [(_PATHS.index(path), training) for path, training in _TRAINING]
+'''
+
 FLAGS = '''
+def _conv_precision():
+    """torch.backends.cudnn.conv.fp32_precision, where there is one."""
+    return getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
+
+
+if hasattr(torch._C, "_get_fp32_precision_getter"):  # the same, ten times as fast
+    _conv_precision = functools.partial(torch._C._get_fp32_precision_getter, "cuda", "conv")
+
+
 def _tf32_allowed():
     """Whether the flags let a convolution round its operands to TF32, as PyTorch's default does."""
-    precision = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
+    precision = _conv_precision()
     return precision == "tf32" if precision in ("tf32", "ieee") else torch.backends.cudnn.allow_tf32
 
 
@@ -85,6 +100,7 @@ FILE = '''
 import ctypes
 import functools
 import hashlib
+import struct
 
 import torch
 from torch.utils.cpp_extension import load_inline
@@ -118,7 +134,7 @@ def _on_device(*tensors):
     if torch.is_autocast_enabled():
         return False
     device = tensors[0].device
-    return device.type == "cuda" and [tensor.device for tensor in tensors].count(device) == len(tensors)
+    return tensors[0].is_cuda and [tensor.device for tensor in tensors].count(device) == len(tensors)
 
 
 def _elsewhere(tensor):
@@ -137,20 +153,38 @@ _launchers = {}
 
 
 def _launcher(kernel, arguments):
-    """The kernel's function in the library, told what it takes: addresses and sizes, then a stream."""
-    launcher = getattr(_library(True) if kernel in _GRADIENT_KERNELS else _library(), kernel)
-    launcher.restype = ctypes.c_char_p
-    launcher.argtypes = [*(ctypes.c_longlong if type(a) is int else ctypes.c_void_p for a in arguments), ctypes.c_void_p]
-    return _launchers.setdefault(kernel, launcher)
+    """The kernel's function in the library, and what makes the array that it takes: addresses and sizes, then a stream."""
+    entry = getattr(_library(True) if kernel in _GRADIENT_KERNELS else _library(), f"{kernel}_entry")
+    entry.restype = ctypes.c_char_p
+    return _launchers.setdefault(kernel, (entry, struct.Struct(f"{len(arguments) + 1}q").pack))
 
 
 def _launch(kernel, *arguments):
     """Queues a kernel on the current stream. The current device is that of its tensors."""
-    launcher = _launchers.get(kernel) or _launcher(kernel, arguments)
+    entry, pack = _launchers.get(kernel) or _launcher(kernel, arguments)
     values = [a if type(a) is int else a.data_ptr() for a in arguments]
-    problem = launcher(*values, _raw_stream(arguments[0].get_device()))
+    problem = entry(pack(*values, _raw_stream(_current_device())))
     if problem is not None:
         raise RuntimeError(f"{kernel}: {problem.decode()}")
+
+
+class _Region:
+    """Kernels that run one after another: what launches them, what they mean in PyTorch's operators, and what launches the
+    kernels of the gradients that are `asked`, of the tensors that the meaning reads; after these it reads what forward `keeps`.
+    `differentiable` says of each result whether it has a gradient: True, False, or where one of these tensors asks for it.
+    `changed` are the positions of tensors that will be overwritten: backward needs them as they were."""
+
+    def __init__(self, launches, meaning, gradient=None, asked=(), keeps=False, differentiable=(True,), changed=()):
+        self.launches, self.meaning, self.gradient, self.asked, self.keeps = launches, meaning, gradient, asked, keeps
+        self.differentiable, self.changed = differentiable, changed
+        self.reads = meaning.__code__.co_argcount - 1  # after the sizes; backward goes through these
+        self.smooth = all(d is True for d in differentiable)
+
+
+@functools.lru_cache(maxsize=None)
+def _no_more_than(asked, needed):
+    """Every gradient that is needed is one of those asked."""
+    return all(asks or not need for asks, need in zip(asked, needed))
 
 
 class _Differentiable(torch.autograd.Function):
@@ -158,52 +192,52 @@ class _Differentiable(torch.autograd.Function):
     otherwise it differentiates the same meaning, written in PyTorch's operators."""
 
     @staticmethod
-    def forward(ctx, launches, meaning, gradient, differentiable, changed, sizes, *tensors):
-        ctx.meaning, ctx.gradient, ctx.differentiable, ctx.sizes = meaning, gradient, differentiable, sizes
-        read = tensors[: meaning.__code__.co_argcount - 1]  # as in _run
-        read, kept = [t.clone() if i in changed else t for i, t in enumerate(read)], []
-        results = launches(sizes, *tensors, kept) if hasattr(gradient, "keeps") else launches(sizes, *tensors)
+    def forward(ctx, region, sizes, *tensors):
+        ctx.region, ctx.sizes = region, sizes
+        read, kept = tensors[: region.reads], []
+        if region.changed:
+            read = [t.clone() if i in region.changed else t for i, t in enumerate(read)]
+        results = region.launches(sizes, *tensors, kept) if region.keeps else region.launches(sizes, *tensors)
         ctx.save_for_backward(*read, *kept)
-        ctx.read = len(read)
-        need = ctx.needs_input_grad[6:]
-        smooth = [d if type(d) is bool else any(need[i] for i in d) for d in differentiable]
-        ctx.mark_non_differentiable(*[r for r, is_smooth in zip(results, smooth) if not is_smooth])
+        if not region.smooth:
+            need = ctx.needs_input_grad[2:]
+            smooth = [d if type(d) is bool else any(need[i] for i in d) for d in region.differentiable]
+            ctx.mark_non_differentiable(*[r for r, is_smooth in zip(results, smooth) if not is_smooth])
         return results
 
     @staticmethod
-    def backward(ctx, *gradients):
+    def backward(ctx, *upstream):
+        region = ctx.region
         again = torch.is_grad_enabled()  # a second derivative will be asked for
         saved = ctx.saved_tensors  # what the meaning reads, and values that forward kept
-        read = saved[: ctx.read]
-        needed, unread = ctx.needs_input_grad[6 : 6 + len(read)], ctx.needs_input_grad[6 + len(read) :]
-        upstream = [g for g, smooth in zip(gradients, ctx.differentiable) if smooth]
-        kernels = ctx.gradient is not None and not again and not torch.is_autocast_enabled()
-        if kernels and all(asked or not need for asked, need in zip(ctx.gradient.asked, needed)):
-            found = ctx.gradient(ctx.sizes, *saved, *upstream)
+        needed, unread = ctx.needs_input_grad[2 : 2 + region.reads], ctx.needs_input_grad[2 + region.reads :]
+        if not region.smooth:
+            upstream = [g for g, smooth in zip(upstream, region.differentiable) if smooth]
+        if region.gradient and _no_more_than(region.asked, needed) and not again and not torch.is_autocast_enabled():
+            found = region.gradient(ctx.sizes, *saved, *upstream)
             if found is not None:
-                return (*[None] * 6, *[g if need else None for g, need in zip(found, needed)], *[None] * len(unread))
+                return (None, None, *found, *[None] * len(unread))
+        read = saved[: region.reads]
         with torch.enable_grad():
             if again:
                 tensors = [t.view_as(t) for t in read]
             else:
                 tensors = [t.detach().requires_grad_(need) for t, need in zip(read, needed)]
             wanted = [t for t, need in zip(tensors, needed) if need]
-            results = ctx.meaning(ctx.sizes, *tensors)
+            results = region.meaning(ctx.sizes, *tensors)
         pairs = [(r, g) for r, g in zip(results, upstream) if r.requires_grad]
         if not pairs or not wanted:
             return (None,) * len(ctx.needs_input_grad)
         found = iter(torch.autograd.grad([r for r, _ in pairs], wanted, [g for _, g in pairs], create_graph=again, allow_unused=True))
-        return (*[None] * 6, *[next(found) if need else None for need in needed], *[None] * len(unread))
+        return (None, None, *[next(found) if need else None for need in needed], *[None] * len(unread))
 
 
-def _run(launches, meaning, gradient, differentiable, changed, sizes, *tensors):
-    """`differentiable` says of each result whether it has a gradient: True, False, or where one of these tensors asks for it.
-    `changed` are the positions of tensors that will be overwritten: backward needs them as they were."""
+def _run(region, sizes, *tensors):
     if torch.is_grad_enabled():
-        read = tensors[: meaning.__code__.co_argcount - 1]  # backward goes through what the meaning reads, after the sizes
-        if any(tensor.requires_grad for tensor in read):
-            return _Differentiable.apply(launches, meaning, gradient, differentiable, changed, sizes, *tensors)
-    return launches(sizes, *tensors)
+        for tensor in tensors[: region.reads]:
+            if tensor.requires_grad:
+                return _Differentiable.apply(region, sizes, *tensors)
+    return region.launches(sizes, *tensors)
 
 
 $flags

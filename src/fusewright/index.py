@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -146,6 +147,7 @@ def drawn_in(how: str, at: Coordinate, size: Dim) -> Coordinate:
     return Coordinate.of(Axis(f"{how}({at.text()}, {_operand(size)})", size, at.depends, symbols))
 
 
+@functools.lru_cache(maxsize=65536)
 def contiguous(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
     """Strides of a contiguous tensor."""
     strides: list[Dim] = []
@@ -188,6 +190,7 @@ def reshape(
     return tuple(result)
 
 
+@functools.lru_cache(maxsize=65536)
 def _runs(shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> list[tuple[list[int], list[int]]]:
     runs: list[tuple[list[int], list[int]]] = []
     i = j = 0

@@ -13,6 +13,20 @@ static const char* launch_error() {
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
+//: section unpacked
+// Calls a launcher with the values of an array, each as the type that it takes.
+struct Values {
+  const long long* next;
+  template <typename T> T take() { return (T)*next++; }
+};
+template <typename... Types> struct Call {
+  const char* problem;
+  Call(const char* (*launcher)(Types...), Types... values) : problem(launcher(values...)) {}
+};
+template <typename... Types> const char* unpacked(const char* (*launcher)(Types...), Values values) {
+  return Call<Types...>{launcher, values.take<Types>()...}.problem;  // braces: from left to right
+}
+
 //: section half
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -41,14 +41,20 @@ def _same(a: Dim, b: Dim) -> bool:
 
 
 def is_one(size: Dim) -> bool:
-    return same(size, 1)
+    return size == 1 if isinstance(size, int) else _same(size, 1)
 
 
 def nonnegative(size: Dim) -> bool:
     """Provably ≥ 0: a number, or a polynomial in positive symbols (each at least 1) with no way to be negative."""
-    size = tidy(size)
-    if isinstance(size, int):
-        return size >= 0
+    return size >= 0 if isinstance(size, int) else _nonnegative(size)
+
+
+@functools.lru_cache(maxsize=65536)
+def _nonnegative(size: sympy.Expr) -> bool:
+    tidied = tidy(size)
+    if isinstance(tidied, int):
+        return tidied >= 0
+    size = tidied
     shifted = tidy(size.subs({s: sympy.Symbol(s.name, integer=True, nonnegative=True) + 1 for s in size.free_symbols}))
     if isinstance(shifted, int):
         return shifted >= 0
@@ -59,6 +65,11 @@ def divide(size: Dim, by: Dim) -> Dim | None:
     """size / by where that is provably a whole number, else None."""
     if isinstance(size, int) and isinstance(by, int):
         return size // by if by and size % by == 0 else None
+    return _divide(size, by)
+
+
+@functools.lru_cache(maxsize=65536)
+def _divide(size: Dim, by: Dim) -> Dim | None:
     if same(size, 0):
         return 0
     quotient = sympy.cancel(sympy.sympify(size) / sympy.sympify(by))

@@ -251,13 +251,12 @@ class Tuner:
         if whole is None:
             return []
 
-        def weighed(launches: Any, meaning: Any, *given: Any) -> Any:
-            _gradient, _differentiable, _changed, sizes, *tensors = given
-            calls = [lambda: launches(sizes, *tensors), lambda: meaning(sizes, *tensors)]
+        def weighed(region: Any, sizes: Any, *tensors: Any) -> Any:
+            calls = [lambda: region.launches(sizes, *tensors), lambda: region.meaning(sizes, *tensors)]
             ours, theirs = in_turn(calls, self.clock, self.seconds / 4)
             if theirs < GAIN * ours:
-                losing.append(launches.__name__)
-            return launches(sizes, *tensors)
+                losing.append(region.launches.__name__)
+            return region.launches(sizes, *tensors)
 
         space["_run"] = weighed
         try:

@@ -54,9 +54,13 @@ class HostLibrary:
         except AttributeError:
             self._call_more(kernel, args)
             return
-        launcher.restype = ctypes.c_char_p
+        values = [*(_argument(kernel, arg) for arg in args), ctypes.c_void_p(None)]
+        entry = getattr(self._library, f"{kernel}_entry", None)  # what an emitted file calls, with an array
+        for function in filter(None, (launcher, entry)):
+            function.restype = ctypes.c_char_p
         self._library.cuda_on_cpu_set(*self._settings)  # a library opened twice is one library: say it each time
-        message = launcher(*(_argument(kernel, arg) for arg in args), ctypes.c_void_p(None))
+        array = (ctypes.c_longlong * len(values))(*(value.value or 0 for value in values))
+        message = launcher(*values) if entry is None else entry(array)
         if message is not None:
             raise RuntimeError(_with_line(message.decode(errors="replace"), self.path))
 

@@ -6,8 +6,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import sympy
+
 from .. import sizes
-from ..graph import Graph
+from ..graph import Dim, Graph
 from ..index import Axis, Coordinate
 from ..plan import Kernel, Plan
 from ..prims import C_TYPES, Coordinates, Prim
@@ -136,15 +138,17 @@ class AnchoredText:
     source: str
     support: tuple[str, ...]
     shared_bytes: int
-    lines: tuple[str, ...]  # with {NAME} where a tensor goes
+    sizes: tuple[str, ...]  # Python that says how large the workspace is to be
+    workspace: tuple[tuple[str, Dim], ...]  # what the lines take besides tensors, in floats
+    lines: tuple[str, ...]
     tile: Any
     tensor_cores: bool = True  # and so the flag that allows TF32, and a GPU that has them
 
 
 def anchored_kernel(
-    kernel: Kernel, fused: Fused, plan: Plan, comment: list[str], argument: Any, device: str
+    kernel: Kernel, fused: Fused, plan: Plan, comment: list[str], argument: Any, own: str
 ) -> AnchoredText:
-    """`argument(primitive)` is the Python name of a tensor in memory."""
+    """`argument(primitive)` is the Python name of a tensor in memory; `own` ends the names of what is not one."""
     from ..takeover import input_sizes
 
     prims, anchor = plan.lowered.prims, fused.anchor
@@ -156,16 +160,14 @@ def anchored_kernel(
     batch, _, *spatial = prims[anchor.input].shape
     size_texts = {"batch": sizes.text(batch)}
     size_texts |= dict(zip(("in_d", "in_h", "in_w")[3 - len(spatial) :], map(sizes.text, spatial), strict=True))
-    lines: list[str] = []
-    partial_words = 0
+    workspace: dict[str, Dim] = {f"{name}{own}": int(floats) for name, floats in made.workspace.items()}
+    counts: list[str] = []
     if isinstance(fused.ending.reduce, OverPositions):
-        partial_words = WORDS[fused.ending.reduce.accumulator]
         count = re.sub(r"\b(batch|in_[dhw])\b", lambda m: paren(size_texts[m[1]]), made.slices or "1")
-        lines.append(f"slices = {count}")
-        words = f"{size_texts['batch']} * slices * {anchor.conv.out_channels * partial_words}"
-        lines.append(f"partials = torch.empty({words}, dtype=torch.float32, device={device})")
-    for name, floats in made.workspace.items():
-        lines.append(f"{name} = torch.empty({floats}, dtype=torch.float32, device={device})")
+        counts.append(f"slices{own} = {count}")
+        words = anchor.conv.out_channels * WORDS[fused.ending.reduce.accumulator]
+        slices = sympy.Symbol(f"slices{own}", integer=True, positive=True)
+        workspace[f"partials{own}"] = sizes.tidy(words * batch * slices)
     handed = []
     for _kind, name in made.launcher_args:
         if name in ("input", "weight", "bias"):
@@ -177,21 +179,29 @@ def anchored_kernel(
         elif name.endswith("_ptr"):
             handed.append(argument(name.removesuffix("_ptr")))
         else:
-            handed.append(name)
-    lines.append(f'_launch("{kernel.name}", {", ".join(handed)})')
+            handed.append(f"{name}{own}")
+    lines = [f'_launch("{kernel.name}", {", ".join(handed)})']
     source, names = made.source, [kernel.name]
     if isinstance(fused.ending.reduce, OverPositions):
-        merge, launch = merge_kernel(kernel, fused, plan, argument, size_texts)
+        merge, launch = merge_kernel(kernel, fused, plan, argument, size_texts, own)
         source += "\n" + merge
         lines.append(launch)
         names.append(f"{kernel.name}_merge")
     return AnchoredText(
-        tuple(names), source, made.support, made.smem, tuple(lines), made.tile, tensor_cores=made.tile is not None
+        tuple(names),
+        source,
+        made.support,
+        made.smem,
+        tuple(counts),
+        tuple(workspace.items()),
+        tuple(lines),
+        made.tile,
+        tensor_cores=made.tile is not None,
     )
 
 
 def merge_kernel(
-    kernel: Kernel, fused: Fused, plan: Plan, argument: Any, size_texts: dict[str, str]
+    kernel: Kernel, fused: Fused, plan: Plan, argument: Any, size_texts: dict[str, str], own: str
 ) -> tuple[str, str]:
     """Merges the partial accumulators of each row in a fixed order, computes the row's values and stores them."""
     prims, _graph = plan.lowered.prims, plan.graph
@@ -283,10 +293,10 @@ def merge_kernel(
     source += ["  return launch_error();", "}"]
     handed = [
         *map(argument, (*small.read_only, *small.written)),
-        "partials",
+        f"partials{own}",
         sizes.text(sizes.product(kernel.row_shape)),
         size_texts["batch"],
-        "slices",
+        f"slices{own}",
         *symbols,
     ]
     return "\n".join(source) + "\n", f'_launch("{name}", {", ".join(handed)})'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -36,11 +37,12 @@ def fits(conv: Conv, ending: Ending) -> bool:
     return bool(candidate_tiles(conv, ending))
 
 
-def candidate_tiles(conv: Conv, ending: Ending) -> list[Tile]:
+@functools.lru_cache(maxsize=256)
+def candidate_tiles(conv: Conv, ending: Ending) -> tuple[Tile, ...]:
     """The tiles worth trying, the most promising first."""
     able = (tile for tile in proposed_tiles(conv, ending) if refusal(layout(conv, ending, tile), ending) is None)
     more = (tile for tile in warpgroup_tiles(conv, ending) if refusal(layout(conv, ending, tile), ending) is None)
-    return list(dict.fromkeys([*islice(able, CANDIDATES), *islice(more, CANDIDATES)]))
+    return tuple(dict.fromkeys([*islice(able, CANDIDATES), *islice(more, CANDIDATES)]))
 
 
 def best_tile(conv: Conv, ending: Ending, sizes: Sequence[int]) -> Tile:
