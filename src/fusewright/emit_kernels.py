@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass, replace
+
+import torch
 
 from . import prelude
 from .graph import Graph
@@ -52,7 +55,17 @@ def kernel_text(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment: l
         write = turned_kernel
     elif turned_reduce(kernel, prims, graph) is not None:
         write = turned_reduce_kernel
-    return write(kernel, prims, graph, comment)
+    text = write(kernel, prims, graph, comment)
+    halves = all(prims[name].dtype in (torch.float16, torch.bfloat16) for name in kernel.stores)
+    return replace(text, source=with_fast_functions(text.source)) if halves else text
+
+
+# Off by 1e-5 at most, of what is rounded to 8 or 11 bits when it is stored.
+FAST = {"expf": "exp_fast", "tanhf": "tanh_fast", "LogSumExp": "FastLogSumExp"}
+
+
+def with_fast_functions(source: str) -> str:
+    return re.sub(rf"(?<!\w)({'|'.join(FAST)})\b", lambda m: FAST[m[1]], source)
 
 
 class Shared:

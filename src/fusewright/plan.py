@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from . import index, sizes
@@ -23,6 +24,9 @@ from .prims import Coordinates, Iota, Pointwise, Prim, Reduce, Reshape, Scan, Si
 
 # A row that a block reads twice comes from cache the second time while it is this short: 64 Ki elements.
 CACHED_ROW = 1 << 16
+# Instructions on an element that take as long as writing and reading it: 8 bytes at 4.2 TB/s, 30 T a second (H200). Less by what
+# a pool costs anyway.
+COMPUTED_AGAIN = 40
 SMALL_SPACE = 1 << 20  # elements up to which another launch costs more than idle multiprocessors
 SMALL_COLUMN = 1 << 9  # elements of a column up to which the same holds: few blocks go down it
 FULL_ROWS = 512  # H200: batch norm over 64 to 256 channels in one kernel of as many blocks ran at 0.7 of eager's speed
@@ -161,7 +165,8 @@ def runs_along(there: Coordinate, size: Dim) -> tuple[Axis | None, bool]:
 class Planner:
     """Assigns primitives to kernels, in order; lives for the length of `plan`."""
 
-    def __init__(self, lowered: Lowered, channels_last: bool = False):
+    def __init__(self, lowered: Lowered, channels_last: bool = False, pools: frozenset[str] = frozenset()):
+        self.pools = pools  # that are to be in memory
         self.lowered, self.graph, self.prims = lowered, lowered.graph, lowered.prims
         self.channels_last = channels_last  # images will lie so
         self.kernels: list[Kernel] = []
@@ -507,7 +512,22 @@ class Planner:
                 return True
             cost += here.op.cost if isinstance(here.op, Pointwise) else 0
             stack += here.inputs
-        return any(map(overlaps, windows)) and cost > 8
+        return any(again(window) * cost > COMPUTED_AGAIN for window in windows)
+
+    def pools_made_twice(self) -> frozenset[str]:
+        """Pools that several kernels compute, each from all that they pool."""
+        makers: dict[str, int] = {}
+        for kernel in self.kernels:
+            stack, seen = [name for member in kernel.members for name in self.prims[member].inputs], set()
+            while stack:
+                prim = self.prims[stack.pop()]
+                if prim.name in seen or prim.name in self.home or prim.is_load:
+                    continue
+                seen.add(prim.name)
+                if isinstance(prim.op, Window) and prod(prim.op.stride) > 1:
+                    makers[prim.name] = makers.get(prim.name, 0) + 1
+                stack += prim.inputs
+        return frozenset(name for name, count in makers.items() if count > 1)
 
     def run(self) -> tuple[Kernel | Call, ...]:
         self.mark()
@@ -527,7 +547,7 @@ class Planner:
                 kernel = self.row_kernel(prim)
                 if kernel is not None:
                     self.assign(prim.name, kernel, "row")
-                elif prim.name in self.wanted or self.heavy_window_input(prim, users) or self.outlives_a_call(prim):
+                elif prim.name in self.wanted | self.pools or self.heavy_window_input(prim, users) or self.outlives_a_call(prim):
                     self.wanted.add(prim.name)
                     self.place_stored(prim)
         self.absorb()
@@ -632,11 +652,12 @@ def counts_up(output: Output, graph: Graph) -> int | None:
     return step if same and type(step) is int and len(graph.users()[node.name]) == 1 else None
 
 
-def overlaps(prim: Prim) -> bool:
-    """Neighbouring windows, or pieces, have elements in common."""
+def again(prim: Prim) -> float:
+    """How often each element is computed besides once, where neighbouring windows, or pieces, have elements in common."""
     if isinstance(prim.op, Unfold):
-        return not isinstance(prim.shape[-1], int) or prim.shape[-1] > prim.op.step
-    return any(k > s for k, s in zip(prim.op.kernel, prim.op.stride, strict=True))
+        length = prim.shape[-1] if isinstance(prim.shape[-1], int) else COMPUTED_AGAIN
+        return max(0.0, length / prim.op.step - 1)
+    return max(0.0, prod(prim.op.kernel) / prod(prim.op.stride) - 1)
 
 
 class Cyclic(Exception):
@@ -646,6 +667,8 @@ class Cyclic(Exception):
 def plan(lowered: Lowered, rules: tuple[Any, ...] = (), channels_last: bool = False) -> Plan:
     planner = Planner(lowered, channels_last)
     steps = planner.run()
+    if channels_last and (pools := planner.pools_made_twice()):  # with rows along them, a row stays in registers instead
+        steps = Planner(lowered, channels_last, pools).run()
     result = Plan(lowered.graph, lowered, steps, rules)
     name_kernels(result)
     return result

@@ -202,28 +202,28 @@ struct ArgMin {
 
 //: section LogSumExp
 // log of the sum of exp(x), in one sweep: the running maximum m, and s = sum of exp(x - m).
-struct LogSumExp {
+template <float (*EXP)(float)> struct LogSumExpBy {
   float m = -INFINITY, s = 0.0f;
   // The maximum, or 0 where it is infinite: subtracting it then is harmless and inf - inf never happens.
   __device__ __forceinline__ float pivot() const { return fabsf(m) == INFINITY ? 0.0f : m; }
   // What turns s into a sum relative to another pivot. Nothing has been added while m is -inf.
-  __device__ __forceinline__ float scale_to(float other) const { return m == -INFINITY ? 0.0f : expf(pivot() - other); }
+  __device__ __forceinline__ float scale_to(float other) const { return m == -INFINITY ? 0.0f : EXP(pivot() - other); }
   __device__ __forceinline__ void add(float x) {
     const float one[1] = {x};
     add(one);
   }
   template <int N> __device__ __forceinline__ void add(const float (&x)[N]) {
-    LogSumExp next = *this;
+    LogSumExpBy next = *this;
 #pragma unroll
     for (int i = 0; i < N; ++i) next.m = fmaxf(next.m, x[i]);
     const float pivot = next.pivot();
     s *= scale_to(pivot);
 #pragma unroll
-    for (int i = 0; i < N; ++i) s += expf(x[i] - pivot);
+    for (int i = 0; i < N; ++i) s += EXP(x[i] - pivot);
     m = next.m;
   }
-  __device__ __forceinline__ void merge(const LogSumExp& other) {
-    const LogSumExp both = {fmaxf(m, other.m), 0.0f};
+  __device__ __forceinline__ void merge(const LogSumExpBy& other) {
+    const LogSumExpBy both = {fmaxf(m, other.m), 0.0f};
     s = s * scale_to(both.pivot()) + other.s * other.scale_to(both.pivot());
     m = both.m;
   }
@@ -232,6 +232,8 @@ struct LogSumExp {
   __device__ __forceinline__ float log_total() const { return logf(total()); }
   __device__ __forceinline__ float result() const { return pivot() + logf(s); }
 };
+__device__ __forceinline__ float exact_exp(float x) { return expf(x); }
+using LogSumExp = LogSumExpBy<exact_exp>;
 
 //: section Moments
 // Mean and sum of squared deviations (m2), by Welford's update; parts are merged by Chan's formula.

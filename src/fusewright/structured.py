@@ -490,7 +490,8 @@ def softmax(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         log_total = build.reduce("log_sum", "LogSumExp", source, dims, "log_total()")
         return build.pointwise("", "({0} - {1}) - {2}", [source, largest, log_total], node.dtype)
     total = build.reduce("sum", "LogSumExp", source, dims, "total()")
-    return build.pointwise("", "expf({0} - {1}) / {2}", [source, largest, total], node.dtype, cost=12)
+    inverse = build.pointwise("inverse", "1.0f / {0}", [total], torch.float32, cost=8)  # once a row: a division is ten instructions
+    return build.pointwise("", "expf({0} - {1}) * {2}", [source, largest, inverse], node.dtype, cost=10)
 
 
 def moments(
@@ -550,6 +551,11 @@ def vector_norm(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         found = build.pointwise("", "sqrtf({0})", [build.reduce("sum", "Sum", square, dims)], torch.float32, cost=4)
     elif order in (float("inf"), float("-inf")):
         found = build.reduce("", "Max" if order > 0 else "Min", size, dims)
+    elif order in (3, 4):
+        power = build.pointwise("power", " * ".join(["{0}"] * int(order)), [size], torch.float32)
+        found = build.reduce("sum", "Sum", power, dims)
+        root = "cbrtf({0})" if order == 3 else "sqrtf(sqrtf({0}))"
+        found = build.pointwise("", root, [found], torch.float32, cost=8)
     else:
         return None
     return build.drop(found, dims, a.get("keepdim", False))
