@@ -10,6 +10,7 @@ import torch
 
 from . import prelude
 from .graph import Graph
+from .kernels.kept_columns import kept_columns_kernel, sharers
 from .kernels.pointwise import pointwise_kernel
 from .kernels.reduce import reduce_kernel
 from .kernels.scan import scan_kernel
@@ -55,6 +56,8 @@ def kernel_text(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment: l
         write = turned_kernel
     elif turned_reduce(kernel, prims, graph) is not None:
         write = turned_reduce_kernel
+    elif sharers(kernel, prims, graph):
+        write = kept_columns_kernel
     text = write(kernel, prims, graph, comment)
     halves = all(prims[name].dtype in (torch.float16, torch.bfloat16) for name in kernel.stores)
     return replace(text, source=with_fast_functions(text.source)) if halves else text

@@ -243,6 +243,32 @@ class Base:
             "}",
         ]
 
+    def kept_rows(self, body: list[str], more: bool) -> tuple[list[str], list[str], list[str]]:
+        """Of a pass: the rows it keeps, declared; the loads that fill them; and its body, which uses them and those kept before."""
+        declared: list[str] = []
+        loads: list[str] = []
+        body = list(body)
+        large = {pointer(name) for name in whole_tensors(self.kernel, self.prims)}
+        for n, line in enumerate(body):
+            found = VECTOR_LOAD.fullmatch(line) or SINGLE_LOAD.fullmatch(line)
+            if found is None or found["pointer"] not in large:
+                continue
+            source, name = found["source"], found["name"]
+            vector = line.startswith("load(")
+            kind = body[n - 1].split()[0] if vector else found["kind"]
+            if source not in self.kept:
+                if not more:
+                    continue
+                row = self.kept[source] = self.evaluator.fresh(f"{found['pointer'].removesuffix('_ptr')}_row")
+                declared.append(f"{kind} {row}[STEPS][VEC];" if vector else f"{kind} {row}[STEPS];")
+                loads.append(f"load(&{source}, {row}[step]);" if vector else f"{row}[step] = {source};")
+            row = self.kept[source]
+            if vector:
+                body[n - 1], body[n] = f"const {kind}(&{name})[VEC] = {row}[step];", ""
+            else:
+                body[n] = f"const {kind} {name} = {row}[step];"
+        return declared, loads, [line for line in body if line]
+
     @property
     def vec(self) -> str:
         return "VEC" if self.width > 1 else "1"
@@ -460,32 +486,6 @@ class Rows(Base):
             ]
 
         return [*declared, *(over(loads) if loads else []), *over(changed)]
-
-    def kept_rows(self, body: list[str], more: bool) -> tuple[list[str], list[str], list[str]]:
-        """Of a pass: the rows it keeps, declared; the loads that fill them; and its body, which uses them and those kept before."""
-        declared: list[str] = []
-        loads: list[str] = []
-        body = list(body)
-        large = {pointer(name) for name in whole_tensors(self.kernel, self.prims)}
-        for n, line in enumerate(body):
-            found = VECTOR_LOAD.fullmatch(line) or SINGLE_LOAD.fullmatch(line)
-            if found is None or found["pointer"] not in large:
-                continue
-            source, name = found["source"], found["name"]
-            vector = line.startswith("load(")
-            kind = body[n - 1].split()[0] if vector else found["kind"]
-            if source not in self.kept:
-                if not more:
-                    continue
-                row = self.kept[source] = self.evaluator.fresh(f"{found['pointer'].removesuffix('_ptr')}_row")
-                declared.append(f"{kind} {row}[STEPS][VEC];" if vector else f"{kind} {row}[STEPS];")
-                loads.append(f"load(&{source}, {row}[step]);" if vector else f"{row}[step] = {source};")
-            row = self.kept[source]
-            if vector:
-                body[n - 1], body[n] = f"const {kind}(&{name})[VEC] = {row}[step];", ""
-            else:
-                body[n] = f"const {kind} {name} = {row}[step];"
-        return declared, loads, [line for line in body if line]
 
 
 # A load of neighbouring elements and of a single one, as `expression.py` writes them.
