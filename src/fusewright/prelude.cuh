@@ -63,10 +63,28 @@ template <int N, typename T, typename A> __device__ __forceinline__ void store(T
 //: section larger
 // The larger of two; NaN if either is NaN, as PyTorch has it.
 template <typename T, typename U> __device__ __forceinline__ auto larger(T a, U b) -> decltype(a + b) { return a > b || a != a ? a : b; }
+__device__ __forceinline__ float larger(float a, float b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  float c;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+#else
+  return a > b || a != a ? a : b;
+#endif
+}
 
 //: section smaller
 // The smaller of two; NaN if either is NaN, as PyTorch has it.
 template <typename T, typename U> __device__ __forceinline__ auto smaller(T a, U b) -> decltype(a + b) { return a < b || a != a ? a : b; }
+__device__ __forceinline__ float smaller(float a, float b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  float c;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+#else
+  return a < b || a != a ? a : b;
+#endif
+}
 
 //: section absolute
 template <typename T> __device__ __forceinline__ T absolute(T x) { return x < 0 ? -x : x; }

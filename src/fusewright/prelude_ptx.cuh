@@ -434,9 +434,6 @@ __device__ __forceinline__ float rcp_fast(float x) {
 //: section exp_fast needs exp2_fast
 __device__ __forceinline__ float exp_fast(float x) { return exp2_fast(x * 1.4426950408889634f); }
 
-//: section FastLogSumExp needs LogSumExp exp_fast
-using FastLogSumExp = LogSumExpBy<exp_fast>;
-
 //: section tanh_of needs exp2_fast rcp_fast
 // tanh of x from TANH_FACTOR x. Off by about 1e-7; used where the operand itself is known to TF32 only.
 constexpr float TANH_FACTOR = 2.8853900817779268f;  // 2 / ln 2

@@ -119,7 +119,7 @@ def test_as_a_result(tmp_path: Path, forward: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "forward", ["torch.sin(y).unfold(2, 8, 1).sum(-1)", "F.unfold(torch.sin(y)[..., None], (3, 1), padding=(1, 0)) + 1"]
+    "forward", ["torch.sin(y).unfold(2, 8, 1).sum(-1)", "F.unfold(torch.sin(y)[..., None], (5, 1), padding=(2, 0)) + 1"]
 )
 def test_what_is_dear_is_not_computed_again_for_every_piece(tmp_path: Path, forward: str) -> None:
     file = tmp_path / "map.py"

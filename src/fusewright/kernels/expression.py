@@ -238,8 +238,11 @@ class Evaluator:
         block = [*inner.lines, f"{name} = {combined};"]
         shape = self.prims[source].shape
         tests = [test for c, s in zip(where[-rank:], shape[-rank:], strict=True) for test in self.within(c, s)]
-        if op.clipped and tests:
-            block = [f"if ({' && '.join(tests)}) {{", *indent(block), "}"]
+        clipped = op.clipped and bool(tests)
+        inside = self.fresh("inside") if clipped and not single else ""
+        if clipped:
+            test = f"{inside}({', '.join(taps)})" if inside else " && ".join(tests)
+            block = [f"if ({test}) {{", *indent(block), "}"]
         for i in reversed(range(rank)):
             if single and not any(re.search(rf"\b{taps[i]}\b", line) for line in block):
                 continue
@@ -249,6 +252,8 @@ class Evaluator:
                 *indent(block),
                 "}",
             ]
+        if inside:
+            block = self.by_taps(prim, op, block, tests, taps, inside)
         self.zero = outside
         start = "-INFINITY" if op.kind == "max" else "0.0f"
         if level.array:
@@ -262,6 +267,20 @@ class Evaluator:
         level.lines += [f"{kind} {name} = {start};", *block]
         return Value(name, prim.dtype, depends)
 
+
+    def by_taps(self, prim: Prim, op: Window, loops: list[str], tests: list[str], taps: list[str], inside: str) -> list[str]:
+        """The loops over a window's taps, asked of each only where the window does not lie inside as a whole."""
+        first = [re.sub(r"\bk\d\b", "0", test) for test in tests if test.endswith(">= 0")]
+        last = [re.sub(r"\bk(\d)\b", lambda m: str(op.kernel[int(m[1])] - 1), test) for test in tests if not test.endswith(">= 0")]
+        name, ints = self.fresh(f"{prim.name}_taps"), ", ".join(["int"] * len(taps))
+        each = ", ".join(f"int {tap}" for tap in taps)
+        return [
+            f"auto {name} = [&](auto {inside}) {{",
+            *indent(loops),
+            "};",
+            f"if ({' && '.join([*first, *last])}) {name}([]({ints}) {{ return true; }});  // the whole window",
+            f"else {name}([&]({each}) {{ return {' && '.join(tests)}; }});",
+        ]
 
     def within(self, at: Coordinate, size: Dim) -> list[str]:
         """Tests that a coordinate lies in a dimension; none that is sure to hold."""
