@@ -205,8 +205,8 @@ def anchored_kernel(
             handed.append(size_texts[name])
         elif name.endswith("_ptr"):
             handed.append(argument(name.removesuffix("_ptr")))
-        else:
-            handed.append(f"{name}{own}")
+        else:  # of this kernel alone, or a size
+            handed.append(f"{name}{own}" if name in ("partials", "slices", *made.workspace) else name)
     lines = [f'_launch("{kernel.name}", {", ".join(handed)})']
     source, names = made.source, [kernel.name]
     if isinstance(fused.ending.reduce, OverPositions):

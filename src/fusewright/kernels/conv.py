@@ -408,14 +408,13 @@ def prologue(shape: Layout, ending: Ending) -> dict[str, str]:
         setup.append("  for (int local = threadIdx.x; local < BLOCK_CHANNELS; local += THREADS) {")
         setup.append(f"    const int c = {channel};")
         setup += ["    " + s for s in compute] + ["  }"]
-    start = "bias_of[lane_channel + 16 * tile_c + r / 2 * 8]" if shape.conv.bias else "0.0f"
-    initialise = f"""\
+    initialise = """\
 #pragma unroll
       for (int tile_c = 0; tile_c < CHANNEL_TILES; ++tile_c)
 #pragma unroll
         for (int f = 0; f < FRAGMENTS; ++f)
 #pragma unroll
-          for (int r = 0; r < 4; ++r) acc[tile_c][f][r] = {start};"""
+          for (int r = 0; r < 4; ++r) acc[tile_c][f][r] = 0.0f;"""
     return {
         "out_sizes": "\n".join(sizes),
         "shared_tables": "\n".join(shared),

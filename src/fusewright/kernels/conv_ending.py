@@ -57,7 +57,7 @@ def pointwise(shape: Layout, body: Body, value: str, pooled: bool, inside: bool 
     """Apply a body to every element a lane holds. Outside the tensor it sees the nearest element's position."""
     names = ("d", "h", "w")[3 - shape.conv.dims :]
     statements, result = body.element("value", "n", "c", names)
-    if not statements and result == "value":
+    if unchanged(body):
         return ""
     text = "\n".join([*statements, result])
     fragments, pair = ("HELD", "PAIR") if pooled else ("FRAGMENTS", "2")
@@ -391,7 +391,7 @@ def accumulate_tile(shape: Layout, value: str) -> str:
     return each_element(inner, "HELD", "PAIR")
 
 
-def partials(shape: Layout, reduce: OverPositions) -> str:
+def partials(shape: Layout, reduce: OverPositions, shifted: bool = False) -> str:
     """Merge the lanes and warps that hold other positions of a channel, in a fixed order, and write the partial."""
     name = reduce.accumulator
     gather = f"const Moments total_i{{count, mean[i], m2[i]}};\n    {name} total = total_i;"
@@ -413,6 +413,7 @@ def partials(shape: Layout, reduce: OverPositions) -> str:
           {name} total = scratch[local];
           for (int other = 1; other < {warps}; ++other)
             total.merge(scratch[other * BLOCK_CHANNELS + local]);
+          {"if (total.n > 0.0f) total.mean += bias_of[local];" if shifted else ""}
           if (channel0 + local < channel_end)
             partials[((long long)n * slices + slice) * OUT_CHANNELS + channel0 + local] = total;
         }}
@@ -421,9 +422,38 @@ def partials(shape: Layout, reduce: OverPositions) -> str:
     )
 
 
+def with_bias(shape: Layout, ending: Ending) -> str:
+    """The bias is added to the finished sum: the tensor cores cut off what lies below an accumulator's last bit, product by product,
+    and would begin with that of a large bias. The moments of the sums alone lack it in their mean only."""
+    if not shape.conv.bias or moments_alone(ending):
+        return ""
+    return (
+        "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i) {\n  const float shift = bias_of[lane_channel + 8 * i];\n"
+        "#pragma unroll\n  for (int f = 0; f < FRAGMENTS; ++f)\n#pragma unroll\n"
+        f"    for (int e = 0; e < 2; ++e) {ACCUMULATED} += shift;\n}}\n"
+    )
+
+
+def unchanged(body: Body) -> bool:
+    """It gives the element as it is, if by another name."""
+    statements, result = body.element("value", "n", "c", ("d", "h", "w"))
+    names = {"value"}
+    for statement in statements:
+        other = re.fullmatch(r"const float (\w+) = (\w+);", statement)
+        if other is None or other[2] not in names:
+            return False
+        names.add(other[1])
+    return result in names
+
+
+def moments_alone(ending: Ending) -> bool:
+    plain = unchanged(ending.before) and unchanged(ending.between) and ending.window is None and not ending.stored
+    return plain and ending.reduce == OverPositions("Moments")
+
+
 def ending_text(shape: Layout, ending: Ending) -> EndingText:
     value = POOLED if ending.window else ACCUMULATED
-    finish = pointwise(shape, ending.before, ACCUMULATED, False)
+    finish = with_bias(shape, ending) + pointwise(shape, ending.before, ACCUMULATED, False)
     if ending.window:
         finish += pool(shape, ending.window.kind)
     if ending.stored:
@@ -435,7 +465,8 @@ def ending_text(shape: Layout, ending: Ending) -> EndingText:
                 "float count = 0.0f, mean[LANE_CHANNELS], m2[LANE_CHANNELS];  // of the lane's positions so far\n"
                 "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i) mean[i] = m2[i] = 0.0f;\n"
             )
-            return EndingText(state, finish + moments_of_tile(shape, value), partials(shape, reduce))
+            shifted_mean = shape.conv.bias and moments_alone(ending)
+            return EndingText(state, finish + moments_of_tile(shape, value), partials(shape, reduce, shifted_mean))
         case OverPositions(accumulator=name) as reduce:
             state = f"{name} total_lane[LANE_CHANNELS];  // of the lane's positions so far\n"
             tile = accumulate_tile(shape, value).replace("total[i]", "total_lane[i]")

@@ -239,7 +239,8 @@ class Evaluator:
         shape = self.prims[source].shape
         tests = [test for c, s in zip(where[-rank:], shape[-rank:], strict=True) for test in self.within(c, s)]
         clipped = op.clipped and bool(tests)
-        inside = self.fresh("inside") if clipped and not single else ""
+        # Of volumes, whose rows are short, most warps have elements at an edge and would go both ways: 0.20 ms instead of 0.16 (H200).
+        inside = self.fresh("inside") if clipped and not single and rank < 3 else ""
         if clipped:
             test = f"{inside}({', '.join(taps)})" if inside else " && ".join(tests)
             block = [f"if ({test}) {{", *indent(block), "}"]
