@@ -125,8 +125,10 @@ struct Sum {
   float s = 0.0f;
   __device__ __forceinline__ void add(float x) { s += x; }
   template <int N> __device__ __forceinline__ void add(const float (&x)[N]) {
+    float together = x[0];  // first: fewer roundings at the size of the whole sum
 #pragma unroll
-    for (int i = 0; i < N; ++i) s += x[i];
+    for (int i = 1; i < N; ++i) together += x[i];
+    s += together;
   }
   __device__ __forceinline__ void merge(const Sum& other) { s += other.s; }
   __device__ __forceinline__ float result() const { return s; }

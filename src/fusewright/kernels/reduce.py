@@ -39,7 +39,7 @@ WORDS = {
 }
 WIDE = ("IntegerSum", "ArgMax", "ArgMin")  # of 64-bit words
 CHUNK = 4  # elements of a column
-CHUNKED = ("LogSumExp", "Moments")  # accumulators that take several elements at once for less than one at a time
+CHUNKED = ("LogSumExp", "Moments", "Sum")  # accumulators that take several elements at once for less, or more exactly
 
 
 @dataclass(frozen=True)
