@@ -211,6 +211,9 @@ def warpgroup_staging(shape: Layout) -> dict[str, str]:
     tile, conv = shape.tile, shape.conv
     resident = tile.resident
     straight = shape.turns * conv.kernel[1] * tile.channel_tiles * tile.fragments[0] <= STRAIGHT_PRODUCTS
+    step = " + buffer * WEIGHT_STAGE"
+    if resident:
+        step = "" if shape.chunks == 1 else " + chunk * WEIGHT_STAGE"
     place = (
         "const int d0 = tile_d * TILE_D + warp_d * FRAGMENTS_D, h0 = tile_h * TILE_H + warp_h * FRAGMENTS_H;\n"
         "const int w0 = tile_w * TILE_W + warp_w * FRAGMENTS_W * 8;"
@@ -228,8 +231,7 @@ def warpgroup_staging(shape: Layout) -> dict[str, str]:
         "first_weight": shifted(PACK_IN_KERNEL if resident else "stage_weight(0, 0);", 2),
         "wait_weight": "" if resident else shifted(WAIT_WEIGHT, 2),
         "wait_next_weight": "" if resident else shifted(WAIT_WEIGHT, 6),
-        "weight_at_step": "weight_stages" + (("" if shape.chunks == 1 else " + chunk * WEIGHT_STAGE") if resident else
-                          " + buffer * WEIGHT_STAGE"),
+        "weight_at_step": f"weight_stages{step}",
         "next_weight": "" if resident else "        if (turn == 0) stage_weight(next_chunk, buffer ^ 1);",
         "origin_early": shifted(place, 4),
     }
@@ -328,6 +330,13 @@ def origin(shape: Layout) -> dict[str, str]:
     }
 
 
+NOTHING_YET = """\
+#pragma unroll
+for (int tile_c = 0; tile_c < CHANNEL_TILES; ++tile_c)
+#pragma unroll
+  for (int f = 0; f < FRAGMENTS; ++f)
+#pragma unroll
+    for (int r = 0; r < 4; ++r) acc[tile_c][f][r] = 0.0f;"""
 WARP_PLACE = """\
   const int warp_c = warp % WARPS_C, warp_w = warp / WARPS_C % WARPS_W;
   const int warp_h = warp / (WARPS_C * WARPS_W) % WARPS_H, warp_d = warp / (WARPS_C * WARPS_W * WARPS_H);"""
@@ -408,18 +417,11 @@ def prologue(shape: Layout, ending: Ending) -> dict[str, str]:
         setup.append("  for (int local = threadIdx.x; local < BLOCK_CHANNELS; local += THREADS) {")
         setup.append(f"    const int c = {channel};")
         setup += ["    " + s for s in compute] + ["  }"]
-    initialise = """\
-#pragma unroll
-      for (int tile_c = 0; tile_c < CHANNEL_TILES; ++tile_c)
-#pragma unroll
-        for (int f = 0; f < FRAGMENTS; ++f)
-#pragma unroll
-          for (int r = 0; r < 4; ++r) acc[tile_c][f][r] = 0.0f;"""
     return {
         "out_sizes": "\n".join(sizes),
         "shared_tables": "\n".join(shared),
         "setup": "\n".join(setup),
-        "initialise": initialise,
+        "initialise": shifted(NOTHING_YET, 4 if shape.tile.warpgroups else 6),
     }
 
 
@@ -477,6 +479,8 @@ def launcher(name: str, shape: Layout, ending: Ending) -> str:
         )
     else:
         lines.append("  if (batch <= 0) return nullptr;")
+    if tile.warpgroups:
+        lines.append('  if ((CHUNK - 4) * in_d * in_h * in_w >= 1LL << 32) return "samples of this size need 64-bit offsets";')
     if not tile.resident:
         lines.append(
             f"  pack<<<dim3((CHUNKS * PARTS * WEIGHT_STAGE + 255) / 256, {shape.channel_blocks}), 256, 0,"

@@ -423,8 +423,8 @@ def partials(shape: Layout, reduce: OverPositions, shifted: bool = False) -> str
 
 
 def with_bias(shape: Layout, ending: Ending) -> str:
-    """The bias is added to the finished sum: the tensor cores cut off what lies below an accumulator's last bit, product by product,
-    and would begin with that of a large bias. The moments of the sums alone lack it in their mean only."""
+    """The bias is added to the finished sum: the tensor cores cut off what lies below an accumulator's last bit, product by
+    product, and would begin with that of a large bias. The moments of the sums alone lack it in their mean only."""
     if not shape.conv.bias or moments_alone(ending):
         return ""
     return (

@@ -257,6 +257,7 @@ def warpgroup_ms(shape: Layout, ending: Ending, work: float, moved: float) -> fl
     lone = 1.5 if tile.threads * tile.blocks_per_sm < 256 else 1.0  # H200: 1.46 ms with four warps on a multiprocessor
     product_ms = narrow * 2e-9 * elements * shape.chunks * tile.chunk * prod(shape.conv.kernel) / FOUR_WARPS_TFLOPS
     ending_ms = elements / 32 * element_slots(shape, ending) / ISSUE_PER_MS
-    hurried = 1.3 if 2 * shape.rounds > shape.turns else 1.0  # H200: 1.01 ms where what is loaded is stored a turn later, 0.757 where two
+    # H200: 1.01 ms where what is loaded is stored a turn later, 0.757 where it is two.
+    hurried = 1.3 if 2 * shape.rounds > shape.turns else 1.0
     busy = FOUR_WARPS_OVERHEAD * lone * (hurried * product_ms + ending_ms)
     return max(busy, moved / MEMORY_TB_PER_S * 1e-9) + LAUNCH_MS + (0.0 if tile.resident else LAUNCH_MS / 2)
