@@ -13,6 +13,7 @@ from fusewright.capture import capture
 from fusewright.checks.differentiation import _Patience
 from fusewright.errors import Refused
 from fusewright.options import Options
+from fusewright.pipeline import compile_problem
 from fusewright.problem import Problem, load_problem
 from fusewright.verify import STAGES, Verdict, verify
 
@@ -210,3 +211,15 @@ def test_derivatives_that_loop_over_elements_are_given_up() -> None:
     with _Patience(60) as patience:
         torch.autograd.grad((x * x).sum(), x, create_graph=True)
     assert not patience.spent
+
+
+def test_a_module_that_takes_another_way_under_a_dispatch_mode(tmp_path: Path) -> None:
+    """An encoder in evaluation has a path of its own, with another type under autocast, but not where operators are watched."""
+    layer = "nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True)"
+    problem = problem_of(
+        tmp_path, f"self.m = nn.TransformerEncoder({layer}, 1)", "def forward(self, x):\n    return self.m(x)", "torch.rand(2, 3, 8)"
+    )
+    emitted = compile_problem(problem, Options(target="host", gradients=False))[2]
+    verdict = verify(problem, load_candidate(emitted.text, "host"))
+    failed = [check for check in verdict.checks if not check.passed]
+    assert not failed, failed[0].detail

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..budget import Budget, Miss, compare
-from ..observe import Observed, References
+from ..observe import Observed, References, filled_memory
 from ..variants import Variant
 from . import Outcome, Trial, sentence
 
@@ -83,7 +83,8 @@ def fallback(trial: Trial) -> Outcome:
         subjects = trial.subjects.twisted(twist)
         subjects.set_state(base)
         try:
-            references = subjects.references(base, draws=2)
+            with filled_memory(subjects.device):  # as the candidate runs: some modules take another way under a dispatch mode
+                references = subjects.references(base, draws=2)
         except Exception:  # the original does not take it
             continue
         try:
