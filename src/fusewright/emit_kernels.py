@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,7 +13,7 @@ from .kernels.kept_columns import kept_columns_kernel, sharers
 from .kernels.pointwise import pointwise_kernel
 from .kernels.reduce import reduce_kernel
 from .kernels.scan import scan_kernel
-from .kernels.text import KernelText
+from .kernels.text import KernelText, with_fast_functions
 from .kernels.turned import turned_kernel, turned_loads, turns_results
 from .kernels.turned_reduce import turned_reduce, turned_reduce_kernel
 from .plan import Kernel
@@ -61,14 +60,6 @@ def kernel_text(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment: l
     text = write(kernel, prims, graph, comment)
     halves = all(prims[name].dtype in (torch.float16, torch.bfloat16) for name in kernel.stores)
     return replace(text, source=with_fast_functions(text.source)) if halves else text
-
-
-# Off by 1e-5 at most, of what is rounded to 8 or 11 bits when it is stored.
-FAST = {"expf": "exp_fast", "tanhf": "tanh_fast", "LogSumExp": "FastLogSumExp"}
-
-
-def with_fast_functions(source: str) -> str:
-    return re.sub(rf"(?<!\w)({'|'.join(FAST)})\b", lambda m: FAST[m[1]], source)
 
 
 class Shared:

@@ -20,7 +20,7 @@ from .index import Axis, Coordinate
 from .kernels import depthwise
 from .kernels.conv import Conv, Ending, OverChannels, OverPositions
 from .kernels.conv import Window as ConvWindow
-from .kernels.conv_tiles import best_tile, predicted_ms
+from .kernels.conv_tiles import expected_ms
 from .kernels.conv_tiles import fits as tile_fits
 from .kernels.depthwise import is_depthwise
 from .plan import Call, Kernel, Plan, name_kernels
@@ -32,9 +32,6 @@ MEMORY_TB_PER_S = 4.1  # H200, measured
 LAUNCH_MS = 0.003
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 MARGIN = 0.9  # a prediction must beat that of the library's, or of what stays in registers, by this much
-# Strided transposed convolutions of images and volumes take what is predicted for them alone this many times. H200, whole
-# forwards (benchmarks/results): by this s1013 should take 0.77 ms and took 0.82, s1033 0.71 and 1.05. No kernel was timed alone.
-PHASED = 5.0
 
 
 @dataclass(frozen=True)
@@ -433,11 +430,7 @@ def ours_ms(how: Fused, plan: Plan) -> float:
     conv, ending, at = how.anchor.conv, how.ending, input_sizes(how.anchor, plan)
     if is_depthwise(conv):
         return depthwise.predicted_ms(conv, ending, at)
-    predicted = predicted_ms(conv, ending, at, best_tile(conv, ending, at))
-    if conv.is_phased and conv.dims > 1:
-        alone = predicted_ms(conv, Ending(), at, best_tile(conv, Ending(), at)) - 2 * LAUNCH_MS
-        predicted += (PHASED - 1) * max(0.0, alone)
-    return predicted
+    return expected_ms(conv, ending, at)
 
 
 def can_end(anchor: Anchor, ending: Ending) -> bool:

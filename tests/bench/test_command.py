@@ -30,8 +30,10 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> None:
     measure, load = fusewright.bench.bench, candidate.load_candidate
 
     def on_desk(problem: Any, candidates: Any, options: Any, modes: Any, **rest: Any) -> Any:
-        return measure(problem, candidates, None, modes, **{**rest, "device": Desk(), "seconds": 0.05})
+        # time for as many rounds as there ever are, on the busiest machine: what the desk's noise makes of them is always the same
+        return measure(problem, candidates, None, modes, **{**rest, "device": Desk(), "seconds": 60.0})
 
+    monkeypatch.setattr(fusewright.bench.secrets, "randbits", lambda bits: 1)
     monkeypatch.setattr(fusewright.bench, "needs_a_gpu", lambda options=None: None)
     monkeypatch.setattr(fusewright.bench, "bench", on_desk)
     monkeypatch.setattr(fusewright.bench, "load_candidate", lambda path, target, name: load(path, "host", name=name))
@@ -66,14 +68,13 @@ def test_no_gpu(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_candidate_that_stands(folder: Path, desk: None, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "model.py", "new.py", "--modes", "eager", "--json", "out.json")
     assert (status, err) == (0, "")
-    said = re.search(r"new\.py: (no difference|faster|slower): (\d\.\d+)×", out)  # of the CPU's clock, with others on the machine
-    assert said and 0.8 < float(said[2]) < 1.25 and out.endswith("wrote out.json\n")
+    assert re.search(r"new\.py: no difference: ", out) and out.endswith("wrote out.json\n")
     record = json.loads((folder / "out.json").read_text())
     assert record["model"] == "model.py" and record["timing"]["stands"] is True
     assert [row["name"] for row in record["bench"]["rows"]] == ["eager", "eager, again", "new.py"]
     assert record["emitted"] == (folder / "new.py").read_text() and record["graph"] is None
     assert cli._main(["report", "out.json", "-o", "report.html"]) == 0
-    assert said[1] in (folder / "report.html").read_text()
+    assert "no difference" in (folder / "report.html").read_text()
 
 
 def test_a_candidate_that_falls(folder: Path, desk: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,8 +32,6 @@ TAKEN |= set(
     "shared partials batch in_d in_h in_w count mean m2 channel0 channel_end local scratch inside whole".split()
 )
 
-FAST = ((r"\btanhf\(", "tanh_fast("), (r"\bexpf\(", "exp_fast("))  # exact enough behind a TF32 product
-
 
 def body_of(
     anchor: Anchor,
@@ -109,9 +107,9 @@ def with_tables(
 ) -> tuple[tuple[list[str], str, list[str]], tuple[Table, ...]]:
     """Values that depend on sample and channel only are worked out once a block and kept in shared memory."""
     if not exact:
-        element, final = [fast(line) for line in element], fast(final)
+        *element, final = map(text.with_fast_functions, [*element, final])
     if not hoist:
-        return (element, final, [line if exact else fast(line) for line in outer]), ()
+        return (element, final, outer if exact else [text.with_fast_functions(line) for line in outer]), ()
     if not exact:
         outer, element, final = joined_constants(outer, element, final)
     declared = declarations(outer)
@@ -130,9 +128,14 @@ def declarations(lines: list[str]) -> dict[str, str]:
     return {m[1]: m[2] for line in lines if (m := re.match(r"const float (\w+) = (.*);$", line))}
 
 
+# Functions that begin with a factor: what is left of each, and the factor.
+FACTORED = {"tanh_fast": ("tanh_of", "TANH_FACTOR"), "exp_fast": ("exp2_fast", "LOG2_E")}
+
+
 def joined_constants(outer: list[str], element: list[str], final: str) -> tuple[list[str], list[str], str]:
-    """(x - mean) * scale + bias as x * scale + shift, and a factor that tanh begins with joined to both: one instruction an
-    element each. What is lost where mean and bias nearly cancel is less than the rounding of x, a sum of TF32 products."""
+    """(x - mean) * scale + bias as x * scale + shift, and the factor of a function that alone uses it joined to both: one
+    instruction an element each. What is lost where mean and bias nearly cancel is less than the rounding of x, a sum of TF32
+    products."""
     outer, element = list(outer), list(element)
     for k, line in enumerate(element):
         m = re.match(r"const float (\w+) = \((\w+) - (\w+)\) \* (\w+)(?: \+ (\w+))?;$", line)
@@ -141,20 +144,15 @@ def joined_constants(outer: list[str], element: list[str], final: str) -> tuple[
         name, x, mean, scale, bias = m.groups()
         shift = f"{name}_shift"
         outer.append(f"const float {shift} = {f'{bias} - ' if bias else '-'}{mean} * {scale};")
-        uses = re.findall(rf"(tanh_fast\()?\b{name}\b", "\n".join([*element[k + 1 :], final]))
-        if uses == ["tanh_fast("]:
-            outer += [f"const float {name}_steep = TANH_FACTOR * {scale};", f"const float {name}_start = TANH_FACTOR * {shift};"]
+        uses = re.findall(rf"(?:(\w+)\()?\b{name}\b(?:\))?", "\n".join([*element[k + 1 :], final]))
+        if len(uses) == 1 and uses[0] in FACTORED:
+            rest, factor = FACTORED[uses[0]]
+            outer += [f"const float {name}_steep = {factor} * {scale};", f"const float {name}_start = {factor} * {shift};"]
             element[k] = f"const float {name} = {x} * {name}_steep + {name}_start;"
-            *element, final = (text.replace(f"tanh_fast({name})", f"tanh_of({name})") for text in [*element, final])
+            *element, final = (line.replace(f"{uses[0]}({name})", f"{rest}({name})") for line in [*element, final])
         else:
             element[k] = f"const float {name} = {x} * {scale} + {shift};"
     return outer, element, final
-
-
-def fast(line: str) -> str:
-    for pattern, replacement in FAST:
-        line = re.sub(pattern, replacement, line)
-    return line
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,17 @@ SPECIAL_SLOTS = 5.0  # H200: of the 8 cycles a special function takes of its own
 SMALL_TILE = 1.10  # H200, statistics of the first founding model: 0.125 ms with 64 accumulators a lane, 0.115 with 128
 FEW_WARPS = 1.15  # H200, its second kernel: 0.225 ms with 8 warps on a multiprocessor, 0.204 with 16
 PHASED_OVERHEAD = 1.4  # not measured: reads of shared memory and products overlap only in part
+# Strided ones of images and volumes take what is predicted for them alone this many times. H200, whole forwards (benchmarks/results):
+# by this s1013 should take 0.77 ms and took 0.82, s1033 0.71 and 1.05. No kernel was timed alone.
+PHASED = 5.0
 STEP_MS = 0.0003  # H200: what a barrier costs all warps of a block (columns 3 against 9 in the second founding model)
 LAUNCH_MS = 0.004
 CANDIDATES = 24  # more would be noise
 RESIDENT_BYTES = 40 * 1024  # weights up to here stay in shared memory; first founding model: 18 KB
 FOUR_WARPS_TFLOPS = 390.0  # H200: products of four warps with nothing copied in between, 379 to 393 (conv_founding.py)
-FOUR_WARPS_OVERHEAD = 1.25  # H200: 0.757 ms for the second founding model, 0.099 and 0.22 for the first one's two kernels
+# H200, products of four warps: what is left of their time beside the tensor cores', and what a step adds. Second founding model 0.757
+# ms, statistics of the first 0.099, 5x5 of 96 channels 0.29, 3x3 of 256 0.83 (benchmarks/results/plain.txt).
+FOUR_WARPS_OVERHEAD, FOUR_WARPS_STEP_MS = 1.1, 0.0005
 STEP_PRODUCTS = 864  # H200, second founding model: 0.97 ms with 864 products a warp between barriers, 1.02 with 288
 
 
@@ -50,6 +55,15 @@ def best_tile(conv: Conv, ending: Ending, sizes: Sequence[int]) -> Tile:
     predicted = [(predicted_ms(conv, ending, sizes, tile), tile) for tile in candidate_tiles(conv, ending)]
     lowest = min(ms for ms, _ in predicted)
     return next(tile for ms, tile in predicted if ms <= 1.03 * lowest)
+
+
+def expected_ms(conv: Conv, ending: Ending, sizes: Sequence[int]) -> float:
+    """What the convolution and this ending are expected to take with the tile that suits them."""
+    predicted = predicted_ms(conv, ending, sizes, best_tile(conv, ending, sizes))
+    if not conv.is_phased or conv.dims == 1:
+        return predicted
+    alone = predicted_ms(conv, Ending(), sizes, best_tile(conv, Ending(), sizes)) - 1.5 * LAUNCH_MS
+    return predicted + (PHASED - 1) * max(0.0, alone)
 
 
 def proposed_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
@@ -218,7 +232,7 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -
     rounds = max(work / seats, -(-work // seats) if work <= 4 * seats else 0)  # few rounds: the last one is felt
     crowd = rounds * seats / work
     if tile.warpgroups:
-        return warpgroup_ms(shape, ending, work * crowd, moved_bytes(shape, ending, batch, spatial, out))
+        return warpgroup_ms(shape, ending, work * crowd, rounds, moved_bytes(shape, ending, batch, spatial, out))
     depth = shape.chunks * tile.chunk * prod(conv.kernel) / prod(conv.phases)
     small = SMALL_TILE if 4 * tile.channel_tiles * shape.fragments <= 64 else 1.0
     few = FEW_WARPS if tile.threads * tile.blocks_per_sm < 512 else 1.0
@@ -250,8 +264,8 @@ def moved_bytes(shape: Layout, ending: Ending, batch: int, spatial: Sequence[int
     return 4 * batch * (conv.in_channels * prod(spatial) + (0 if only_partials else written))
 
 
-def warpgroup_ms(shape: Layout, ending: Ending, work: float, moved: float) -> float:
-    """Products of four warps run while others' elements are finished; what is left is a share of both."""
+def warpgroup_ms(shape: Layout, ending: Ending, work: float, rounds: float, moved: float) -> float:
+    """Milliseconds where four warps multiply together, as `predicted_ms`."""
     tile, elements = shape.tile, work * prod(shape.tile_sizes) * shape.block_channels
     narrow = 1.1 if tile.fragments[1] == 8 else 1.0  # H200: 0.82 ms with 64 positions in a product, 0.757 with 128
     lone = 1.5 if tile.threads * tile.blocks_per_sm < 256 else 1.0  # H200: 1.46 ms with four warps on a multiprocessor
@@ -259,5 +273,5 @@ def warpgroup_ms(shape: Layout, ending: Ending, work: float, moved: float) -> fl
     ending_ms = elements / 32 * element_slots(shape, ending) / ISSUE_PER_MS
     # H200: 1.01 ms where what is loaded is stored a turn later, 0.757 where it is two.
     hurried = 1.3 if 2 * shape.rounds > shape.turns else 1.0
-    busy = FOUR_WARPS_OVERHEAD * lone * (hurried * product_ms + ending_ms)
+    busy = FOUR_WARPS_OVERHEAD * lone * (hurried * product_ms + ending_ms) + rounds * shape.chunks * FOUR_WARPS_STEP_MS
     return max(busy, moved / MEMORY_TB_PER_S * 1e-9) + LAUNCH_MS + (0.0 if tile.resident else LAUNCH_MS / 2)

@@ -268,7 +268,6 @@ class Evaluator:
         level.lines += [f"{kind} {name} = {start};", *block]
         return Value(name, prim.dtype, depends)
 
-
     def by_taps(self, prim: Prim, op: Window, loops: list[str], tests: list[str], taps: list[str], inside: str) -> list[str]:
         """The loops over a window's taps, asked of each only where the window does not lie inside as a whole."""
         first = [re.sub(r"\bk\d\b", "0", test) for test in tests if test.endswith(">= 0")]

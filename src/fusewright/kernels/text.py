@@ -181,3 +181,11 @@ def mentioned(kernel: Kernel, prims: dict[str, Prim]) -> set[str]:
     """Symbols in the sizes of the kernel's tensors and space: the launcher may need them."""
     shapes = [prims[n].shape for n in (*kernel.loads, *kernel.stores)] + [kernel.space]
     return {str(s) for shape in shapes for size in shape for s in sympy.sympify(size).free_symbols}
+
+
+# Off by 1e-5 at most: for what is rounded to 8 or 11 bits when it is stored, or was to TF32 before.
+FAST = {"expf": "exp_fast", "tanhf": "tanh_fast", "LogSumExp": "FastLogSumExp"}
+
+
+def with_fast_functions(source: str) -> str:
+    return re.sub(rf"(?<!\w)({'|'.join(FAST)})\b", lambda m: FAST[m[1]], source)
