@@ -39,6 +39,7 @@ class Record:
     view: bool = False
     cuda: Callable[..., str] | None = None
     monotone: int = 0  # +1 never decreasing, -1 never increasing, in its only tensor argument
+    valley: Interval | None = None  # where it has its only minimum: never increasing before, never decreasing after
     bounds: Callable[..., Interval] | None = None  # range of the value, from the ranges of the tensor arguments
     cost: int = 1
 
@@ -63,6 +64,7 @@ def pointwise(
     *targets: OpOverload,
     cuda: Callable[..., str],
     monotone: int = 0,
+    valley: Interval | None = None,
     bounds: Callable[..., Interval] | None = None,
     cost: int = 1,
     floats: bool = False,
@@ -100,7 +102,8 @@ def pointwise(
             expression = in_double(expression)
         return build.pointwise("", expression, placeholders, node.dtype, compute, cost)
 
-    register(Record(name, targets, lower, pointwise=True, cuda=cuda, monotone=monotone, bounds=bounds, cost=cost))
+    known = Record(name, targets, lower, True, cuda=cuda, monotone=monotone, valley=valley, bounds=bounds, cost=cost)
+    register(known)
 
 
 def as_in_memory(build: Lowering, name: str) -> str:
@@ -185,10 +188,11 @@ pointwise(
     "abs",
     *(aten.abs.default, aten.absolute.default),
     cuda=lambda a: f"absolute({a.self})",
+    valley=(0, 0),
     bounds=lambda x: (0 if x[0] < 0 < x[1] else min(abs(x[0]), abs(x[1])), max(abs(x[0]), abs(x[1]))),
 )
 pointwise("reciprocal", aten.reciprocal.default, cuda=lambda a: f"1.0f / {a.self}", cost=4)
-pointwise("square", aten.square.default, cuda=lambda a: f"{a.self} * {a.self}")
+pointwise("square", aten.square.default, cuda=lambda a: f"{a.self} * {a.self}", valley=(0, 0))
 
 
 def _power(a: Any) -> str:
@@ -374,11 +378,19 @@ pointwise(
     cuda=lambda a: f"({a.self} > 0.0f ? {a.self} : {a.alpha} * expm1f({a.self} / {a.alpha}))",
     cost=16,
 )
-pointwise("gelu", aten.gelu.default, cuda=_gelu, bounds=lambda x: (-0.17, max(x[1], 0)), cost=16)
+pointwise(
+    "gelu",
+    aten.gelu.default,
+    cuda=_gelu,
+    valley=(-0.753, -0.7517),  # of both forms
+    bounds=lambda x: (-0.17, max(x[1], 0)),
+    cost=16,
+)
 pointwise(
     "silu",
     aten.silu.default,
     cuda=lambda a: f"{a.self} / (1.0f + expf(-{a.self}))",
+    valley=(-1.279, -1.278),
     bounds=lambda x: (-0.2785, max(x[1], 0)),
     cost=12,
 )
@@ -386,6 +398,7 @@ pointwise(
     "mish",
     aten.mish.default,
     cuda=_mish,
+    valley=(-1.193, -1.192),
     bounds=lambda x: (-0.309, max(x[1], 0)),
     cost=24,
 )
@@ -408,7 +421,7 @@ pointwise(
 )
 pointwise("tan", aten.tan.default, cuda=lambda a: f"tanf({a.self})", cost=24)
 pointwise("sinh", aten.sinh.default, cuda=lambda a: f"sinhf({a.self})", monotone=1, cost=24)
-pointwise("cosh", aten.cosh.default, cuda=lambda a: f"coshf({a.self})", bounds=lambda x: (1, INF), cost=24)
+pointwise("cosh", aten.cosh.default, cuda=lambda a: f"coshf({a.self})", valley=(0, 0), bounds=lambda x: (1, INF), cost=24)
 pointwise("tanh", aten.tanh.default, cuda=lambda a: f"tanhf({a.self})", monotone=1, bounds=lambda x: (-1, 1), cost=16)
 pointwise("softplus", aten.softplus.default, cuda=_softplus, monotone=1, bounds=lambda x: (0, INF), cost=16)
 pointwise("hardtanh", aten.hardtanh.default, cuda=lambda a: _clamp(a.self, a.min_val, a.max_val), monotone=1)
@@ -423,6 +436,7 @@ pointwise(
     "hardswish",
     aten.hardswish.default,
     cuda=lambda a: f"{a.self} * fminf(fmaxf({a.self} + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f)",
+    valley=(-1.5, -1.5),
     bounds=lambda x: (-0.375, max(x[1], 0)),
 )
 pointwise(

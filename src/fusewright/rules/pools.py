@@ -258,7 +258,9 @@ DOMAINS = {
 
 
 def direction_of(site: Site, node: Node, largest: bool) -> int:
-    """+1 where the function at this node never decreases, -1 where it never increases, 0 where that is not known."""
+    """+1 where the function at this node never decreases, -1 where it never increases, 0 where that is not known.
+
+    One with a valley (silu, gelu) does neither, unless all values are proven to lie on one side of it."""
     record = ops.find(node, site.graph)
     if record is None or not record.pointwise or record.name == "sign":  # the sign of NaN is 0
         return 0
@@ -273,6 +275,9 @@ def direction_of(site: Site, node: Node, largest: bool) -> int:
         return record.monotone if inside or found_by_least else 0
     if record.monotone:
         return record.monotone
+    if record.valley is not None:
+        least, most = site.range(operands[0])
+        return 1 if least >= record.valley[1] else -1 if most <= record.valley[0] else 0
     rising = {
         "clamp": True,
         "clamp_min": True,
@@ -298,7 +303,13 @@ def direction_of(site: Site, node: Node, largest: bool) -> int:
         of(lambda x: x.clamp(-0.5, 0.5).max(), 4, 5),
         of(lambda x: torch.sqrt(torch.sigmoid(x)).amax(1), 4, 5),
         of(lambda x: torch.log(x.abs() + 1).amin(1), 4, 5),
+        of(lambda x: F.max_pool2d(F.silu(x.clamp(min=-0.9)), 3, 2, 1), 2, 3, 6, 8),
+        of(lambda x: F.mish(F.relu(x)).amax(1), 4, 5),
+        of(lambda x: F.gelu(torch.tanh(x) * 0.7).amax(1), 4, 5),
+        of(lambda x: F.hardswish(torch.sigmoid(x) - 2.6).amax(1), 4, 5),
         of(lambda x: torch.sqrt(x * x * x + 9).amax(1), 4, 5, applies=False),
+        of(lambda x: F.silu(x.clamp(min=-1.4)).amax(1), 4, 5, applies=False),
+        of(lambda x: F.max_pool1d(F.hardswish(torch.sigmoid(x) - 2.6), 2), 2, 3, 8, applies=False),
         of(lambda x: F.gelu(x).amax(1), 4, 5, applies=False),
         of(lambda x: F.silu(x).amax(1), 4, 5, applies=False),
         of(lambda x: torch.sign(x).amax(1), 4, 5, applies=False),
