@@ -434,10 +434,14 @@ __device__ __forceinline__ float rcp_fast(float x) {
 //: section exp_fast needs exp2_fast
 __device__ __forceinline__ float exp_fast(float x) { return exp2_fast(x * 1.4426950408889634f); }
 
-//: section tanh_of needs exp2_fast rcp_fast
-// tanh of x from TANH_FACTOR x. Off by about 1e-7; used where the operand itself is known to TF32 only.
+//: section tanh_part needs exp2_fast rcp_fast
+// r of tanh x = 1 - 2r, from TANH_FACTOR x. Off by about 1e-7; used where the operand itself is known to TF32 only.
 constexpr float TANH_FACTOR = 2.8853900817779268f;  // 2 / ln 2
-__device__ __forceinline__ float tanh_of(float multiple) { return fmaf(-2.0f, rcp_fast(1.0f + exp2_fast(multiple)), 1.0f); }
+__device__ __forceinline__ float tanh_part(float multiple) { return rcp_fast(1.0f + exp2_fast(multiple)); }
+
+//: section tanh_of needs tanh_part
+// tanh of x from TANH_FACTOR x.
+__device__ __forceinline__ float tanh_of(float multiple) { return fmaf(-2.0f, tanh_part(multiple), 1.0f); }
 
 //: section tanh_fast needs tanh_of
 __device__ __forceinline__ float tanh_fast(float x) { return tanh_of(x * TANH_FACTOR); }

@@ -326,11 +326,15 @@ def fused(kernel: Kernel, anchor: Anchor, plan: Plan, taken: frozenset[str] = fr
     parts = accumulators(kernel, prims)
     if len(parts) != 1 or len(needed_reduces(kernel, prims)) == 0 or not reads_leaf(parts[0].source):
         return None
-    inner = body_of(anchor, kernel, plan, root=parts[0].source, leaf=leaf, shape=shape, at=at, taken=taken)
-    base = ending_with(before, pool, inner)
     full = [name for name in kernel.stores if kernel.members[name] == "full"]
     over_channels = kernel.reduced == (1,) and same_shape(kernel.space, shape)
-    if over_channels and not full and len(kernel.stores) == 1 and parts[0].kind in ("LogSumExp", "Sum", "Max", "Min"):
+    to_rows = over_channels and not full and len(kernel.stores) == 1
+    inner = body_of(
+        anchor, kernel, plan, root=parts[0].source, leaf=leaf, shape=shape, at=at, taken=taken,
+        may_shift=to_rows and parts[0].kind == "LogSumExp",
+    )  # fmt: skip
+    base = ending_with(before, pool, inner)
+    if to_rows and parts[0].kind in ("LogSumExp", "Sum", "Max", "Min"):
         store = kernel.stores[0]
         if prims[store].dtype is not torch.float32:
             return None
@@ -338,7 +342,7 @@ def fused(kernel: Kernel, anchor: Anchor, plan: Plan, taken: frozenset[str] = fr
         if fields != {"result()"}:
             return None
         after = body_of(anchor, kernel, plan, root=store, leaf=parts[0].members[0], shape=shape, row=True)
-        return Fused(anchor, replace(base, reduce=OverChannels(parts[0].kind), after=after), window)
+        return Fused(anchor, replace(base, reduce=OverChannels(parts[0].kind, plus=inner.left_out), after=after), window)
     if (
         over_channels
         and full

@@ -14,12 +14,13 @@ from ..index import Axis, Coordinate
 from ..plan import Kernel, Plan
 from ..prims import C_TYPES, Coordinates, Prim
 from . import text
-from .conv import Body, Conv, Ending, OverPositions, Pointwise, Table, conv_kernel
+from .conv import Body, Conv, Ending, OverPositions, Pointwise, conv_kernel
 from .conv_tiles import best_tile
 from .depthwise import depthwise_kernel, is_depthwise
 from .expression import Evaluator, Level, converted_to, indent, paren, pointer
 from .loops import row_at
 from .reduce import WORDS, accumulators
+from .shortened import shortened
 
 if TYPE_CHECKING:
     from ..takeover import Anchor, Fused
@@ -45,11 +46,12 @@ def body_of(
     row: bool = False,
     totals: dict[str, str] | None = None,
     taken: frozenset[str] = frozenset(),
+    may_shift: bool = False,
 ) -> Pointwise:
     """The chain from `leaf` (the element in a register) to `root`, at one element; for a row, from the reduced value.
 
     `totals` gives the text of each reduced value where the element is still there beside it; `taken` are names that another
-    body of the same kernel has.
+    body of the same kernel has. With `may_shift` a constant may be left out of the result, which says so.
     """
     from ..takeover import axes_for
 
@@ -78,8 +80,8 @@ def body_of(
     result = evaluator.value(root, here)
     final = converted_to(result, prims[root])
     exact = is_depthwise(anchor.conv)
-    lines, tables = with_tables(fixed.lines + channel.lines, element.lines, final, hoist=not row, exact=exact)
-    element_lines, final_text, kept = lines
+    shorter = shortened(fixed.lines + channel.lines, element.lines, final, hoist=not row, exact=exact, may_shift=may_shift)
+    element_lines, final_text, kept, tables = shorter.element, shorter.final, shorter.kept, shorter.tables
     used = " ".join(
         [*element_lines, final_text, *(t.value for t in tables), *(s for t in tables for s in t.statements), *kept]
     )
@@ -92,7 +94,7 @@ def body_of(
         assert (value, n) == ("value", "n"), "bodies are written for these names"
         return [*kept, *element_lines], final_text
 
-    return Pointwise(at_element, tuple(params), setup, tables)
+    return Pointwise(at_element, tuple(params), setup, tables, shorter.left_out)
 
 
 def names_in(body: Body) -> frozenset[str]:
@@ -100,59 +102,6 @@ def names_in(body: Body) -> frozenset[str]:
     statements, _ = body.element("value", "n", "c", ("d", "h", "w"))
     lines = [*statements, *body.setup, *(s for table in body.tables for s in table.statements)]
     return frozenset(re.findall(r"\bconst \w+ (\w+) =", "\n".join(lines)))
-
-
-def with_tables(
-    outer: list[str], element: list[str], final: str, hoist: bool, exact: bool
-) -> tuple[tuple[list[str], str, list[str]], tuple[Table, ...]]:
-    """Values that depend on sample and channel only are worked out once a block and kept in shared memory."""
-    if not exact:
-        *element, final = map(text.with_fast_functions, [*element, final])
-    if not hoist:
-        return (element, final, outer if exact else [text.with_fast_functions(line) for line in outer]), ()
-    if not exact:
-        outer, element, final = joined_constants(outer, element, final)
-    declared = declarations(outer)
-    text_ = "\n".join([*element, final])
-    wanted = [name for name in declared if re.search(rf"\b{name}\b", text_)]
-    tables = []
-    for i, name in enumerate(wanted):
-        tables.append(Table(f"{name}_of", name, tuple(outer) if i == 0 else ()))
-        change = (rf"\b{name}\b", f"{name}_of[c - channel0]")
-        element = [re.sub(*change, line) for line in element]
-        final = re.sub(*change, final)
-    return (element, final, []), tuple(tables)
-
-
-def declarations(lines: list[str]) -> dict[str, str]:
-    return {m[1]: m[2] for line in lines if (m := re.match(r"const float (\w+) = (.*);$", line))}
-
-
-# Functions that begin with a factor: what is left of each, and the factor.
-FACTORED = {"tanh_fast": ("tanh_of", "TANH_FACTOR"), "exp_fast": ("exp2_fast", "LOG2_E")}
-
-
-def joined_constants(outer: list[str], element: list[str], final: str) -> tuple[list[str], list[str], str]:
-    """(x - mean) * scale + bias as x * scale + shift, and the factor of a function that alone uses it joined to both: one
-    instruction an element each. What is lost where mean and bias nearly cancel is less than the rounding of x, a sum of TF32
-    products."""
-    outer, element = list(outer), list(element)
-    for k, line in enumerate(element):
-        m = re.match(r"const float (\w+) = \((\w+) - (\w+)\) \* (\w+)(?: \+ (\w+))?;$", line)
-        if m is None or not {name for name in m.groups()[2:] if name} <= declarations(outer).keys():
-            continue
-        name, x, mean, scale, bias = m.groups()
-        shift = f"{name}_shift"
-        outer.append(f"const float {shift} = {f'{bias} - ' if bias else '-'}{mean} * {scale};")
-        uses = re.findall(rf"(?:(\w+)\()?\b{name}\b(?:\))?", "\n".join([*element[k + 1 :], final]))
-        if len(uses) == 1 and uses[0] in FACTORED:
-            rest, factor = FACTORED[uses[0]]
-            outer += [f"const float {name}_steep = {factor} * {scale};", f"const float {name}_start = {factor} * {shift};"]
-            element[k] = f"const float {name} = {x} * {name}_steep + {name}_start;"
-            *element, final = (line.replace(f"{uses[0]}({name})", f"{rest}({name})") for line in [*element, final])
-        else:
-            element[k] = f"const float {name} = {x} * {scale} + {shift};"
-    return outer, element, final
 
 
 @dataclass(frozen=True)

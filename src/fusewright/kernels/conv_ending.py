@@ -10,8 +10,11 @@ import re
 from dataclasses import dataclass
 from textwrap import dedent
 
+import torch
+
 from fusewright.kernels.conv_layout import Layout
 from fusewright.kernels.conv_spec import Body, Ending, OverChannels, OverPositions
+from fusewright.prims import literal
 
 ACCUMULATED = "acc[i / 2][f][i % 2 * 2 + e]"
 POOLED = "pooled[i][f][e]"
@@ -209,19 +212,14 @@ def accumulator(reduce: OverChannels) -> str:
 def rows(shape: Layout, ending: Ending, reduce: OverChannels, value: str) -> str:
     """Reduce over channels and write one value a position."""
     held = shape.held[0] * shape.held[1] * shape.held[2] * shape.pair
-    text = lane_total(shape, reduce, value)
-    text += "int position = 0;  // the first position that is whole in this lane\n"
-    count, shared = held, 0
-    for mask in (16, 8, 4):
-        total = "total[k]" if count > 1 else "total[0]"
-        if count % 2 == 0:
-            text += f"position += keep_half<{count}>(total, lane, {mask});\n"
-            count //= 2
-        else:
-            loop = "#pragma unroll\n" + f"for (int k = 0; k < {count}; ++k) " if count > 1 else ""
-            text += loop + f"meet({total}, shuffle_xor({total}, {mask}));\n"
-            shared |= mask
+    met, count, shared = lanes_met(held)
     own = f"(lane & {shared}) == 0" if shared else "true"
+    unbounded = reduce.accumulator == "LogSumExp" and not reduce.bounded
+    if unbounded and shape.tile.warps_c == 1:
+        text = relative_rows(shape, reduce, value, met, count)
+    else:
+        text = lane_total(shape, reduce, value)
+        text += "int position = 0;  // the first position that is whole in this lane\n" + met
     if shape.tile.warps_c > 1:
         text += across_warps(shape, reduce, held, count, own)
         own = f"{own} && warp_c == 0" if shared else "warp_c == 0"
@@ -230,7 +228,10 @@ def rows(shape: Layout, ending: Ending, reduce: OverChannels, value: str) -> str
     decode = {k: re.sub(r"\be\b", "e", v) for k, v in where.items()}
     names = ("d", "h", "w")[3 - shape.conv.dims :]
     total = "total[k]" if count > 1 else "total[0]"
-    reduced = f"logf({total}.result())" if reduce.accumulator == "LogSumExp" and reduce.bounded else f"{total}.result()"
+    reduced = f"{total}.result()" if unbounded or reduce.accumulator != "LogSumExp" else f"logf({total}.result())"
+    if unbounded and shape.tile.warps_c == 1:
+        reduced = total.replace("total", "reduced")
+    reduced += plus(reduce)
     statements, result = ending.after.element("value", "n", "0", names)
     inner = [f"const int p = position{' + k' if count > 1 else ''}, f = {f}"]
     inner[0] += f", e = {e};" if uses(decode["w"], "e") else ";"
@@ -244,6 +245,51 @@ def rows(shape: Layout, ending: Ending, reduce: OverChannels, value: str) -> str
     return text + "{\n" + body + "\n}\n"
 
 
+def plus(reduce: OverChannels) -> str:
+    return f" + {literal(reduce.plus, torch.float32)}" if reduce.plus else ""
+
+
+def lanes_met(held: int) -> tuple[str, int, int]:
+    """Text that joins the totals of lanes with other channels of the same `held` positions; how many of these a lane has left,
+    and the bits of its number in which lanes with the same ones differ."""
+    text, count, shared = "", held, 0
+    for mask in (16, 8, 4):
+        if count % 2 == 0:
+            text += f"position += keep_half<{count}>(total, lane, {mask});\n"
+            count //= 2
+        else:
+            loop = "#pragma unroll\n" + f"for (int k = 0; k < {count}; ++k) " if count > 1 else ""
+            total = "total[k]" if count > 1 else "total[0]"
+            text += loop + f"meet({total}, shuffle_xor({total}, {mask}));\n"
+            shared |= mask
+    return text, count, shared
+
+
+def relative_rows(shape: Layout, reduce: OverChannels, value: str, met: str, count: int) -> str:
+    """reduced[k]: the logarithm of the sum of exponentials, of a position that is whole in this lane. Relative to the value of the
+    first channel, which the lanes of a position share, it takes no maximum and lanes just add; where one lies so far above
+    that it overflows, or is not finite, the warp does it again relative to the largest."""
+    real = "" if shape.whole_channels else "if (channel0 + lane_channel + 8 * i < channel_end) "
+    first = value.replace("i / 2", "0").replace("i % 2 * 2 + e", "e").replace("[i]", "[0]")
+    each = f"for (int k = 0; k < {count}; ++k) " if count > 1 else ""
+    unroll, k = ("#pragma unroll\n  ", "k") if count > 1 else ("", "0")
+    return (
+        "Relative total[HELD * PAIR];\nbool fits = true;\n#pragma unroll\nfor (int f = 0; f < HELD; ++f)\n#pragma unroll\n"
+        "  for (int e = 0; e < PAIR; ++e) {\n"
+        f"    const float pivot = __shfl_sync(0xffffffffu, {first}, quad), shift = pivot * LOG2_E;  // of the first channel\n"
+        "    float sum = 0.0f;\n#pragma unroll\n"
+        f"    for (int i = 0; i < LANE_CHANNELS; ++i) {real}sum += exp2_fast(fmaf({value}, LOG2_E, -shift));\n"
+        "    total[f * PAIR + e] = {pivot, sum};\n    fits = fits && sum < 1e30f;\n  }\n"
+        "int position = 0;  // the first position that is whole in this lane\n"
+        f"float reduced[{count}];\nif (__all_sync(0xffffffffu, fits)) {{\n"
+        + shifted(met, 2)
+        + f"\n  {unroll}{each}reduced[{k}] = total[{k}].m + logf(total[{k}].s);\n"
+        + "} else {  // relative to the largest\n"
+        + shifted(lane_total(shape, reduce, value) + met, 2)
+        + f"\n  {unroll}{each}reduced[{k}] = total[{k}].result();\n}}\n"
+    )
+
+
 def rows_exchanged(shape: Layout, ending: Ending, reduce: OverChannels, value: str) -> str:
     """Reduce over channels that lie in four warps: they meet in shared memory, where a thread finds all of a position's."""
     positions_held = shape.held[0] * shape.held[1] * shape.held[2] * 4 * shape.pair  # of four warps
@@ -253,6 +299,7 @@ def rows_exchanged(shape: Layout, ending: Ending, reduce: OverChannels, value: s
     names = ("d", "h", "w")[3 - shape.conv.dims :]
     where = {k: v.replace("2 * quad + e", "p % 8").replace("quad", "p % 4") for k, v in positions(shape, True).items()}
     reduced = "logf(total.result())" if reduce.accumulator == "LogSumExp" and reduce.bounded else "total.result()"
+    reduced += plus(reduce)
     statements, result = ending.after.element("value", "n", "0", names)
     each = "for (int k = first; k < OUT_CHANNELS / 4; k += SHARERS) {\n  const float4 x = at[k];\n  "
     if reduce.accumulator != "LogSumExp":

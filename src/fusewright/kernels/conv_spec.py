@@ -119,6 +119,7 @@ class Pointwise:
     params: tuple[tuple[str, str], ...] = ()
     setup: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
+    left_out: float = 0.0  # a constant that the result lacks: what is made of it must add it
 
     def element(self, value: str, n: str, c: str, position: tuple[str, ...]) -> tuple[list[str], str]:
         return self.function(value, n, c, position) if self.function else ([], value)
@@ -147,6 +148,7 @@ class OverChannels:
     accumulator: str  # LogSumExp | Sum | Max | Min | Moments
     bounded: bool = False
     keep: bool = False
+    plus: float = 0.0  # added to the reduced value: a constant that every element lacks
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,16 @@ __device__ __forceinline__ void meet(LogSumExp& mine, const LogSumExp& other) {
   mine.m = fmaxf(mine.m, other.m);
 }
 
+//: Relative
+// A sum of exponentials relative to e^m, where lanes that meet have the same m.
+struct Relative {
+  float m, s;
+};
+__device__ __forceinline__ void meet(Relative& mine, const Relative& other) { mine.s += other.s; }
+__device__ __forceinline__ Relative shuffle_xor(const Relative& mine, int mask) {
+  return {mine.m, __shfl_xor_sync(0xffffffffu, mine.s, mask)};
+}
+
 //: keep_half
 // Lanes that differ in one bit of `mask` hold other channels of the same COUNT positions. A lane gives half of its
 // positions away and keeps the other half, merged; returns the number of the first one kept.
