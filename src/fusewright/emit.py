@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from . import __version__, sizes
-from .access import same_shape
 from .emit_kernels import KernelFacts, Shared, ascii_only, kernel_text, together, with_prelude
 from .emit_template import FILE, FLAGS, FOR_HOPPER, HELD, MODES, TENSORS, UNCHANGED
 from .errors import Unsupported
 from .gradient import Trace, plain_form
 from .graph import Dim, Graph, Node, Output, Ref
+from .index import contiguous
 from .inplace import overwritten
 from .kernels.anchored import AnchoredText, anchored_kernel
 from .kernels.text import KernelText, wrapped
@@ -623,11 +623,10 @@ class Writer:
         return prim if prim in self.own_values(kernel) else self.argument_of(prim)
 
     def launch_lines(self, kernel: Kernel, scratch: Scratch) -> list[str]:
-        region = self.region_of_kernel(kernel)
         made = [name for name in kernel.stores if name not in kernel.overwrites and name not in scratch]
-        lines = [self.like(name, kernel) or self.allocation_of(self.prims[name], region) for name in made]
+        lines = [self.allocation_of(self.prims[name]) for name in made]
         workspace = {name: size for name, size in self.workspace(kernel).items() if name not in scratch}
-        lines += [self.allocation(name, (size,), torch.float32, region) for name, size in workspace.items()]
+        lines += [self.allocation(name, (size,), (1,), torch.float32) for name, size in workspace.items()]
         if kernel.fused is not None:
             return [*lines, *self.anchored[kernel.name].lines]
         text = self.texts[kernel.name]
@@ -646,36 +645,19 @@ class Writer:
         """The tensor laid out as kernels read it; the same one if it lies so."""
         return f"{name} = {name}.contiguous({memory_format(self.prims[load])})"
 
-    def allocation_of(self, prim: Prim, region: Region) -> str:
-        return self.allocation(prim.name, self.shaped.get(prim.name, prim.shape), prim.dtype, region, memory_format(prim))
+    def allocation_of(self, prim: Prim) -> str:
+        shape = self.shaped.get(prim.name)
+        strides = prim.strides if shape is None else contiguous(shape)
+        return self.allocation(prim.name, prim.shape if shape is None else shape, strides, prim.dtype)
 
-    def allocation(self, name: str, shape: tuple[Any, ...], dtype: torch.dtype, region: Region, layout: str = "") -> str:
-        """By a tensor that is there, which takes PyTorch a third less long than `torch.empty`; that alone knows layouts.
-        Sizes one by one: as a tuple PyTorch takes a half longer to understand them."""
-        extents = [size if isinstance(size, str) else sizes.text(sizes.factored(size)) for size in shape] or ["()"]
-        there = self.given_to(region)
-        like = next((tensor for tensor, its in there.items() if its == dtype), next(iter(there)))
-        if layout:
-            return f"{name} = torch.empty(({', '.join(extents)}), dtype={dtype}, device={like}.device, {layout})"
-        return f"{name} = {like}.new_empty({', '.join([*extents, *([f'dtype={dtype}'] if there[like] != dtype else [])])})"
+    def allocation(self, name: str, shape: tuple[Any, ...], strides: tuple[Any, ...], dtype: torch.dtype) -> str:
+        """Memory of its own, for a kernel to write."""
 
-    def given_to(self, region: Region) -> dict[str, torch.dtype | None]:
-        """The tensors that the region takes, and their types."""
-        names = [name for name, _ in self.region_arguments(region)]
-        return {name: (self.graph[name] if name in self.graph.index else self.prims[name]).dtype for name in names}
+        def listed(sizes_: tuple[Any, ...]) -> str:
+            words = [size if isinstance(size, str) else sizes.text(sizes.factored(size)) for size in sizes_]
+            return f"({', '.join(words)}{',' if len(words) == 1 else ''})"
 
-    def like(self, name: str, kernel: Kernel) -> str:
-        """The same where the kernel reads a tensor of that shape and type, which PyTorch then need not be told."""
-        prim = self.prims[name]
-        for load in kernel.read_only if kernel.fused is None else ():
-            if load in self.own_values(kernel):
-                continue
-            other, tensor = self.prims[load], self.argument_of(load)
-            shape = self.graph[tensor].shape if tensor in self.graph.index else other.shape  # a node may be a reshape of it
-            alike = other.dtype == prim.dtype and other.channels_last == prim.channels_last
-            if alike and shape is not None and same_shape(shape, self.shaped.get(name, prim.shape)):
-                return f"{name} = torch.empty_like({tensor})"
-        return ""
+        return f"{name} = _empty({listed(shape)}, {listed(strides)}, {dtype})"
 
     def scratch(self, region: Region) -> Scratch:
         """What only the region's kernels see, and its bytes, to lie in one allocation: each takes as long as a launch."""
@@ -700,7 +682,7 @@ class Writer:
         exact = sizes.tidy(sum(size for size in bytes_ if not isinstance(size, str)))
         words = [sizes.text(sizes.factored(sizes.tidy(sympy.Rational(1, 4) * exact)))] if exact != 0 else []
         words += [f"{size} // 4" for size in bytes_ if isinstance(size, str)]
-        lines.append(f"{self.allocation(whole, (' + '.join(words),), torch.float32, region)}  # what only kernels see")
+        lines.append(f"{self.allocation(whole, (' + '.join(words),), (1,), torch.float32)}  # what only kernels see")
         start = f"{whole}.data_ptr()"
         for name, size in zip(scratch, bytes_, strict=True):
             lines.append(f"{name} = {start}")
