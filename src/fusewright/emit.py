@@ -48,6 +48,7 @@ class Emitted:
 
 Scratch = dict[str, Dim]  # the parts of one allocation, and their bytes
 ALIGNED = 256  # bytes: parts of known size, and those of sizes that say nothing, fill a multiple of it
+FEW = 64  # elements read for each that is stored for backward's sake: who only infers pays 2 % at most
 WIDEST = 16  # bytes: what one load takes; a part whose size is a multiple of it is left as it is
 
 
@@ -75,8 +76,10 @@ class Region:
 
 
 def emit(plan: Plan, source: str, model: nn.Module, gradients: bool = True) -> Emitted:
-    draft = Writer(plan, source, model)
-    return Writer(draft.with_overwrites(), source, model).write(gradients)
+    draft = Writer(Writer(plan, source, model).with_overwrites(), source, model)
+    if gradients:
+        draft.find_gradients()
+    return draft.storing_what_is_kept().write()
 
 
 class Writer:
@@ -191,19 +194,57 @@ class Writer:
         return read >= 1 << 20 and left * 16 < read and all(self.node_of(name) is not None for name in kernel.stores)
 
     def worth_keeping(self, region: Region) -> dict[str, str]:
-        """Nodes -> primitives that the region's kernels leave to one another and that take long to compute again."""
+        """Nodes -> primitives that take long to compute again: those that the region's kernels leave to one another, and
+        small ones that a kernel makes on its way and may as well store."""
         outputs = {self.plan.base(self.lowered.value[name]).name for name in self.region_outputs(region)}
         found: dict[str, str] = {}
         for node in self.meaning_nodes(region):
             prim = self.prims.get(self.lowered.value.get(node.name, ""))
-            if prim is None or prim.name in outputs or prim.name in found.values():
+            if prim is None or prim.name in outputs or prim.name in found.values() or not prim.dtype.is_floating_point:
                 continue
-            kernel = self.home.get(prim.name)
-            if kernel is None or self.region_of_kernel(kernel) is not region or prim.name in kernel.overwrites:
-                continue
-            if prim.dtype.is_floating_point and self.takes_long(kernel, prim):
+            stored_by = self.home.get(prim.name)
+            if stored_by is None:
+                worth = self.maker(region, prim) is not None
+            else:
+                ours = self.region_of_kernel(stored_by) is region and prim.name not in stored_by.overwrites
+                worth = ours and self.takes_long(stored_by, prim)
+            if worth:
                 found[node.name] = prim.name
         return found
+
+    def maker(self, region: Region, prim: Prim) -> Kernel | None:
+        """The kernel that has a value of each of its rows in registers and may store it: next to nothing beside what it reads."""
+        left = self.graph.hint(sizes.product(prim.shape))
+        for kernel in region.kernels:
+            of_a_row = kernel.members.get(prim.name) in ("reduce", "row") and kernel.is_reduce
+            if of_a_row and left * FEW < self.graph.hint(sizes.product(kernel.space)) and not self.condenses(kernel):
+                return kernel if kernel.fused is None else None
+        return None
+
+    def find_gradients(self) -> None:
+        """The kernels of backward, for each region where they can be had."""
+        from .emit_gradient import gradient_text
+
+        found = {region.name: gradient_text(self, region) for region in self.regions}
+        self.gradients = {name: gradient for name, gradient in found.items() if gradient is not None}
+
+    def storing_what_is_kept(self) -> Writer:
+        """A writer of the plan in which kernels also store what backward is handed and was in no one's memory."""
+        more: dict[int, list[str]] = {}
+        for region in self.regions:
+            for name in self.gradients[region.name].kept if region.name in self.gradients else ():
+                kernel = self.maker(region, self.prims[name]) if name not in self.home else None
+                if kernel is not None:
+                    more.setdefault(id(kernel), []).append(name)
+        if not more:
+            return self
+        steps = [
+            replace(step, stores=(*step.stores, *more.get(id(step), ()))) if isinstance(step, Kernel) else step
+            for step in self.plan.steps
+        ]
+        writer = Writer(replace(self.plan, steps=tuple(steps)), self.source, self.model)
+        writer.gradients, writer.gradient_kernels = self.gradients, self.gradient_kernels
+        return writer
 
     def takes_long(self, kernel: Kernel, prim: Prim) -> bool:
         """A convolution's result, or a sum of much: the latter is small as well."""
@@ -222,9 +263,7 @@ class Writer:
 
     # ---- the file
 
-    def write(self, gradients: bool = True) -> Emitted:
-        from .emit_gradient import gradient_text
-
+    def write(self) -> Emitted:
         calls = tuple(str(call.node.target) for call in self.plan.calls if call.node.target != "getitem")
         if not self.plan.kernels:
             ours = Template(UNCHANGED).substitute(version=__version__)
@@ -245,10 +284,6 @@ class Writer:
         kernels_text = "\n".join([*support, *parts])
         launchers = list(dict.fromkeys(name for k in self.plan.kernels for name in self.launchers(k)))
         cuda = with_prelude(kernels_text, launchers)
-        for region in self.regions if gradients else ():
-            gradient = gradient_text(self, region)
-            if gradient is not None:
-                self.gradients[region.name] = gradient
         regions = "\n\n\n".join(self.region_text(region) for region in self.regions)
         forward = self.forward_text()
         ours = Template(FILE).substitute(
