@@ -90,6 +90,7 @@ class Emitted:
         space["_raw_stream"] = lambda index: 0
         space["_current_device"] = lambda: 0
         space["_elsewhere"] = lambda tensor: False
+        space["_empty"] = torch._C._dynamo.guards._empty_strided_cpu
         torch.manual_seed(0)
         self.model: nn.Module = space["ModelNew"](*problem.namespace.get_init_inputs())
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
@@ -121,7 +122,7 @@ def tensors_of(result: Any) -> list[Tensor]:
 
 def on_cpu(*tensors: Tensor) -> bool:
     """As an emitted file asks it of a GPU."""
-    if torch.is_autocast_enabled():
+    if torch.is_autocast_enabled() or torch._C._are_functorch_transforms_active():
         return False
     device = tensors[0].device
     return not tensors[0].is_cuda and [tensor.device for tensor in tensors].count(device) == len(tensors)

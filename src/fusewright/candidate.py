@@ -1,6 +1,6 @@
 """A candidate: any file that defines `ModelNew`, loaded and made to run on a target, its launches watched.
 
-A file that Fusewright wrote also runs with no GPU: its CUDA source is compiled for the host, and `_launch`, `_on_device`
+A file that Fusewright wrote also runs with no GPU: its CUDA source is compiled for the host, and `_launch`, `_on_device`, `_empty`
 and `_library`, the only functions that touch the device or its compiler, are replaced.
 """
 
@@ -145,7 +145,8 @@ def load_candidate(text_or_path: str | Path, target: str, sanitize: str = "", na
         return candidate
     if target == "cuda":
         drop_locks()
-        vars(module).update(_launch=candidate._launched(module._launch))
+        allocating = _allocating(candidate.device, getattr(module, "_empty", None))
+        vars(module).update(_launch=candidate._launched(module._launch), _empty=allocating)
         return candidate
 
     def build(source: str) -> Path:
@@ -157,12 +158,24 @@ def load_candidate(text_or_path: str | Path, target: str, sanitize: str = "", na
     gradients = getattr(module, "_CUDA_GRADIENTS", None)
     library = HostLibrary(build(module._CUDA_SOURCE), (lambda: build(gradients)) if gradients else None)
     candidate = Candidate(name, source, target, module, before, library)
-    vars(module).update(_launch=candidate._launched(library.call), _on_device=_on_host, _library=_no_library)
+    launch, allocating = candidate._launched(library.call), _allocating(candidate.device)
+    vars(module).update(_launch=launch, _on_device=_on_host, _library=_no_library, _empty=allocating)
     return candidate
 
 
 def _no_library(gradients: bool = False) -> None:
     """Kernels compiled for the host need no nvcc, though there may be a GPU."""
+
+
+def _allocating(device: torch.device, quick: Callable[..., Tensor] | None = None) -> Callable[..., Tensor]:
+    """What a file allocates with, seen by dispatch modes: verification fills such memory. Where there is none, the file's own."""
+
+    def allocated(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        if quick is None or torch._C._len_torch_dispatch_stack():
+            return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+        return quick(shape, strides, dtype)
+
+    return allocated
 
 
 def gpu_works() -> bool:
@@ -177,7 +190,7 @@ def gpu_works() -> bool:
 
 def _on_host(*tensors: Any) -> bool:
     on_cpu = all(t.device.type == "cpu" for t in pytree.tree_leaves(tensors) if isinstance(t, Tensor))
-    return on_cpu and not torch.is_autocast_enabled("cpu")
+    return on_cpu and not torch.is_autocast_enabled("cpu") and not torch._C._are_functorch_transforms_active()
 
 
 # ---- reading and running the file ----

@@ -64,9 +64,12 @@ def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
 
 
 def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.export.ExportedProgram:
-    exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
-    detach_what_needs_no_gradient(exported.graph_module)
-    return exported.run_decompositions({})
+    import torch._dynamo  # which the exporter needs: half a second
+
+    with torch._dynamo.config.patch(fake_tensor_cache_enabled=False):  # filling it takes a quarter of the time, and little is met again
+        exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
+        detach_what_needs_no_gradient(exported.graph_module)
+        return exported.run_decompositions({})
 
 
 def _can_be_written(graph: Graph) -> bool:

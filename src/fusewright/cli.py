@@ -7,6 +7,7 @@ A command is one function below; `_command` turns whatever it raises into a sent
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import logging
 import math
@@ -21,11 +22,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from . import __version__
+from .collector import lasting
 from .console import Screen, say, show_report, show_verdict, stages
 from .errors import Refused
 from .options import Options
@@ -132,6 +135,14 @@ def _command(body: Callable[..., int]) -> Callable[..., int]:
     return app.command()(guarded)
 
 
+def _pipeline() -> ModuleType:
+    """The line, and with it PyTorch, which a collector would go through again and again while it is imported."""
+    if "torch" in sys.modules:
+        return importlib.import_module(".pipeline", __package__)
+    with lasting():
+        return importlib.import_module(".pipeline", __package__)
+
+
 @contextmanager
 def _warnings(shown: bool) -> Iterator[None]:
     """Keep torch's warnings and log lines away from the one sentence that matters."""
@@ -183,7 +194,7 @@ def optimize(
     if sanitize and _needs_runtime(sanitize):
         return _under(sanitize.value)
 
-    from . import pipeline
+    pipeline = _pipeline()
     from .problem import load_problem
 
     options = replace(options, modes=_modes(modes))
@@ -234,7 +245,7 @@ def verify(
     if sanitize and _needs_runtime(sanitize):
         return _under(sanitize.value)
 
-    from . import pipeline
+    pipeline = _pipeline()
     from .problem import load_problem
 
     console = Screen()
@@ -307,7 +318,7 @@ def explain(
     """Show the graph, what each kernel would replace, its bytes, operations and predicted time; build nothing."""
     options = _options(target, None, assume_finite=assume_finite)
 
-    from . import pipeline
+    pipeline = _pipeline()
     from .problem import load_problem
 
     say(Screen(), pipeline.explain(load_problem(model), options))

@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from . import __version__, sizes
-from .access import same_shape
 from .emit_kernels import KernelFacts, Shared, ascii_only, kernel_text, together, with_prelude
 from .emit_template import FILE, FLAGS, FOR_HOPPER, HELD, MODES, TENSORS, UNCHANGED
 from .errors import Unsupported
 from .gradient import Trace, plain_form
 from .graph import Dim, Graph, Node, Output, Ref
+from .index import contiguous
 from .inplace import overwritten
 from .kernels.anchored import AnchoredText, anchored_kernel
 from .kernels.text import KernelText, wrapped
@@ -48,6 +48,7 @@ class Emitted:
 
 Scratch = dict[str, Dim]  # the parts of one allocation, and their bytes
 ALIGNED = 256  # bytes: parts of known size, and those of sizes that say nothing, fill a multiple of it
+FEW = 64  # elements read for each that is stored for backward's sake: who only infers pays 2 % at most
 WIDEST = 16  # bytes: what one load takes; a part whose size is a multiple of it is left as it is
 
 
@@ -75,8 +76,10 @@ class Region:
 
 
 def emit(plan: Plan, source: str, model: nn.Module, gradients: bool = True) -> Emitted:
-    draft = Writer(plan, source, model)
-    return Writer(draft.with_overwrites(), source, model).write(gradients)
+    draft = Writer(Writer(plan, source, model).with_overwrites(), source, model)
+    if gradients:
+        draft.find_gradients()
+    return draft.storing_what_is_kept().write()
 
 
 class Writer:
@@ -191,19 +194,57 @@ class Writer:
         return read >= 1 << 20 and left * 16 < read and all(self.node_of(name) is not None for name in kernel.stores)
 
     def worth_keeping(self, region: Region) -> dict[str, str]:
-        """Nodes -> primitives that the region's kernels leave to one another and that take long to compute again."""
+        """Nodes -> primitives that take long to compute again: those that the region's kernels leave to one another, and
+        small ones that a kernel makes on its way and may as well store."""
         outputs = {self.plan.base(self.lowered.value[name]).name for name in self.region_outputs(region)}
         found: dict[str, str] = {}
         for node in self.meaning_nodes(region):
             prim = self.prims.get(self.lowered.value.get(node.name, ""))
-            if prim is None or prim.name in outputs or prim.name in found.values():
+            if prim is None or prim.name in outputs or prim.name in found.values() or not prim.dtype.is_floating_point:
                 continue
-            kernel = self.home.get(prim.name)
-            if kernel is None or self.region_of_kernel(kernel) is not region or prim.name in kernel.overwrites:
-                continue
-            if prim.dtype.is_floating_point and self.takes_long(kernel, prim):
+            stored_by = self.home.get(prim.name)
+            if stored_by is None:
+                worth = self.maker(region, prim) is not None
+            else:
+                ours = self.region_of_kernel(stored_by) is region and prim.name not in stored_by.overwrites
+                worth = ours and self.takes_long(stored_by, prim)
+            if worth:
                 found[node.name] = prim.name
         return found
+
+    def maker(self, region: Region, prim: Prim) -> Kernel | None:
+        """The kernel that has a value of each of its rows in registers and may store it: next to nothing beside what it reads."""
+        left = self.graph.hint(sizes.product(prim.shape))
+        for kernel in region.kernels:
+            of_a_row = kernel.members.get(prim.name) in ("reduce", "row") and kernel.is_reduce
+            if of_a_row and left * FEW < self.graph.hint(sizes.product(kernel.space)) and not self.condenses(kernel):
+                return kernel if kernel.fused is None else None
+        return None
+
+    def find_gradients(self) -> None:
+        """The kernels of backward, for each region where they can be had."""
+        from .emit_gradient import gradient_text
+
+        found = {region.name: gradient_text(self, region) for region in self.regions}
+        self.gradients = {name: gradient for name, gradient in found.items() if gradient is not None}
+
+    def storing_what_is_kept(self) -> Writer:
+        """A writer of the plan in which kernels also store what backward is handed and was in no one's memory."""
+        more: dict[int, list[str]] = {}
+        for region in self.regions:
+            for name in self.gradients[region.name].kept if region.name in self.gradients else ():
+                kernel = self.maker(region, self.prims[name]) if name not in self.home else None
+                if kernel is not None:
+                    more.setdefault(id(kernel), []).append(name)
+        if not more:
+            return self
+        steps = [
+            replace(step, stores=(*step.stores, *more.get(id(step), ()))) if isinstance(step, Kernel) else step
+            for step in self.plan.steps
+        ]
+        writer = Writer(replace(self.plan, steps=tuple(steps)), self.source, self.model)
+        writer.gradients, writer.gradient_kernels = self.gradients, self.gradient_kernels
+        return writer
 
     def takes_long(self, kernel: Kernel, prim: Prim) -> bool:
         """A convolution's result, or a sum of much: the latter is small as well."""
@@ -222,9 +263,7 @@ class Writer:
 
     # ---- the file
 
-    def write(self, gradients: bool = True) -> Emitted:
-        from .emit_gradient import gradient_text
-
+    def write(self) -> Emitted:
         calls = tuple(str(call.node.target) for call in self.plan.calls if call.node.target != "getitem")
         if not self.plan.kernels:
             ours = Template(UNCHANGED).substitute(version=__version__)
@@ -245,10 +284,6 @@ class Writer:
         kernels_text = "\n".join([*support, *parts])
         launchers = list(dict.fromkeys(name for k in self.plan.kernels for name in self.launchers(k)))
         cuda = with_prelude(kernels_text, launchers)
-        for region in self.regions if gradients else ():
-            gradient = gradient_text(self, region)
-            if gradient is not None:
-                self.gradients[region.name] = gradient
         regions = "\n\n\n".join(self.region_text(region) for region in self.regions)
         forward = self.forward_text()
         ours = Template(FILE).substitute(
@@ -623,11 +658,10 @@ class Writer:
         return prim if prim in self.own_values(kernel) else self.argument_of(prim)
 
     def launch_lines(self, kernel: Kernel, scratch: Scratch) -> list[str]:
-        region = self.region_of_kernel(kernel)
         made = [name for name in kernel.stores if name not in kernel.overwrites and name not in scratch]
-        lines = [self.like(name, kernel) or self.allocation_of(self.prims[name], region) for name in made]
+        lines = [self.allocation_of(self.prims[name]) for name in made]
         workspace = {name: size for name, size in self.workspace(kernel).items() if name not in scratch}
-        lines += [self.allocation(name, (size,), torch.float32, region) for name, size in workspace.items()]
+        lines += [self.allocation(name, (size,), (1,), torch.float32) for name, size in workspace.items()]
         if kernel.fused is not None:
             return [*lines, *self.anchored[kernel.name].lines]
         text = self.texts[kernel.name]
@@ -646,36 +680,19 @@ class Writer:
         """The tensor laid out as kernels read it; the same one if it lies so."""
         return f"{name} = {name}.contiguous({memory_format(self.prims[load])})"
 
-    def allocation_of(self, prim: Prim, region: Region) -> str:
-        return self.allocation(prim.name, self.shaped.get(prim.name, prim.shape), prim.dtype, region, memory_format(prim))
+    def allocation_of(self, prim: Prim) -> str:
+        shape = self.shaped.get(prim.name)
+        strides = prim.strides if shape is None else contiguous(shape)
+        return self.allocation(prim.name, prim.shape if shape is None else shape, strides, prim.dtype)
 
-    def allocation(self, name: str, shape: tuple[Any, ...], dtype: torch.dtype, region: Region, layout: str = "") -> str:
-        """By a tensor that is there, which takes PyTorch a third less long than `torch.empty`; that alone knows layouts.
-        Sizes one by one: as a tuple PyTorch takes a half longer to understand them."""
-        extents = [size if isinstance(size, str) else sizes.text(sizes.factored(size)) for size in shape] or ["()"]
-        there = self.given_to(region)
-        like = next((tensor for tensor, its in there.items() if its == dtype), next(iter(there)))
-        if layout:
-            return f"{name} = torch.empty(({', '.join(extents)}), dtype={dtype}, device={like}.device, {layout})"
-        return f"{name} = {like}.new_empty({', '.join([*extents, *([f'dtype={dtype}'] if there[like] != dtype else [])])})"
+    def allocation(self, name: str, shape: tuple[Any, ...], strides: tuple[Any, ...], dtype: torch.dtype) -> str:
+        """Memory of its own, for a kernel to write."""
 
-    def given_to(self, region: Region) -> dict[str, torch.dtype | None]:
-        """The tensors that the region takes, and their types."""
-        names = [name for name, _ in self.region_arguments(region)]
-        return {name: (self.graph[name] if name in self.graph.index else self.prims[name]).dtype for name in names}
+        def listed(sizes_: tuple[Any, ...]) -> str:
+            words = [size if isinstance(size, str) else sizes.text(sizes.factored(size)) for size in sizes_]
+            return f"({', '.join(words)}{',' if len(words) == 1 else ''})"
 
-    def like(self, name: str, kernel: Kernel) -> str:
-        """The same where the kernel reads a tensor of that shape and type, which PyTorch then need not be told."""
-        prim = self.prims[name]
-        for load in kernel.read_only if kernel.fused is None else ():
-            if load in self.own_values(kernel):
-                continue
-            other, tensor = self.prims[load], self.argument_of(load)
-            shape = self.graph[tensor].shape if tensor in self.graph.index else other.shape  # a node may be a reshape of it
-            alike = other.dtype == prim.dtype and other.channels_last == prim.channels_last
-            if alike and shape is not None and same_shape(shape, self.shaped.get(name, prim.shape)):
-                return f"{name} = torch.empty_like({tensor})"
-        return ""
+        return f"{name} = _empty({listed(shape)}, {listed(strides)}, {dtype})"
 
     def scratch(self, region: Region) -> Scratch:
         """What only the region's kernels see, and its bytes, to lie in one allocation: each takes as long as a launch."""
@@ -700,7 +717,7 @@ class Writer:
         exact = sizes.tidy(sum(size for size in bytes_ if not isinstance(size, str)))
         words = [sizes.text(sizes.factored(sizes.tidy(sympy.Rational(1, 4) * exact)))] if exact != 0 else []
         words += [f"{size} // 4" for size in bytes_ if isinstance(size, str)]
-        lines.append(f"{self.allocation(whole, (' + '.join(words),), torch.float32, region)}  # what only kernels see")
+        lines.append(f"{self.allocation(whole, (' + '.join(words),), (1,), torch.float32)}  # what only kernels see")
         start = f"{whole}.data_ptr()"
         for name, size in zip(scratch, bytes_, strict=True):
             lines.append(f"{name} = {start}")

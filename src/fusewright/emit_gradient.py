@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from . import sizes
 from .emit import Region, Writer
 from .emit_kernels import kernel_text
@@ -16,7 +14,7 @@ from .graph import Ref
 from .layout import spread
 from .lower import Lowered, lower
 from .plan import Call, Cyclic, Kernel, Plan, plan
-from .prims import Pointwise, Prim, View
+from .prims import Load, Pointwise, Prim, View
 from .rewrite import rewrite
 
 
@@ -50,6 +48,7 @@ def gradient_text(writer: Writer, region: Region) -> GradientText | None:
     try:
         lowered = apart(lower(rewrite(found)[0]), [name for name in wanted if graph[name].is_leaf], wanted)
         made = laid_out(plan(lowered, channels_last=bool(writer.channels_last)), writer, outputs, wanted)
+        made = stepped(made, [f"grad_{name}" for name in outputs])
         if made.calls and not made.kernels:
             return None
         return GradientWriter(made, writer, region, arguments, wanted, tuple(kept.values())).text()
@@ -88,6 +87,22 @@ def laid_out(made: Plan, of: Writer, outputs: list[str], wanted: list[str]) -> P
     pairs = zip(wanted, made.graph.outputs, strict=True)
     written = {made.base(value[o.value.name]).name for name, o in pairs if name in last and isinstance(o.value, Ref)}
     return spread(made, read | written) if last else made
+
+
+SMALL = 1 << 16  # elements: copying as few takes longer than reading them one by one
+
+
+def stepped(made: Plan, upstream: list[str]) -> Plan:
+    """Small gradients of results are read with a step: that of a sum is one number that stands for all, which need not be copied."""
+    prims = dict(made.lowered.prims)
+    called = {name for call in made.calls for name in call.node.inputs}
+    in_order = not any(prim.channels_last for prim in prims.values())  # kernels that turn what they read know no step
+    for node in upstream:
+        load, step = prims[made.lowered.value[node]], f"{node}_step"
+        small = made.graph.hint(sizes.product(load.shape)) <= SMALL
+        if small and in_order and load.is_load and node not in called and step not in prims:
+            prims[load.name] = replace(load, op=Load(step))
+    return replace(made, lowered=replace(made.lowered, prims=prims))
 
 
 class GradientWriter(Writer):
@@ -132,8 +147,9 @@ class GradientWriter(Writer):
         asked = tuple(name in self.wanted for name in self.arguments)
         return GradientText(self.function(), asked, first, self.kept)
 
-    def given_to(self, region: Region) -> dict[str, torch.dtype | None]:
-        return {name: self.graph[name].dtype for name in self.graph.inputs}
+    def straightened(self, name: str, load: str) -> str:
+        step = self.prims[load].step
+        return f"{name}, {step} = _with_step({name})" if step else super().straightened(name, load)
 
     def function(self) -> str:
         region = self.regions[0]

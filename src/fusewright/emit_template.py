@@ -130,8 +130,8 @@ def _library(gradients=False):
 
 
 def _on_device(*tensors):
-    """All tensors are on one CUDA device, and no autocast changes what the operators would do there."""
-    if torch.is_autocast_enabled():
+    """All tensors are on one CUDA device, and no autocast or transform of torch.func changes what the operators would do there."""
+    if torch.is_autocast_enabled() or _transformed():
         return False
     device = tensors[0].device
     return tensors[0].is_cuda and [tensor.device for tensor in tensors].count(device) == len(tensors)
@@ -147,8 +147,16 @@ def _raw_stream(index):
     return torch.cuda.current_stream(index).cuda_stream
 
 
+def _empty(shape, strides, dtype):
+    """Memory on the current device for a kernel to write."""
+    return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
+
+
+_quick = getattr(getattr(torch._C, "_dynamo", None), "guards", None)  # what files that torch.compile writes use
+_empty = getattr(_quick, "_empty_strided_cuda", _empty)  # the same, in half the time
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream)  # the same, with no object made for it
 _current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+_transformed = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 _launchers = {}
 
 
@@ -181,6 +189,13 @@ class _Region:
         self.smooth = all(d is True for d in differentiable)
 
 
+def _with_step(gradient):
+    """A gradient as kernels read it, and how far apart its elements lie: one number stands for all in that of a sum."""
+    if gradient.is_contiguous():
+        return gradient, 1
+    return (gradient.contiguous(), 1) if any(gradient.stride()) else (gradient, 0)
+
+
 @functools.lru_cache(maxsize=None)
 def _no_more_than(asked, needed):
     """Every gradient that is needed is one of those asked."""
@@ -210,7 +225,8 @@ class _Differentiable(torch.autograd.Function):
         region = ctx.region
         again = torch.is_grad_enabled()  # a second derivative will be asked for
         saved = ctx.saved_tensors  # what the meaning reads, and values that forward kept
-        needed, unread = ctx.needs_input_grad[2 : 2 + region.reads], ctx.needs_input_grad[2 + region.reads :]
+        needs = ctx.needs_input_grad
+        needed, unread = needs[2 : 2 + region.reads], needs[2 + region.reads :]
         if not region.smooth:
             upstream = [g for g, smooth in zip(upstream, region.differentiable) if smooth]
         if region.gradient and _no_more_than(region.asked, needed) and not again and not torch.is_autocast_enabled():
@@ -227,16 +243,19 @@ class _Differentiable(torch.autograd.Function):
             results = region.meaning(ctx.sizes, *tensors)
         pairs = [(r, g) for r, g in zip(results, upstream) if r.requires_grad]
         if not pairs or not wanted:
-            return (None,) * len(ctx.needs_input_grad)
+            return (None,) * len(needs)
         found = iter(torch.autograd.grad([r for r, _ in pairs], wanted, [g for _, g in pairs], create_graph=again, allow_unused=True))
         return (None, None, *[next(found) if need else None for need in needed], *[None] * len(unread))
+
+
+_apply = super(torch.autograd.Function, _Differentiable).apply  # without looking for transforms of torch.func, which takes as long again
 
 
 def _run(region, sizes, *tensors):
     if torch.is_grad_enabled():
         for tensor in tensors[: region.reads]:
             if tensor.requires_grad:
-                return _Differentiable.apply(region, sizes, *tensors)
+                return _apply(region, sizes, *tensors)
     return region.launches(sizes, *tensors)
 
 

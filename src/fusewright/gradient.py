@@ -88,11 +88,11 @@ def form_of(
 
 
 class _Handed(torch.autograd.Function):
-    """A value as it was kept; its gradient is that of what computed it."""
+    """A value as it was kept; its gradient is that of what computed it. The trace shows which is which."""
 
     @staticmethod
     def forward(ctx: Any, computed: Tensor, kept: Tensor) -> Tensor:
-        return kept.view_as(kept)
+        return aten.copy(computed, kept)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
@@ -115,6 +115,7 @@ class Trace:
         self.forward, self.nodes, self.given, self.results, self.wanted = graph, nodes, given, results, wanted
         self.environment = ShapeEnv(duck_shape=False, specialize_zero_one=False)
         self.fake = FakeTensorMode(shape_env=self.environment)
+        self.fake.cache_enabled = False  # as in `capture`
         self.extent = {str(symbol): self._symbol(str(symbol), binding.hint) for symbol, binding in graph.symbols.items()}
         self.rename = {self.extent[str(symbol)].node.expr: symbol for symbol in graph.symbols}
         self.named: dict[sympy.Basic, sympy.Basic] = {}  # sizes that have a name of their own here: long ones take long to handle
@@ -127,8 +128,18 @@ class Trace:
         with self.fake:
             tensors = [self.empty(node) for node in (*given, *kept, *results)]
             traced = make_fx(self.derivative, decomposition_table=formulas())(*tensors, *self.extent.values())
-        traced.graph.eliminate_dead_code()
         self.graph = traced.graph
+        self.hand_over()
+        self.graph.eliminate_dead_code()
+
+    def hand_over(self) -> None:
+        """What was kept stands for what computed it, also in formulas that hold on to their own result."""
+        inputs = [fx for fx in self.graph.nodes if fx.op == "placeholder"]
+        kept = inputs[len(self.given) : len(self.given) + len(self.kept)]
+        for fx in list(self.graph.nodes):
+            if fx.target is aten.copy.default and fx.args[1] in kept:
+                fx.args[0].replace_all_uses_with(fx.args[1])
+                fx.replace_all_uses_with(fx.args[1])
 
     def _symbol(self, name: str, hint: int) -> Any:
         from torch._dynamo.source import ConstantSource

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from torch import nn
 
 from .candidate import gpu_works
 from .capture import capture
+from .collector import uncollected
 from .dependence import unused_inputs
 from .emit import Emitted, emit
 from .errors import Refused, Unsupported
@@ -47,18 +47,6 @@ class Run:
 
 def silent(stage: str, detail: str = "") -> None:
     """Progress that nobody watches."""
-
-
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Tracing makes many objects and few that only a collector finds: looking for them takes a tenth of the time."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,12 @@ Coordinates = tuple[Coordinate, ...]
 
 @dataclass(frozen=True)
 class Load:
-    """A tensor in memory: an input, a parameter, a library call's result, or another kernel's output."""
+    """A tensor in memory: an input, a parameter, a library call's result, or another kernel's output.
+
+    `step` names how far apart its elements lie, where only the caller knows: 0 if one stands for all of them.
+    """
+
+    step: str = ""
 
 
 @dataclass(frozen=True)
@@ -169,6 +174,11 @@ class Prim:
     @property
     def is_load(self) -> bool:
         return isinstance(self.op, Load)
+
+    @property
+    def step(self) -> str:
+        """What the distance of its elements in memory is called, where only the caller knows it."""
+        return self.op.step if isinstance(self.op, Load) else ""
 
     @cached_property
     def order(self) -> tuple[int, ...]:

@@ -46,8 +46,11 @@ def get_init_inputs():
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    path = tmp_path_factory.mktemp("lean") / "model.py"
-    path.write_text(FILE)
+    return made_of(FILE, tmp_path_factory.mktemp("lean") / "model.py")
+
+
+def made_of(source: str, path: Path) -> SimpleNamespace:
+    path.write_text(source)
     problem = load_problem(path)
     text = compile_problem(problem, Options())[2].text
     return SimpleNamespace(text=text, problem=problem, candidate=load_candidate(text, "host", name="model.py"))
@@ -122,13 +125,52 @@ def test_what_only_kernels_see_is_one_allocation() -> None:
     starts = [i for i, line in enumerate(lines) if "# what only kernels see" in line]
     assert starts
     for i in starts:
-        words = re.search(r"new_empty\((\d+)\)", lines[i])
+        words = re.search(r"_empty\(\((\d+),\)", lines[i])
         end = 0
         assert re.fullmatch(r"    \w+ = scratch\.data_ptr\(\)", lines[i + 1])
         while part := re.fullmatch(r"    \w+ = \w+ \+ (\d+)", lines[i + 2]):
             assert int(part[1]) % 256 == 0
             end, i = end + int(part[1]), i + 1
         assert words is None or end < 4 * int(words[1])
+
+
+def test_transforms_of_torch_func_run_the_original(tmp_path: Path) -> None:
+    made = made_of(FILE.replace("nn.BatchNorm1d", "nn.LayerNorm"), tmp_path / "model.py")  # a transform lets no buffer change
+    assert launched(made, lambda model: None)
+    new, old = made.candidate.build_model(made.problem), made.problem.model()
+    new.load_state_dict(old.state_dict())
+    (x,) = made.problem.inputs()
+
+    def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+        square = lambda p: torch.func.functional_call(model, p, (x,)).square().sum()  # noqa: E731
+        return torch.func.grad(square)({name: p.detach() for name, p in model.named_parameters()})
+
+    with made.candidate.launches() as kernels:
+        found = gradients(new)
+    assert kernels == []
+    for name, gradient in gradients(old).items():
+        torch.testing.assert_close(found[name], gradient)
+
+
+UPSTREAM = {
+    "of a sum": lambda y: y.sum(),
+    "of a part": lambda y: y[:, 1:3].sum(),
+    "of a row repeated": lambda y: (y.sum(0) * torch.arange(8.0)).sum(),
+    "turned": lambda y: (y.t() * torch.arange(40.0).reshape(8, 5)).sum(),
+}
+
+
+@pytest.mark.parametrize("name", UPSTREAM)
+def test_gradients_of_results_in_any_layout(made: SimpleNamespace, name: str) -> None:
+    new, old = made.candidate.build_model(made.problem), made.problem.model()
+    new.load_state_dict(old.state_dict())
+    (x,) = made.problem.inputs()
+    with made.candidate.launches() as kernels:
+        UPSTREAM[name](new(x)).backward()
+    UPSTREAM[name](old(x)).backward()
+    assert any("gradient" in kernel for kernel in kernels)
+    for a, b in zip(new.parameters(), old.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

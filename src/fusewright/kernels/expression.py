@@ -207,7 +207,7 @@ class Evaluator:
         lane_factor = next((f for a, f in offset.terms.items() if a.text == LANE), 0)
         opaque_lane = any(LANE in a.depends and a.text != LANE for a in offset.terms)
         depends = offset.depends
-        if self.vector and sizes.is_one(lane_factor) and not opaque_lane:
+        if self.vector and sizes.is_one(lane_factor) and not opaque_lane and not prim.step:
             outer = self.level(depends - {LANE})
             source = f"&{pointer(prim.name)}[{self.offset(offset, without_lane=True)}]"
             if (outer, source) not in self.said:
@@ -216,7 +216,11 @@ class Evaluator:
                 self.vector_loads.append((prim.name, offset))
                 self.said[outer, source] = Value(f"{name}[{LANE}]", prim.dtype, depends)
             return self.said[outer, source]
-        element = f"{pointer(prim.name)}[{self.offset(offset)}]"
+        where = self.offset(offset)
+        if prim.step:
+            self.symbols.add(sympy.Symbol(prim.step))
+            where = f"{paren(where)} * {prim.step}"
+        element = f"{pointer(prim.name)}[{where}]"
         text = element if C_TYPES[prim.dtype] == kind else f"to_arithmetic<{kind}>({element})"
         return self.declare(prim, text, depends)
 
