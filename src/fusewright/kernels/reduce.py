@@ -23,6 +23,7 @@ from .loops import Walk, c_product, decode, full_at, needed_reduces, row_at, vec
 from .text import KernelText, Workspace
 
 FULL_GPU = 132 * 2  # blocks below which a GPU of the H200's size stands partly idle
+STREAMING = 132 * 920  # threads, each with TOGETHER loads of 16 bytes under way, that keep the memory of such a GPU busy
 FULL_WAVES = (
     132 * 8
 )  # blocks that keep a GPU of that size busy to the end; where rows are few, each is cut into so many pieces
@@ -38,8 +39,8 @@ WORDS = {
     "ArgMin": 4,
 }
 WIDE = ("IntegerSum", "ArgMax", "ArgMin")  # of 64-bit words
-CHUNK = 4  # elements of a column
-CHUNKED = ("LogSumExp", "Moments", "Sum")  # accumulators that take several elements at once for less, or more exactly
+TOGETHER = 4  # of a thread's loads that are under way before the first is used: the compiler waits for each in a loop that may end
+COLLECTED = ("LogSumExp", "Moments", "Sum")  # accumulators that take several elements at once for less, or more exactly
 
 
 @dataclass(frozen=True)
@@ -94,13 +95,16 @@ def reduce_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
             threads = next((t for t in (32, 128, 256, 512) if length <= t * KEPT), 1024)
         width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims, loops.reduced)
         threads = next((t for t in SHORT_ROWS if length <= t * width), threads)
+        while one_pass and 128 <= threads < 1024 and rows * threads < STREAMING and length >= threads * width * 2 * TOGETHER:
+            threads *= 2
         if one_pass and rows * max(1, threads // 128) < FULL_GPU and length >= 1 << 14:
             return Split(kernel, prims, graph, comment, loops, parts).write()
         return Rows(kernel, prims, graph, comment, loops, parts, threads).write()
-    blocks = rows // 512
-    if one_pass and blocks < FULL_GPU // 8 and length >= 1 << 9:
+    width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims, loops.kept)
+    across, down = columns_block(-(-rows // width), length, width, parts)
+    if one_pass and rows * down < STREAMING * width and length >= 1 << 9:
         return Split(kernel, prims, graph, comment, loops, parts).write()
-    return Columns(kernel, prims, graph, comment, loops, parts, split_for(rows, length)).write()
+    return Columns(kernel, prims, graph, comment, loops, parts, down, across).write()
 
 
 SHORT_ROWS = (4, 8, 16)  # threads of a warp for a row that leaves the others nothing to read
@@ -139,12 +143,30 @@ def loads_behind(root: str, kernel: Kernel, prims: dict[str, Prim]) -> set[str]:
     return found & set(kernel.loads)
 
 
+def columns_block(vectors: int, length: int, width: int, parts: list[Accumulator]) -> tuple[int, int]:
+    """Threads side by side, and threads that share a column: enough that memory is kept busy, each with some elements to add.
+
+    Narrower blocks are more blocks where columns are few, down to the 128 bytes that memory gives at once.
+    """
+    words = sum(WORDS[a.kind] for a in parts)
+    most = 1024 if words <= 5 and width <= 4 else 512  # of 1024 threads each has 64 registers
+    across = next((n for n in (32, 16) if vectors * (most // n) >= STREAMING), max(8, 32 // width))
+    down = 1
+    while down * across < most and vectors * down < STREAMING and length >= down * 2 * TOGETHER:
+        down *= 2
+    return across, down
+
+
 def split_for(rows: int, length: int) -> int:
     """Threads that share a column, so that a GPU's worth of threads is at work."""
     split = 1
     while split < 16 and rows * split < FULL_GPU * 1024 and length // (split * 2) >= 4:
         split *= 2
     return split
+
+
+def scaled(count: int | str, step: str) -> str:
+    return str(count) if step == "1" else f"{count} * {step}"
 
 
 class Base:
@@ -162,6 +184,7 @@ class Base:
         loops: Walk,
         parts: list[Accumulator],
         share: int = 1,
+        across: int = 32,
     ):
         self.kernel, self.prims, self.graph, self.comment, self.loops, self.parts = (
             kernel,
@@ -184,13 +207,14 @@ class Base:
         self.at, self.row = loops.at(kernel, lane=self.width > 1)
         self.stores: list[tuple[str, Coordinate]] = []
         self.share = share  # threads that work on one row
-        self.chunk = 1  # elements of a column that are collected before they are added
+        self.width_of_shared = across  # threads side by side, where several work on one of the rows that lie so
+        self.collecting = False  # what is added goes into tiles first, one for each accumulator
         self.tiles: dict[str, str] = {}
         self.kept: dict[str, str] = {}  # what is read in a pass -> the array that keeps it for the next
 
     # ---- one pass over the row
 
-    def pass_over(self, turn: int, chunk: int = 1) -> list[str]:
+    def pass_over(self, turn: int) -> list[str]:
         """The body of the loop over the row in this pass: fills accumulators, writes full values that are ready."""
         element = Level(self.all_axes)
         lanes = Level(self.all_axes | {LANE})
@@ -203,8 +227,6 @@ class Base:
                 self.store_full(name, element, lanes, after)
         self.evaluator.levels.remove(element)
         self.evaluator.levels.remove(lanes)
-        written = [n for n in self.kernel.stores if self.kernel.members[n] == "full" and self.turn_of(n) == turn]
-        self.evaluator.loads |= set(written)  # later passes read what the same thread wrote
         lines = list(element.lines)
         if lanes.lines:
             lines += [
@@ -215,33 +237,53 @@ class Base:
             ]
         return lines + after
 
-    def chunk_lines(self, turn: int, at: str) -> list[str]:
-        """Several elements of each column collected, the one of number u being at `at`; then all of them added together."""
-        self.tiles = {}
+    def sweep(self, turn: int, start: str, step: str, inside: str = "") -> list[str]:
+        """A pass over a row by threads that are `step` apart: TOGETHER elements of a thread at a time, then the rest one by one."""
+        extent = sizes.product(loop.size for loop in self.loops.reduced)
+        length = self.evaluator.size(extent)
+        most = TOGETHER * self.stride  # of the widest vectors
+        first, rest = f"Index item = {start}", True
+        lines: list[str] = []
+        if not isinstance(extent, int) or extent >= most:
+            last, next_items = scaled(TOGETHER - 1, step), scaled(TOGETHER, step)
+            lines = [f"Index item = {start};", f"for (; {inside}item + {last} < {length}; item += {next_items}) {{"]
+            lines += [*indent(self.together(turn, f"(item + {scaled('u', step)})")), "}"]
+            first, rest = "", not isinstance(extent, int) or extent % most != 0
+        if rest:
+            body = [*decode(self.loops.reduced, "item", self.evaluator), *self.pass_over(turn)]
+            lines += [f"for ({first}; {inside}item < {length}; item += {step}) {{", *indent(body), "}"]
+        return ["{", *indent(lines), "}"] if not first else lines
+
+    @property
+    def stride(self) -> int:
+        """How many elements further a thread's next one lies."""
+        raise NotImplementedError
+
+    def together(self, turn: int, at: str) -> list[str]:
+        """TOGETHER elements of a thread, the one of number u being at `at`; what accumulators rather take at once is collected."""
+        self.tiles, self.collecting = {}, True
         body, decoded = self.pass_over(turn), decode(self.loops.reduced, at, self.evaluator)
-        lanes, lane = ("[VEC]", f"[{LANE}]") if self.width > 1 else ("", "")
-        lines = [f"float {tile}{lanes}[{self.chunk}];" for tile in self.tiles.values()]
-        lines += ["#pragma unroll", f"for (int u = 0; u < {self.chunk}; ++u) {{", *indent([*decoded, *body]), "}"]
-        for part in (a for a in self.parts if a.turn == turn):
-            add = f"{self.lane_accumulator(part)}.add({self.tiles[part.name]}{lane});"
-            lines += ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {add}"] if lane else [add]
+        self.collecting = False
+        lines = [f"float {tile}{self.tile_shape(str(TOGETHER))};" for tile in self.tiles.values()]
+        lines += ["#pragma unroll", f"for (int u = 0; u < {TOGETHER}; ++u) {{", *indent([*decoded, *body]), "}"]
+        return [*lines, *self.add_tiles(turn)]
+
+    def tile_shape(self, count: str) -> str:
+        """Of what is collected: by rows of a column's own; along a row, all of it."""
+        if self.loops.lanes_reduce:
+            return f"[{count} * VEC]" if self.width > 1 else f"[{count}]"
+        return f"[VEC][{count}]" if self.width > 1 else f"[{count}]"
+
+    def add_tiles(self, turn: int) -> list[str]:
+        lines: list[str] = []
+        for part in (a for a in self.parts if a.turn == turn and a.name in self.tiles):
+            columns = not self.loops.lanes_reduce and self.width > 1
+            add = f"{self.lane_accumulator(part)}.add({self.tiles[part.name]}{f'[{LANE}]' if columns else ''});"
+            lines += self.each_lane(add) if columns else [add]
         return lines
 
-    def several(self, turn: int, length: str, start: str, step: int, inside: str = "inside && ") -> list[str]:
-        """A loop that takes CHUNK elements of a column at a time, where an accumulator gains by it; the rest follows one by one."""
-        filled = [a for a in self.parts if a.turn == turn]
-        writes = any(self.kernel.members[n] == "full" and self.turn_of(n) == turn for n in self.kernel.stores)
-        if not filled or not all(a.kind in CHUNKED for a in filled) or writes:
-            return []
-        self.chunk = CHUNK
-        lines = self.chunk_lines(turn, f"(item + u * {step})" if step > 1 else "(item + u)")
-        self.chunk = 1
-        return [
-            f"Index item = {start};",
-            f"for (; {inside}item + {(CHUNK - 1) * step} < {length}; item += {CHUNK * step}) {{",
-            *indent(lines),
-            "}",
-        ]
+    def each_lane(self, statement: str) -> list[str]:
+        return ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {statement}"]
 
     def kept_rows(self, body: list[str], more: bool) -> tuple[list[str], list[str], list[str]]:
         """Of a pass: the rows it keeps, declared; the loads that fill them; and its body, which uses them and those kept before."""
@@ -286,15 +328,16 @@ class Base:
             dim = self.prims[part.members[0]].op.dims[0]
             target, position = self.lane_accumulator(part), self.evaluator.offset(self.at[dim])
             (lanes if self.width > 1 else element).lines.append(f"{target}.add({value}, {position});")
+        elif self.collecting and part.kind in COLLECTED:
+            tile = self.tiles.setdefault(part.name, self.evaluator.fresh(f"{part.source}_tile"))
+            along = f"[u * VEC + {LANE}]" if self.loops.lanes_reduce else f"[{LANE}][u]"
+            where = f"{tile}{along}" if self.width > 1 else f"{tile}[u]"
+            (lanes if self.width > 1 else element).lines.append(f"{where} = {value};")
         elif self.loops.lanes_reduce and self.width > 1:
             tile = self.evaluator.fresh(f"{part.source}_tile")
             element.lines.append(f"{kind} {tile}[VEC];")
             lanes.lines.append(f"{tile}[{LANE}] = {value};")
             after.append(f"{part.name}.add({tile});")
-        elif self.chunk > 1:
-            tile = self.tiles.setdefault(part.name, self.evaluator.fresh(f"{part.source}_tile"))
-            where = f"{tile}[{LANE}][u]" if self.width > 1 else f"{tile}[u]"
-            (lanes if self.width > 1 else element).lines.append(f"{where} = {value};")
         else:
             (lanes if self.width > 1 else element).lines.append(f"{self.lane_accumulator(part)}.add({value});")
 
@@ -334,7 +377,9 @@ class Base:
         return lines
 
     def publish(self, turn: int) -> None:
-        """After a pass, its reductions are values of the row."""
+        """After a pass, its reductions are values of the row, and what it wrote can be read by the thread that wrote it."""
+        written = [n for n in self.kernel.stores if self.kernel.members[n] == "full" and self.turn_of(n) == turn]
+        self.evaluator.loads |= set(written)
         for part in self.parts:
             if part.turn == turn:
                 for member in part.members:
@@ -445,26 +490,26 @@ class Rows(Base):
         )
 
     def loop(self, turn: int, keeps: bool) -> list[str]:
-        body = self.pass_over(turn)
         length = sizes.product(loop.size for loop in self.loops.reduced)
-        decoded = decode(self.loops.reduced, "item", self.evaluator)
         inside = "inside && " if self.shares_warp else ""
         step = f"{self.threads} * VEC" if self.width > 1 else str(self.threads)
         start = "threadIdx.x * VEC" if self.width > 1 else "threadIdx.x"
-        unroll = ["#pragma unroll 4"]
-        lines: list[str] = []
-        if keeps:
-            lines = self.kept_loop(turn, body, decoded, step)
-            if isinstance(length, int) and length <= self.threads * KEPT:
-                return lines
-            start, unroll = f"STEPS * {step} + {start}", []  # what is not kept, if there is more
-        return [
+        if not keeps:
+            return self.sweep(turn, start, step, inside)
+        body, decoded = self.pass_over(turn), decode(self.loops.reduced, "item", self.evaluator)
+        lines = self.kept_loop(turn, body, decoded, step)
+        if isinstance(length, int) and length <= self.threads * KEPT:
+            return lines
+        return [  # what is not kept, if there is more
             *lines,
-            *unroll,
-            f"for (Index item = {start}; {inside}item < {self.evaluator.size(length)}; item += {step}) {{",
+            f"for (Index item = STEPS * {step} + {start}; {inside}item < {self.evaluator.size(length)}; item += {step}) {{",
             *indent([*decoded, *body]),
             "}",
         ]
+
+    @property
+    def stride(self) -> int:
+        return self.threads * self.width
 
     def kept_loop(self, turn: int, body: list[str], decoded: list[str], step: str) -> list[str]:
         """A pass over the part of a row that stays in registers: all that is new of it is read before any of it is used."""
@@ -509,8 +554,6 @@ def first_row(width: int, vector: bool, sharing: bool) -> list[str]:
 class Columns(Base):
     """VEC neighbouring rows for each thread; SPLIT threads share a row."""
 
-    WIDTH = 32  # threads side by side when columns are split
-
     @property
     def split(self) -> int:
         return self.share
@@ -518,7 +561,7 @@ class Columns(Base):
     @property
     def across(self) -> int:
         """Threads side by side, each on rows of its own."""
-        return self.WIDTH if self.split > 1 else 128
+        return self.width_of_shared if self.split > 1 else 128
 
     @property
     def meets(self) -> bool:
@@ -541,15 +584,7 @@ class Columns(Base):
                     lines += [f"{a.kind} {a.name};"]
             lines += loop
             if self.split > 1:
-                for a in (a for a in self.parts if a.turn == turn):
-                    merged = (
-                        f"{self.lane_accumulator(a)} = merge_column<{self.split}, {self.across}>({self.lane_accumulator(a)});"
-                    )
-                    lines += (
-                        ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {merged}"]
-                        if self.width > 1
-                        else [merged]
-                    )
+                lines += [f"merge_column<{self.split}, {self.across}>({a.name});" for a in self.parts if a.turn == turn]
             self.publish(turn)
         after: list[str] = []
         for name in self.row_stores():
@@ -601,41 +636,13 @@ class Columns(Base):
             f"{text.target(self.kernel, name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};"
         ]
 
-    def chunk_for(self, turn: int) -> int:
-        """Four at a time where an accumulator gains by it and the column is known to divide."""
-        filled = [a for a in self.parts if a.turn == turn]
-        length = sizes.product(loop.size for loop in self.loops.reduced)
-        writes = any(self.kernel.members[n] == "full" and self.turn_of(n) == turn for n in self.kernel.stores)
-        gains = bool(filled) and all(a.kind in CHUNKED for a in filled) and not writes
-        return CHUNK if gains and isinstance(length, int) and length % CHUNK == 0 else 1
-
-    def chunked_loop(self, turn: int) -> list[str]:
-        lines = self.chunk_lines(turn, "(item + u)")
-        length = self.evaluator.size(sizes.product(loop.size for loop in self.loops.reduced))
-        inside = "inside && " if self.split > 1 else ""
-        start = f"threadIdx.y * {self.chunk}" if self.split > 1 else "0"
-        head = f"for (Index item = {start}; {inside}item < {length}; item += {self.split * self.chunk}) {{"
-        return [head, *indent(lines), "}"]
-
     def loop(self, turn: int) -> list[str]:
-        self.chunk = self.chunk_for(turn)
-        if self.chunk > 1:
-            return self.chunked_loop(turn)
-        extent = sizes.product(loop.size for loop in self.loops.reduced)
-        start, step = ("threadIdx.y", f"item += {self.split}") if self.split > 1 else ("0", "++item")
-        inside = "inside && " if self.meets else ""
-        # of channels-last data alone: what is written for the others is what was timed
-        several = self.several(turn, self.evaluator.size(extent), start, self.split, inside) if self.channels_last else []
-        body = self.pass_over(turn)
-        element, length = [*decode(self.loops.reduced, "item", self.evaluator), *body], self.evaluator.size(extent)
-        head = "" if several else f"Index item = {start}"
-        lines = [*([] if several else ["#pragma unroll 4"]), f"for ({head}; {inside}item < {length}; {step}) {{", *indent(element), "}"]
-        return ["{", *indent([*several, *lines]), "}"] if several else lines
+        start = "threadIdx.y" if self.split > 1 else "0"
+        return self.sweep(turn, start, str(self.split), "inside && " if self.meets else "")
 
     @property
-    def channels_last(self) -> bool:
-        """Some of what it reads or writes lies so."""
-        return any(self.prims[name].channels_last for name in (*self.kernel.loads, *self.kernel.stores))
+    def stride(self) -> int:
+        return self.split
 
 
 class Split(Base):
@@ -696,35 +703,20 @@ class Split(Base):
         )
 
     def first_kernel(self, by_rows: bool) -> list[str]:
-        length = self.evaluator.size(sizes.product(loop.size for loop in self.loops.reduced))
-        vec = "VEC" if self.width > 1 else "1"
         if by_rows:
             lines = ["const Index row = blockIdx.x;", "const Index piece = blockIdx.y;"]
         else:
             lines = [*first_row(self.across, self.width > 1, sharing=True), "const Index piece = blockIdx.y;"]
         lines += decode(self.loops.kept, "row", self.evaluator)
-        body = self.pass_over(1)
-        decoded = decode(self.loops.reduced, "item", self.evaluator)
-        lines += self.take_row_lines()
-        for a in self.parts:
-            if not by_rows and self.width > 1:
-                lines += [f"{a.kind} {a.name}[VEC];"]
-            else:
-                lines += [f"{a.kind} {a.name};"]
         if by_rows:
-            stride = f"{self.THREADS} * {vec}"
-            lines += [
-                "#pragma unroll 4",
-                f"for (Index item = (piece * {self.THREADS} + threadIdx.x) * {vec}; item < {length}; item += {self.pieces} * {stride}) {{",
-            ]
+            vec = " * VEC" if self.width > 1 else ""
+            start, step, inside = f"(piece * {self.THREADS} + threadIdx.x){vec}", f"{self.pieces * self.THREADS}{vec}", ""
         else:
-            start, step = f"piece * {self.down} + threadIdx.y", self.pieces * self.down
-            writes = any(role == "full" for role in self.kernel.members.values())
-            several = [] if writes else self.several(1, length, start, step)
-            first = "" if several else f"Index item = {start}"
-            lines += [*several, *([] if several else ["#pragma unroll 4"])]
-            lines.append(f"for ({first}; inside && item < {length}; item += {step}) {{")
-        lines += [*indent([*decoded, *body]), "}"]
+            start, step, inside = f"piece * {self.down} + threadIdx.y", str(self.stride), "inside && "
+        loop = self.sweep(1, start, step, inside)
+        lines += self.take_row_lines()
+        lines += [f"{a.kind} {a.name}[VEC];" if not by_rows and self.width > 1 else f"{a.kind} {a.name};" for a in self.parts]
+        lines += loop
         for a in self.parts:
             where = self.partials(a)
             if by_rows:
@@ -732,20 +724,16 @@ class Split(Base):
                     f"{a.name} = merge_row<{self.THREADS}>({a.name});",
                     f"if (threadIdx.x == 0) {where}[row * {self.pieces} + piece] = {a.name};",
                 ]
-            elif self.width > 1:
-                lines += [
-                    "#pragma unroll",
-                    f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {{",
-                    f"  {a.name}[{LANE}] = merge_column<{self.down}, {self.across}>({a.name}[{LANE}]);",
-                    f"  if (inside && threadIdx.y == 0) {where}[(row + {LANE}) * {self.pieces} + piece] = {a.name}[{LANE}];",
-                    "}",
-                ]
-            else:
-                lines += [
-                    f"{a.name} = merge_column<{self.down}, {self.across}>({a.name});",
-                    f"if (inside && threadIdx.y == 0) {where}[row * {self.pieces} + piece] = {a.name};",
-                ]
+                continue
+            row = f"(row + {LANE})" if self.width > 1 else "row"
+            left = f"if (inside && threadIdx.y == 0) {where}[{row} * {self.pieces} + piece] = {self.lane_accumulator(a)};"
+            lines.append(f"merge_column<{self.down}, {self.across}>({a.name});")
+            lines += self.each_lane(left) if self.width > 1 else [left]
         return lines
+
+    @property
+    def stride(self) -> int:
+        return self.pieces * (self.THREADS * self.width if self.loops.lanes_reduce else self.down)
 
     def partials(self, part: Accumulator, const: str = "") -> str:
         """Where the partial accumulators of a kind begin. Those of 64-bit words come first: the others would misalign them."""
