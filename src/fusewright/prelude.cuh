@@ -276,8 +276,8 @@ struct Moments {
   }
   __device__ __forceinline__ void merge(const Moments& other) {
     const float total = n + other.n;
-    if (total == 0.0f) return;
-    const float delta = other.mean - mean, share = other.n / total;
+    const float share = n == 0.0f ? 1.0f : __fdividef(other.n, total);  // the first is taken as it is, others to a few roundings
+    const float delta = other.mean - mean;
     mean += delta * share;
     m2 += other.m2 + delta * delta * n * share;
     n = total;

@@ -78,6 +78,24 @@ def test_rows_of_any_length_stay_in_registers_as_far_as_they_fit(tmp_path: Path,
     check(original, new, 2, 3, *size)
 
 
+@pytest.mark.parametrize("size", [(160, 160), (31, 37), (150, 151), (171, 172)])
+def test_long_rows_go_on_in_shared_memory(tmp_path: Path, size: tuple[int, int]) -> None:
+    """Planned for rows of 25600 elements, 16384 of them in registers; what is longer than both is read again."""
+    plan, text, original, new = made(
+        tmp_path, "self.norm = nn.InstanceNorm2d(8)", "F.relu(self.norm(x)) + x", "128, 8, 160, 160"
+    )
+    assert len(plan.kernels) == 1
+    assert "__launch_bounds__(512, 2)" in text and "MORE = (9216 + 512 * VEC - 1) / (512 * VEC)" in text
+    check(original, new, 1, 8, *size)
+
+
+def test_long_rows_of_a_known_length(tmp_path: Path) -> None:
+    """A softmax keeps what it reads for three passes, the last threads of a block have nothing in the last step."""
+    _, text, original, new = made(tmp_path, "pass", "torch.softmax(x, dim=1) * 2.0 + x", "1024, 20001")
+    assert "MORE" in text
+    check(original, new, 3, 20001)
+
+
 def test_short_rows_that_are_only_reduced(tmp_path: Path) -> None:
     _, text, original, new = made(tmp_path, "self.k = 2.0", "torch.logsumexp(x, dim=-1) * self.k", "4096, 12, 24")
     assert "merge_row<8>" in text

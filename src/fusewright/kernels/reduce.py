@@ -9,6 +9,7 @@ Split: too few rows to fill the GPU; blocks leave partial accumulators, and a se
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,7 +93,7 @@ def reduce_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
     if loops.lanes_reduce:
         threads = 32 if length <= 1024 else 128 if length <= 8192 else 256 if length <= 1 << 17 else 512
         if kept_in_registers(kernel, prims, length, parts):
-            threads = next((t for t in (32, 128, 256, 512) if length <= t * KEPT), 1024)
+            threads = next((t for t in (32, 128, 256) if length <= t * KEPT), 512 if length <= 512 * KEPT + KEPT_SHARED else 1024)
         width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims, loops.reduced)
         threads = next((t for t in SHORT_ROWS if length <= t * width), threads)
         while one_pass and 128 <= threads < 1024 and rows * threads < STREAMING and length >= threads * width * 2 * TOGETHER:
@@ -109,6 +110,7 @@ def reduce_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
 
 SHORT_ROWS = (4, 8, 16)  # threads of a warp for a row that leaves the others nothing to read
 KEPT = 32  # elements of a row that a thread keeps in registers from one pass to the next; chosen by register counts, not timed
+KEPT_SHARED = 11 << 10  # elements of a longer row in shared memory: 44 KB, so that two blocks of 512 threads fit, one reading, one writing
 
 
 def kept_in_registers(kernel: Kernel, prims: dict[str, Prim], length: int, parts: list[Accumulator]) -> bool:
@@ -453,6 +455,8 @@ class Rows(Base):
             lines.append(
                 f"constexpr int STEPS = ({kept} + {each} - 1) / ({each});  // of a thread over its row, kept in registers"
             )
+            if self.kept_shared:
+                lines.append(f"constexpr int MORE = ({self.kept_shared} + {each} - 1) / ({each});  // kept in shared memory")
         for turn in range(1, self.turns + 1):
             loop = self.loop(turn, keeps)  # may add values of the row that it uses
             lines += self.take_row_lines()
@@ -482,7 +486,7 @@ class Rows(Base):
         )
         return self.finish(
             lines=lines,
-            threads=str(self.threads * per_block),
+            threads=f"{self.threads}, 2" if keeps and self.threads == 512 else str(self.threads * per_block),
             extra=[("Index", "rows")],
             setup=setup,
             grid=grid,
@@ -498,11 +502,12 @@ class Rows(Base):
             return self.sweep(turn, start, step, inside)
         body, decoded = self.pass_over(turn), decode(self.loops.reduced, "item", self.evaluator)
         lines = self.kept_loop(turn, body, decoded, step)
-        if isinstance(length, int) and length <= self.threads * KEPT:
+        if isinstance(length, int) and length <= self.threads * KEPT + self.kept_shared:
             return lines
+        start = f"(STEPS + MORE) * {step} + {start}" if self.kept_shared else f"STEPS * {step} + {start}"
         return [  # what is not kept, if there is more
             *lines,
-            f"for (Index item = STEPS * {step} + {start}; {inside}item < {self.evaluator.size(length)}; item += {step}) {{",
+            f"for (Index item = {start}; {inside}item < {self.evaluator.size(length)}; item += {step}) {{",
             *indent([*decoded, *body]),
             "}",
         ]
@@ -511,8 +516,13 @@ class Rows(Base):
     def stride(self) -> int:
         return self.threads * self.width
 
+    @property
+    def kept_shared(self) -> int:
+        """Elements of a row that are kept in shared memory: those for which its threads have no registers."""
+        return max(0, min(self.planned_length - self.threads * KEPT, KEPT_SHARED)) if self.threads >= 512 else 0
+
     def kept_loop(self, turn: int, body: list[str], decoded: list[str], step: str) -> list[str]:
-        """A pass over the part of a row that stays in registers: all that is new of it is read before any of it is used."""
+        """A pass over the part of a row that stays with its threads: all that is new of it is read before any of it is used."""
         declared, loads, changed = self.kept_rows(body, more=turn < self.turns)
         length = sizes.product(loop.size for loop in self.loops.reduced)
         whole = f"{self.evaluator.size(length)} % ({step}) != 0 && " if isinstance(length, int) else ""
@@ -520,17 +530,45 @@ class Rows(Base):
         if self.shares_warp:
             outside = f"!inside || ({outside})" if whole else f"!inside || {outside}"
 
-        def over(lines: list[str]) -> list[str]:
+        def over(lines: list[str], first: str = "", steps: str = "STEPS") -> list[str]:
+            place = f"({first}step * {self.threads} + threadIdx.x)"
             return [
                 "#pragma unroll",
-                "for (int step = 0; step < STEPS; ++step) {",
-                f"  const Index item = (step * {self.threads} + threadIdx.x)" + (" * VEC;" if self.width > 1 else ";"),
+                f"for (int step = 0; step < {steps}; ++step) {{",
+                f"  const Index item = {place}" + (" * VEC;" if self.width > 1 else ";"),
                 f"  if ({outside}) continue;",
                 *indent([*decoded, *lines]),
                 "}",
             ]
 
-        return [*declared, *(over(loads) if loads else []), *over(changed)]
+        found = [*(over(loads) if loads else []), *over(changed)]
+        if self.kept_shared:
+            first = f"STEPS * {self.threads} + "
+            new = [row for row in self.kept.values() if any(f"{row}[step]" in line for line in loads)]
+            through = [*over([passing(line, new) for line in loads], first, "MORE"), *over(self.put(new), first, "MORE")]
+            arrays = [passing(line, new).replace("STEPS", "MORE") for line in declared]
+            declared += [f"__shared__ alignas(16) {in_shared(line, new, self.threads).replace('STEPS', 'MORE')}" for line in declared]
+            found = [
+                *(["{", *indent([*arrays, *through]), "}"] if new else []),
+                *found,
+                *over([in_shared(line, self.kept.values()) for line in changed], first, "MORE"),
+            ]
+        return [*declared, *found]
+
+    def put(self, rows: list[str]) -> list[str]:
+        """Loads of what is kept in shared memory pass through registers, so that all are under way before one of them is put there."""
+        here = [(in_shared(f"{row}[step]", [row]), passing(f"{row}[step]", [row])) for row in rows]
+        return [f"store({there}, {value});" if self.width > 1 else f"{there} = {value};" for there, value in here]
+
+
+def passing(line: str, rows: Iterable[str]) -> str:
+    """A line about kept rows, of registers in which they are on their way to shared memory."""
+    return re.sub(rf"\b({'|'.join(rows)})\[", r"\1_next[", line) if rows else line
+
+
+def in_shared(line: str, rows: Iterable[str], threads: int | str = "threadIdx.x") -> str:
+    """A line about kept rows, of what is in shared memory: every thread reads there what it put there itself."""
+    return re.sub(rf"\b({'|'.join(rows)})\[(\w+)\]", rf"\1_more[\2][{threads}]", line)
 
 
 # A load of neighbouring elements and of a single one, as `expression.py` writes them.
