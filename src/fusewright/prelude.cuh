@@ -198,6 +198,7 @@ struct ArgMax {
     const bool tie = other.m == m || (other.m != other.m && m != m);
     if (tie ? other.index < index : !(other.m <= m) && m == m) *this = other;
   }
+  __device__ __forceinline__ float result() const { return m; }
   __device__ __forceinline__ long long position() const { return index == 0x7fffffffffffffffLL ? 0 : index; }
 };
 
@@ -217,6 +218,7 @@ struct ArgMin {
     const bool tie = other.m == m || (other.m != other.m && m != m);
     if (tie ? other.index < index : !(other.m >= m) && m == m) *this = other;
   }
+  __device__ __forceinline__ float result() const { return m; }
   __device__ __forceinline__ long long position() const { return index == 0x7fffffffffffffffLL ? 0 : index; }
 };
 

@@ -130,11 +130,23 @@ def test_rows_longer_than_a_warp_have_blocks_of_their_own(tmp_path: Path, length
 
 def test_partial_accumulators_are_aligned(tmp_path: Path) -> None:
     """Those of 64-bit words begin the workspace, whatever number of rows and pieces there is."""
-    _, source, original, new = made(tmp_path, "pass", "torch.max(torch.tanh(x), dim=1)", "7, 1 << 20")
-    assert "reinterpret_cast<ArgMax*>(partial)" in source and "reinterpret_cast<Max*>(&partial[4u" in source
+    _, source, original, new = made(tmp_path, "pass", "(lambda t: (t.amin(1), t.argmax(1)))(torch.tanh(x))", "7, 1 << 20")
+    assert "reinterpret_cast<ArgMax*>(partial)" in source and "reinterpret_cast<Min*>(&partial[4u" in source
     x = torch.randn(3, 5001)
     with torch.no_grad():
         assert all(map(torch.equal, new(x)[1:], original(x)[1:]))
+
+
+@pytest.mark.parametrize("shape", ["7, 1 << 20", "16, 4096, 1024"])
+def test_a_largest_value_is_where_it_is(tmp_path: Path, shape: str) -> None:
+    """One accumulator for both; a NaN is the largest of all, and the first of equals counts."""
+    _, source, original, new = made(tmp_path, "pass", "(*torch.max(x, dim=1), *torch.min(x, dim=1))", shape)
+    assert not {"Max", "Min"} & set(source.partition("_kernel(")[2].split())
+    x = torch.randint(-9, 9, (3, 501) if shape.count(",") == 1 else (2, 501, 24)).float()
+    x[0, 400], x[1, 7:] = torch.nan, -torch.inf
+    with torch.no_grad():
+        for a, b in zip(new(x), original(x), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
 def test_many_rows_of_a_plan_for_few(tmp_path: Path) -> None:

@@ -59,6 +59,8 @@ def accumulators(kernel: Kernel, prims: dict[str, Prim]) -> list[Accumulator]:
     grouped: dict[tuple[str, str], list[str]] = {}
     for name in needed_reduces(kernel, prims):
         grouped.setdefault((prims[name].op.accumulator, prims[name].inputs[0]), []).append(name)
+    for kind, source in [key for key in grouped if (f"Arg{key[0]}", key[1]) in grouped]:
+        grouped[f"Arg{kind}", source] += grouped.pop((kind, source))  # who knows where the largest is knows how large it is
     turns: dict[str, int] = {}
     found: list[Accumulator] = []
     for (kind, source), members in grouped.items():
