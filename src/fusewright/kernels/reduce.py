@@ -25,9 +25,7 @@ from .text import KernelText, Workspace
 
 FULL_GPU = 132 * 2  # blocks below which a GPU of the H200's size stands partly idle
 STREAMING = 132 * 920  # threads, each with TOGETHER loads of 16 bytes under way, that keep the memory of such a GPU busy
-FULL_WAVES = (
-    132 * 8
-)  # blocks that keep a GPU of that size busy to the end; where rows are few, each is cut into so many pieces
+FULL_WAVE = 132 * 4  # blocks of 256 such threads: where rows are few they are cut into no more pieces, so that all begin at once
 WORDS = {
     "Sum": 1,
     "Product": 1,
@@ -112,7 +110,7 @@ def reduce_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
 
 SHORT_ROWS = (4, 8, 16)  # threads of a warp for a row that leaves the others nothing to read
 KEPT = 32  # elements of a row that a thread keeps in registers from one pass to the next; chosen by register counts, not timed
-KEPT_SHARED = 11 << 10  # elements of a longer row in shared memory: 44 KB, so that two blocks of 512 threads fit, one reading, one writing
+KEPT_SHARED = 10 << 10  # elements of a longer row in shared memory: 40 KB, so that two blocks of 512 threads fit, one reading, one writing
 
 
 def kept_in_registers(kernel: Kernel, prims: dict[str, Prim], length: int, parts: list[Accumulator]) -> bool:
@@ -521,7 +519,8 @@ class Rows(Base):
     @property
     def kept_shared(self) -> int:
         """Elements of a row that are kept in shared memory: those for which its threads have no registers."""
-        return max(0, min(self.planned_length - self.threads * KEPT, KEPT_SHARED)) if self.threads >= 512 else 0
+        most = KEPT_SHARED // self.stride * self.stride if self.threads >= 512 else 0
+        return max(0, min(self.planned_length - self.threads * KEPT, most))
 
     def kept_loop(self, turn: int, body: list[str], decoded: list[str], step: str) -> list[str]:
         """A pass over the part of a row that stays with its threads: all that is new of it is read before any of it is used."""
@@ -707,10 +706,11 @@ class Split(Base):
         rows = self.graph.hint(sizes.product(self.kernel.row_shape))
         length = self.graph.hint(sizes.product(self.kernel.space[d] for d in self.kernel.reduced))
         if self.loops.lanes_reduce:
-            blocks, most = rows, length // (self.THREADS * self.width * 2)
+            blocks, most = rows, length // (self.THREADS * self.width * TOGETHER)
         else:
-            blocks, most = -(-rows // (self.across * self.width)), length // (4 * self.down)
-        return max(2, min(1024, most, -(-FULL_WAVES // max(1, blocks))))
+            blocks, most = -(-rows // (self.across * self.width)), length // (self.down * TOGETHER)
+        fitting = max(2, min(most, FULL_WAVE // max(1, blocks)))
+        return 1 << (fitting.bit_length() - 1)  # lengths are often such, and leave no rest then
 
     def write(self) -> KernelText:
         words = sum(WORDS[a.kind] for a in self.parts)
