@@ -53,6 +53,9 @@ class KeptColumns(Columns):
     def steps(self) -> int:
         return -(-self.length // self.split)
 
+    def bounds(self, threads: int) -> str:
+        return str(threads)
+
     def begin(self) -> list[str]:
         return [*super().begin(), f"constexpr int STEPS = {self.steps};  // elements of a row that a thread keeps in registers"]
 

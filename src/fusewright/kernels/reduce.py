@@ -400,6 +400,14 @@ class Base:
     def row_stores(self) -> list[str]:
         return [name for name in self.kernel.stores if self.kernel.members[name] != "full"]
 
+    def bounds(self, threads: int) -> str:
+        """Threads of a block and, where 64 registers are enough, how many blocks are to fit.
+
+        Left to itself ptxas fits twice as many, and has no registers for loads that are under way.
+        """
+        few = len(whole_tensors(self.kernel, self.prims)) <= 1 and self.width * sum(WORDS[a.kind] for a in self.parts) <= 16
+        return f"{threads}, {1024 // threads}" if few and 1024 % threads == 0 else str(threads)
+
     def finish(self, **arguments: Any) -> KernelText:
         inner: Dim = (
             (self.loops.reduced if self.loops.lanes_reduce else self.loops.kept)[-1].size if self.width > 1 else 1
@@ -486,7 +494,7 @@ class Rows(Base):
         )
         return self.finish(
             lines=lines,
-            threads=f"{self.threads}, 2" if keeps and self.threads == 512 else str(self.threads * per_block),
+            threads=str(self.threads * per_block) if keeps and self.threads < 512 else self.bounds(self.threads * per_block),
             extra=[("Index", "rows")],
             setup=setup,
             grid=grid,
@@ -638,7 +646,7 @@ class Columns(Base):
     def launch(self) -> dict[str, Any]:
         """Of the launcher: how many blocks of how many threads."""
         return {
-            "threads": str(self.across * self.split),
+            "threads": self.bounds(self.across * self.split),
             "extra": [("Index", "rows")],
             "setup": [
                 f"const long long rows = {c_product([loop.size for loop in self.loops.kept])};",
@@ -731,7 +739,7 @@ class Split(Base):
             )
         return self.finish(
             lines=lines,
-            threads=str(self.THREADS),
+            threads=self.bounds(self.THREADS),
             extra=[("Index", "rows")],
             setup=setup,
             grid=grid,
