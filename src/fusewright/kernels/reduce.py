@@ -96,10 +96,10 @@ def reduce_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
             threads = next((t for t in (32, 128, 256) if length <= t * KEPT), 512 if length <= 512 * KEPT + KEPT_SHARED else 1024)
         width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims, loops.reduced)
         threads = next((t for t in SHORT_ROWS if length <= t * width), threads)
-        while one_pass and 128 <= threads < 1024 and rows * threads < STREAMING and length >= threads * width * 2 * TOGETHER:
-            threads *= 2
         if one_pass and rows * max(1, threads // 128) < FULL_GPU and length >= 1 << 14:
             return Split(kernel, prims, graph, comment, loops, parts).write()
+        while one_pass and 128 <= threads < 1024 and rows * threads < STREAMING and length >= threads * width * 2 * TOGETHER:
+            threads *= 2
         return Rows(kernel, prims, graph, comment, loops, parts, threads).write()
     width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims, loops.kept)
     across, down = columns_block(-(-rows // width), length, width, parts)
