@@ -265,12 +265,16 @@ class Planner:
         return any(self.is_behind(member, name) for member in kernel.members)
 
     def legal(self, root: str, at: Coordinates, row: Coordinates, kernel: Kernel) -> bool:
-        """Evaluating `root` in the kernel reads the kernel's own values only at its own row, and nothing made from them elsewhere."""
+        """Evaluating `root` in the kernel reads the kernel's own values only at its own row, and nothing made from them elsewhere.
+
+        A row of a pointwise kernel is an element, and what is written of it is still at hand.
+        """
         for access in accesses(self.prims, root, at, self.stops(), inside=True):
             if self.home.get(access.leaf) is kernel:
                 there = squeezed(access.at, self.prims[access.leaf].shape)
                 own_row = tuple_key(there) == tuple_key(squeezed(row, kernel.row_shape))
-                if kernel.members[access.leaf] == "full" or access.windows or not own_row:
+                at_hand = kernel.is_pointwise or kernel.members[access.leaf] != "full"
+                if not at_hand or access.windows or not own_row:
                     return False
             elif self.depends_on(access.leaf, kernel):
                 return False

@@ -198,6 +198,7 @@ struct ArgMax {
     const bool tie = other.m == m || (other.m != other.m && m != m);
     if (tie ? other.index < index : !(other.m <= m) && m == m) *this = other;
   }
+  __device__ __forceinline__ float result() const { return m; }
   __device__ __forceinline__ long long position() const { return index == 0x7fffffffffffffffLL ? 0 : index; }
 };
 
@@ -217,6 +218,7 @@ struct ArgMin {
     const bool tie = other.m == m || (other.m != other.m && m != m);
     if (tie ? other.index < index : !(other.m >= m) && m == m) *this = other;
   }
+  __device__ __forceinline__ float result() const { return m; }
   __device__ __forceinline__ long long position() const { return index == 0x7fffffffffffffffLL ? 0 : index; }
 };
 
@@ -276,8 +278,8 @@ struct Moments {
   }
   __device__ __forceinline__ void merge(const Moments& other) {
     const float total = n + other.n;
-    if (total == 0.0f) return;
-    const float delta = other.mean - mean, share = other.n / total;
+    const float share = n == 0.0f ? 1.0f : __fdividef(other.n, total);  // the first is taken as it is, others to a few roundings
+    const float delta = other.mean - mean;
     mean += delta * share;
     m2 += other.m2 + delta * delta * n * share;
     n = total;
@@ -312,33 +314,50 @@ template <int LANES = 32, typename A> __device__ __forceinline__ A merge_warp(A 
 //: section merge_row needs shuffle
 // Merges the accumulators of the THREADS threads that share a row; every thread gets the total, in a fixed order.
 template <int THREADS, typename A> __device__ __forceinline__ A merge_row(A mine) {
-  mine = merge_warp<(THREADS < 32 ? THREADS : 32)>(mine);
-  if (THREADS <= 32) return mine;
-  __shared__ alignas(16) unsigned char storage[(THREADS + 31) / 32 * sizeof(A)];
+  constexpr int LANES = THREADS < 32 ? THREADS : 32, WARPS = THREADS / LANES;
+  mine = merge_warp<LANES>(mine);
+  if (WARPS == 1) return mine;
+  __shared__ alignas(16) unsigned char storage[WARPS * sizeof(A)];
   A* const partial = reinterpret_cast<A*>(storage);
   __syncthreads();  // an earlier use of `partial` is over
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = mine;
   __syncthreads();
-  A total = partial[0];
-#pragma unroll
-  for (int warp = 1; warp < THREADS / 32; ++warp) total.merge(partial[warp]);
-  return total;
+  return merge_warp<WARPS>(partial[threadIdx.x % WARPS]);
 }
 
 //: section merge_column
-// Merges the accumulators of the SPLIT threads (threadIdx.y; a power of two) that share a position; every thread gets the total.
-template <int SPLIT, int WIDTH, typename A> __device__ __forceinline__ A merge_column(A mine) {
-  if (SPLIT == 1) return mine;
-  __shared__ alignas(16) unsigned char storage[SPLIT * WIDTH * sizeof(A)];
-  A* const partial = reinterpret_cast<A*>(storage);
-  __syncthreads();  // an earlier use of `partial` is over
-  partial[threadIdx.y * WIDTH + threadIdx.x] = mine;
-  for (int half = SPLIT / 2; half > 0; half /= 2) {
+// Merges the accumulators of the SPLIT threads (threadIdx.y; a power of two) that share positions; every thread gets the totals.
+template <int SPLIT, int WIDTH, int N, typename A> __device__ __forceinline__ void merge_column(A (&mine)[N]) {
+  if (SPLIT == 1) return;
+  constexpr int HALF = SPLIT > 1 ? SPLIT / 2 : 1, ROOM = 16384 / (HALF * WIDTH * static_cast<int>(sizeof(A)));
+  constexpr int LANES = ROOM < 1 ? 1 : ROOM < N ? ROOM : N;  // merged at once
+  __shared__ alignas(16) unsigned char storage[HALF * WIDTH * LANES * sizeof(A)];
+  A* const theirs = reinterpret_cast<A*>(storage) + threadIdx.x;
+#pragma unroll
+  for (int first = 0; first < N; first += LANES) {
+    for (int half = HALF; half > 0; half /= 2) {
+      __syncthreads();  // what was there has been read
+#pragma unroll
+      for (int v = 0; v < LANES; ++v)
+        if (threadIdx.y >= half && threadIdx.y < 2 * half) theirs[(v * HALF + threadIdx.y - half) * WIDTH] = mine[first + v];
+      __syncthreads();
+#pragma unroll
+      for (int v = 0; v < LANES; ++v)
+        if (threadIdx.y < half) mine[first + v].merge(theirs[(v * HALF + threadIdx.y) * WIDTH]);
+    }
     __syncthreads();
-    if (threadIdx.y < half) partial[threadIdx.y * WIDTH + threadIdx.x].merge(partial[(threadIdx.y + half) * WIDTH + threadIdx.x]);
+#pragma unroll
+    for (int v = 0; v < LANES; ++v)
+      if (threadIdx.y == 0) theirs[v * HALF * WIDTH] = mine[first + v];
+    __syncthreads();
+#pragma unroll
+    for (int v = 0; v < LANES; ++v) mine[first + v] = theirs[v * HALF * WIDTH];
   }
-  __syncthreads();
-  return partial[threadIdx.x];
+}
+template <int SPLIT, int WIDTH, typename A> __device__ __forceinline__ void merge_column(A& mine) {
+  A one[1] = {mine};
+  merge_column<SPLIT, WIDTH>(one);
+  mine = one[0];
 }
 
 //: section ScanSum

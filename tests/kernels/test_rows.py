@@ -78,6 +78,25 @@ def test_rows_of_any_length_stay_in_registers_as_far_as_they_fit(tmp_path: Path,
     check(original, new, 2, 3, *size)
 
 
+@pytest.mark.parametrize("size", [(160, 160), (31, 37), (150, 151), (171, 172)])
+def test_long_rows_go_on_in_shared_memory(tmp_path: Path, size: tuple[int, int]) -> None:
+    """Planned for rows of 25600 elements, 16384 of them in registers; what is longer than both is read again."""
+    plan, text, original, new = made(
+        tmp_path, "self.norm = nn.InstanceNorm2d(8)", "F.relu(self.norm(x)) + x", "128, 8, 160, 160"
+    )
+    assert len(plan.kernels) == 1
+    assert "__launch_bounds__(512, 2)" in text and "MORE = (9216 + 512 * VEC - 1) / (512 * VEC)" in text
+    check(original, new, 1, 8, *size)
+
+
+def test_long_rows_of_a_known_length(tmp_path: Path) -> None:
+    """The last threads of a block have nothing in the last step, or what is kept ends before the row does."""
+    for length in (20001, 60000):
+        _, text, original, new = made(tmp_path, "pass", "torch.softmax(x, dim=1) * 2.0 + x", f"1024, {length}")
+        assert "MORE" in text
+        check(original, new, 3, length)
+
+
 def test_short_rows_that_are_only_reduced(tmp_path: Path) -> None:
     _, text, original, new = made(tmp_path, "self.k = 2.0", "torch.logsumexp(x, dim=-1) * self.k", "4096, 12, 24")
     assert "merge_row<8>" in text
@@ -112,11 +131,23 @@ def test_rows_longer_than_a_warp_have_blocks_of_their_own(tmp_path: Path, length
 
 def test_partial_accumulators_are_aligned(tmp_path: Path) -> None:
     """Those of 64-bit words begin the workspace, whatever number of rows and pieces there is."""
-    _, source, original, new = made(tmp_path, "pass", "torch.max(torch.tanh(x), dim=1)", "7, 1 << 20")
-    assert "reinterpret_cast<ArgMax*>(partial)" in source and "reinterpret_cast<Max*>(&partial[4u" in source
+    _, source, original, new = made(tmp_path, "pass", "(lambda t: (t.amin(1), t.argmax(1)))(torch.tanh(x))", "7, 1 << 20")
+    assert "reinterpret_cast<ArgMax*>(partial)" in source and "reinterpret_cast<Min*>(&partial[4u" in source
     x = torch.randn(3, 5001)
     with torch.no_grad():
         assert all(map(torch.equal, new(x)[1:], original(x)[1:]))
+
+
+@pytest.mark.parametrize("shape", ["7, 1 << 20", "16, 4096, 1024"])
+def test_a_largest_value_is_where_it_is(tmp_path: Path, shape: str) -> None:
+    """One accumulator for both; a NaN is the largest of all, and the first of equals counts."""
+    _, source, original, new = made(tmp_path, "pass", "(*torch.max(x, dim=1), *torch.min(x, dim=1))", shape)
+    assert not {"Max", "Min"} & set(source.partition("_kernel(")[2].split())
+    x = torch.randint(-9, 9, (3, 501) if shape.count(",") == 1 else (2, 501, 24)).float()
+    x[0, 400], x[1, 7:] = torch.nan, -torch.inf
+    with torch.no_grad():
+        for a, b in zip(new(x), original(x), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
 def test_many_rows_of_a_plan_for_few(tmp_path: Path) -> None:

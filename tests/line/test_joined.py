@@ -108,3 +108,24 @@ def same_values(original: torch.nn.Module, new: torch.nn.Module, draw: Callable[
     assert len(ours) == len(theirs)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+SEVERAL = {
+    "what is made of a result": ("y = x * 2; return y, y.relu() + y", 1),
+    "turned": ("y = x * 2; return y, y.t() + 1", 2),
+    "pooled": ("y = x.tanh(); return y, F.max_pool1d(y[None], 3, 1, 1)[0]", 2),
+    "summed": ("y = x * 2; return y, y.sum(1)", 1),
+}
+
+
+@pytest.mark.parametrize("case", SEVERAL, ids=lambda name: name.replace(" ", "-"))
+def test_results_made_of_results(case: str, tmp_path: Path) -> None:
+    """An element that a kernel writes is at hand there for what is made of it, its neighbours are not."""
+    body, kernels = SEVERAL[case]
+    front = front_of(tmp_path, body, "torch.randn(33, 44)")
+    made, emitted = front.finish(Choices(), gradients=False)
+    assert len(made.kernels) == kernels
+    x = torch.randn(6, 10)
+    got, expected = load_candidate(emitted.text, "host").build_model(front.problem)(x), front.problem.model()(x)
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)

@@ -10,9 +10,9 @@ from .. import sizes
 from ..graph import Graph
 from ..plan import Kernel
 from ..prims import Prim
-from .expression import LANE, indent
+from .expression import indent
 from .loops import decode, vector_width, walk
-from .reduce import CHUNKED, KEPT, Columns, accumulators, kept_in_registers, split_for
+from .reduce import COLLECTED, KEPT, Columns, accumulators, kept_in_registers, split_for
 from .text import KernelText, has_window
 
 MOST_SHARERS = 16  # threads for one row: 512 in a block
@@ -53,16 +53,19 @@ class KeptColumns(Columns):
     def steps(self) -> int:
         return -(-self.length // self.split)
 
+    def bounds(self, threads: int) -> str:
+        return str(threads)
+
     def begin(self) -> list[str]:
         return [*super().begin(), f"constexpr int STEPS = {self.steps};  // elements of a row that a thread keeps in registers"]
 
     def loop(self, turn: int) -> list[str]:
         filled = [a for a in self.parts if a.turn == turn]
         writes = any(self.kernel.members[n] == "full" and self.turn_of(n) == turn for n in self.kernel.stores)
-        together = bool(filled) and not writes and all(a.kind in CHUNKED for a in filled) and self.length % self.split == 0
-        self.chunk, self.tiles = self.steps if together else 1, {}
+        together = bool(filled) and not writes and all(a.kind in COLLECTED for a in filled) and self.length % self.split == 0
+        self.collecting, self.tiles = together, {}
         declared, loads, body = self.kept_rows(self.pass_over(turn), more=turn < self.turns)
-        self.chunk = 1
+        self.collecting = False
         decoded = decode(self.loops.reduced, "item", self.evaluator)
         item = f"step * {self.split} + threadIdx.y" if self.split > 1 else "step"
         beyond = [f"item >= {self.length}"] if self.length % self.split else []
@@ -73,10 +76,7 @@ class KeptColumns(Columns):
             head = ["#pragma unroll", "for (int step = 0; step < STEPS; ++step) {", f"  const Index item = {item};"]
             return [*head, *skip, *indent([*decoded, *lines]), "}"]
 
-        lanes, lane = ("[VEC]", f"[{LANE}]") if self.width > 1 else ("", "")
-        found = [*declared, *(f"float {tile}{lanes}[STEPS];" for tile in self.tiles.values()), *(over(loads) if loads else [])]
+        tiles = [f"float {tile}{self.tile_shape('STEPS')};" for tile in self.tiles.values()]
+        found = [*declared, *tiles, *(over(loads) if loads else [])]
         found += over([line.replace("[u] =", "[step] =") for line in body])
-        for part in filled if together else ():
-            add = f"{self.lane_accumulator(part)}.add({self.tiles[part.name]}{lane});"
-            found += ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {add}"] if lane else [add]
-        return found
+        return [*found, *self.add_tiles(turn)]

@@ -9,6 +9,7 @@ Split: too few rows to fill the GPU; blocks leave partial accumulators, and a se
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,9 +24,8 @@ from .loops import Walk, c_product, decode, full_at, needed_reduces, row_at, vec
 from .text import KernelText, Workspace
 
 FULL_GPU = 132 * 2  # blocks below which a GPU of the H200's size stands partly idle
-FULL_WAVES = (
-    132 * 8
-)  # blocks that keep a GPU of that size busy to the end; where rows are few, each is cut into so many pieces
+STREAMING = 132 * 920  # threads, each with TOGETHER loads of 16 bytes under way, that keep the memory of such a GPU busy
+FULL_WAVE = 132 * 4  # blocks of 256 such threads: where rows are few they are cut into no more pieces, so that all begin at once
 WORDS = {
     "Sum": 1,
     "Product": 1,
@@ -38,8 +38,8 @@ WORDS = {
     "ArgMin": 4,
 }
 WIDE = ("IntegerSum", "ArgMax", "ArgMin")  # of 64-bit words
-CHUNK = 4  # elements of a column
-CHUNKED = ("LogSumExp", "Moments", "Sum")  # accumulators that take several elements at once for less, or more exactly
+TOGETHER = 4  # of a thread's loads that are under way before the first is used: the compiler waits for each in a loop that may end
+COLLECTED = ("LogSumExp", "Moments", "Sum")  # accumulators that take several elements at once for less, or more exactly
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ def accumulators(kernel: Kernel, prims: dict[str, Prim]) -> list[Accumulator]:
     grouped: dict[tuple[str, str], list[str]] = {}
     for name in needed_reduces(kernel, prims):
         grouped.setdefault((prims[name].op.accumulator, prims[name].inputs[0]), []).append(name)
+    for kind, source in [key for key in grouped if (f"Arg{key[0]}", key[1]) in grouped]:
+        grouped[f"Arg{kind}", source] += grouped.pop((kind, source))  # who knows where the largest is knows how large it is
     turns: dict[str, int] = {}
     found: list[Accumulator] = []
     for (kind, source), members in grouped.items():
@@ -91,20 +93,24 @@ def reduce_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
     if loops.lanes_reduce:
         threads = 32 if length <= 1024 else 128 if length <= 8192 else 256 if length <= 1 << 17 else 512
         if kept_in_registers(kernel, prims, length, parts):
-            threads = next((t for t in (32, 128, 256, 512) if length <= t * KEPT), 1024)
+            threads = next((t for t in (32, 128, 256) if length <= t * KEPT), 512 if length <= 512 * KEPT + KEPT_SHARED else 1024)
         width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims, loops.reduced)
         threads = next((t for t in SHORT_ROWS if length <= t * width), threads)
         if one_pass and rows * max(1, threads // 128) < FULL_GPU and length >= 1 << 14:
             return Split(kernel, prims, graph, comment, loops, parts).write()
+        while one_pass and 128 <= threads < 1024 and rows * threads < STREAMING and length >= threads * width * 2 * TOGETHER:
+            threads *= 2
         return Rows(kernel, prims, graph, comment, loops, parts, threads).write()
-    blocks = rows // 512
-    if one_pass and blocks < FULL_GPU // 8 and length >= 1 << 9:
+    width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims, loops.kept)
+    across, down = columns_block(-(-rows // width), length, width, parts)
+    if one_pass and rows * down < STREAMING * width and length >= 1 << 9:
         return Split(kernel, prims, graph, comment, loops, parts).write()
-    return Columns(kernel, prims, graph, comment, loops, parts, split_for(rows, length)).write()
+    return Columns(kernel, prims, graph, comment, loops, parts, down, across).write()
 
 
 SHORT_ROWS = (4, 8, 16)  # threads of a warp for a row that leaves the others nothing to read
 KEPT = 32  # elements of a row that a thread keeps in registers from one pass to the next; chosen by register counts, not timed
+KEPT_SHARED = 10 << 10  # elements of a longer row in shared memory: 40 KB, so that two blocks of 512 threads fit, one reading, one writing
 
 
 def kept_in_registers(kernel: Kernel, prims: dict[str, Prim], length: int, parts: list[Accumulator]) -> bool:
@@ -139,12 +145,30 @@ def loads_behind(root: str, kernel: Kernel, prims: dict[str, Prim]) -> set[str]:
     return found & set(kernel.loads)
 
 
+def columns_block(vectors: int, length: int, width: int, parts: list[Accumulator]) -> tuple[int, int]:
+    """Threads side by side, and threads that share a column: enough that memory is kept busy, each with some elements to add.
+
+    Narrower blocks are more blocks where columns are few, down to the 128 bytes that memory gives at once.
+    """
+    words = sum(WORDS[a.kind] for a in parts)
+    most = 1024 if words <= 5 and width <= 4 else 512  # of 1024 threads each has 64 registers
+    across = next((n for n in (32, 16) if vectors * (most // n) >= STREAMING), max(8, 32 // width))
+    down = 1
+    while down * across < most and vectors * down < STREAMING and length >= down * 2 * TOGETHER:
+        down *= 2
+    return across, down
+
+
 def split_for(rows: int, length: int) -> int:
     """Threads that share a column, so that a GPU's worth of threads is at work."""
     split = 1
     while split < 16 and rows * split < FULL_GPU * 1024 and length // (split * 2) >= 4:
         split *= 2
     return split
+
+
+def scaled(count: int | str, step: str) -> str:
+    return str(count) if step == "1" else f"{count} * {step}"
 
 
 class Base:
@@ -162,6 +186,7 @@ class Base:
         loops: Walk,
         parts: list[Accumulator],
         share: int = 1,
+        across: int = 32,
     ):
         self.kernel, self.prims, self.graph, self.comment, self.loops, self.parts = (
             kernel,
@@ -184,13 +209,14 @@ class Base:
         self.at, self.row = loops.at(kernel, lane=self.width > 1)
         self.stores: list[tuple[str, Coordinate]] = []
         self.share = share  # threads that work on one row
-        self.chunk = 1  # elements of a column that are collected before they are added
+        self.width_of_shared = across  # threads side by side, where several work on one of the rows that lie so
+        self.collecting = False  # what is added goes into tiles first, one for each accumulator
         self.tiles: dict[str, str] = {}
         self.kept: dict[str, str] = {}  # what is read in a pass -> the array that keeps it for the next
 
     # ---- one pass over the row
 
-    def pass_over(self, turn: int, chunk: int = 1) -> list[str]:
+    def pass_over(self, turn: int) -> list[str]:
         """The body of the loop over the row in this pass: fills accumulators, writes full values that are ready."""
         element = Level(self.all_axes)
         lanes = Level(self.all_axes | {LANE})
@@ -203,8 +229,6 @@ class Base:
                 self.store_full(name, element, lanes, after)
         self.evaluator.levels.remove(element)
         self.evaluator.levels.remove(lanes)
-        written = [n for n in self.kernel.stores if self.kernel.members[n] == "full" and self.turn_of(n) == turn]
-        self.evaluator.loads |= set(written)  # later passes read what the same thread wrote
         lines = list(element.lines)
         if lanes.lines:
             lines += [
@@ -215,33 +239,53 @@ class Base:
             ]
         return lines + after
 
-    def chunk_lines(self, turn: int, at: str) -> list[str]:
-        """Several elements of each column collected, the one of number u being at `at`; then all of them added together."""
-        self.tiles = {}
+    def sweep(self, turn: int, start: str, step: str, inside: str = "") -> list[str]:
+        """A pass over a row by threads that are `step` apart: TOGETHER elements of a thread at a time, then the rest one by one."""
+        extent = sizes.product(loop.size for loop in self.loops.reduced)
+        length = self.evaluator.size(extent)
+        most = TOGETHER * self.stride  # of the widest vectors
+        first, rest = f"Index item = {start}", True
+        lines: list[str] = []
+        if not isinstance(extent, int) or extent >= most:
+            last, next_items = scaled(TOGETHER - 1, step), scaled(TOGETHER, step)
+            lines = [f"Index item = {start};", f"for (; {inside}item + {last} < {length}; item += {next_items}) {{"]
+            lines += [*indent(self.together(turn, f"(item + {scaled('u', step)})")), "}"]
+            first, rest = "", not isinstance(extent, int) or extent % most != 0
+        if rest:
+            body = [*decode(self.loops.reduced, "item", self.evaluator), *self.pass_over(turn)]
+            lines += [f"for ({first}; {inside}item < {length}; item += {step}) {{", *indent(body), "}"]
+        return ["{", *indent(lines), "}"] if not first else lines
+
+    @property
+    def stride(self) -> int:
+        """How many elements further a thread's next one lies."""
+        raise NotImplementedError
+
+    def together(self, turn: int, at: str) -> list[str]:
+        """TOGETHER elements of a thread, the one of number u being at `at`; what accumulators rather take at once is collected."""
+        self.tiles, self.collecting = {}, True
         body, decoded = self.pass_over(turn), decode(self.loops.reduced, at, self.evaluator)
-        lanes, lane = ("[VEC]", f"[{LANE}]") if self.width > 1 else ("", "")
-        lines = [f"float {tile}{lanes}[{self.chunk}];" for tile in self.tiles.values()]
-        lines += ["#pragma unroll", f"for (int u = 0; u < {self.chunk}; ++u) {{", *indent([*decoded, *body]), "}"]
-        for part in (a for a in self.parts if a.turn == turn):
-            add = f"{self.lane_accumulator(part)}.add({self.tiles[part.name]}{lane});"
-            lines += ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {add}"] if lane else [add]
+        self.collecting = False
+        lines = [f"float {tile}{self.tile_shape(str(TOGETHER))};" for tile in self.tiles.values()]
+        lines += ["#pragma unroll", f"for (int u = 0; u < {TOGETHER}; ++u) {{", *indent([*decoded, *body]), "}"]
+        return [*lines, *self.add_tiles(turn)]
+
+    def tile_shape(self, count: str) -> str:
+        """Of what is collected: by rows of a column's own; along a row, all of it."""
+        if self.loops.lanes_reduce:
+            return f"[{count} * VEC]" if self.width > 1 else f"[{count}]"
+        return f"[VEC][{count}]" if self.width > 1 else f"[{count}]"
+
+    def add_tiles(self, turn: int) -> list[str]:
+        lines: list[str] = []
+        for part in (a for a in self.parts if a.turn == turn and a.name in self.tiles):
+            columns = not self.loops.lanes_reduce and self.width > 1
+            add = f"{self.lane_accumulator(part)}.add({self.tiles[part.name]}{f'[{LANE}]' if columns else ''});"
+            lines += self.each_lane(add) if columns else [add]
         return lines
 
-    def several(self, turn: int, length: str, start: str, step: int, inside: str = "inside && ") -> list[str]:
-        """A loop that takes CHUNK elements of a column at a time, where an accumulator gains by it; the rest follows one by one."""
-        filled = [a for a in self.parts if a.turn == turn]
-        writes = any(self.kernel.members[n] == "full" and self.turn_of(n) == turn for n in self.kernel.stores)
-        if not filled or not all(a.kind in CHUNKED for a in filled) or writes:
-            return []
-        self.chunk = CHUNK
-        lines = self.chunk_lines(turn, f"(item + u * {step})" if step > 1 else "(item + u)")
-        self.chunk = 1
-        return [
-            f"Index item = {start};",
-            f"for (; {inside}item + {(CHUNK - 1) * step} < {length}; item += {CHUNK * step}) {{",
-            *indent(lines),
-            "}",
-        ]
+    def each_lane(self, statement: str) -> list[str]:
+        return ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {statement}"]
 
     def kept_rows(self, body: list[str], more: bool) -> tuple[list[str], list[str], list[str]]:
         """Of a pass: the rows it keeps, declared; the loads that fill them; and its body, which uses them and those kept before."""
@@ -286,15 +330,16 @@ class Base:
             dim = self.prims[part.members[0]].op.dims[0]
             target, position = self.lane_accumulator(part), self.evaluator.offset(self.at[dim])
             (lanes if self.width > 1 else element).lines.append(f"{target}.add({value}, {position});")
+        elif self.collecting and part.kind in COLLECTED:
+            tile = self.tiles.setdefault(part.name, self.evaluator.fresh(f"{part.source}_tile"))
+            along = f"[u * VEC + {LANE}]" if self.loops.lanes_reduce else f"[{LANE}][u]"
+            where = f"{tile}{along}" if self.width > 1 else f"{tile}[u]"
+            (lanes if self.width > 1 else element).lines.append(f"{where} = {value};")
         elif self.loops.lanes_reduce and self.width > 1:
             tile = self.evaluator.fresh(f"{part.source}_tile")
             element.lines.append(f"{kind} {tile}[VEC];")
             lanes.lines.append(f"{tile}[{LANE}] = {value};")
             after.append(f"{part.name}.add({tile});")
-        elif self.chunk > 1:
-            tile = self.tiles.setdefault(part.name, self.evaluator.fresh(f"{part.source}_tile"))
-            where = f"{tile}[{LANE}][u]" if self.width > 1 else f"{tile}[u]"
-            (lanes if self.width > 1 else element).lines.append(f"{where} = {value};")
         else:
             (lanes if self.width > 1 else element).lines.append(f"{self.lane_accumulator(part)}.add({value});")
 
@@ -334,7 +379,9 @@ class Base:
         return lines
 
     def publish(self, turn: int) -> None:
-        """After a pass, its reductions are values of the row."""
+        """After a pass, its reductions are values of the row, and what it wrote can be read by the thread that wrote it."""
+        written = [n for n in self.kernel.stores if self.kernel.members[n] == "full" and self.turn_of(n) == turn]
+        self.evaluator.loads |= set(written)
         for part in self.parts:
             if part.turn == turn:
                 for member in part.members:
@@ -352,6 +399,14 @@ class Base:
 
     def row_stores(self) -> list[str]:
         return [name for name in self.kernel.stores if self.kernel.members[name] != "full"]
+
+    def bounds(self, threads: int) -> str:
+        """Threads of a block and, where 64 registers are enough, how many blocks are to fit.
+
+        Left to itself ptxas fits twice as many, and has no registers for loads that are under way.
+        """
+        few = len(whole_tensors(self.kernel, self.prims)) <= 1 and self.width * sum(WORDS[a.kind] for a in self.parts) <= 16
+        return f"{threads}, {1024 // threads}" if few and 1024 % threads == 0 else str(threads)
 
     def finish(self, **arguments: Any) -> KernelText:
         inner: Dim = (
@@ -408,6 +463,8 @@ class Rows(Base):
             lines.append(
                 f"constexpr int STEPS = ({kept} + {each} - 1) / ({each});  // of a thread over its row, kept in registers"
             )
+            if self.kept_shared:
+                lines.append(f"constexpr int MORE = ({self.kept_shared} + {each} - 1) / ({each});  // kept in shared memory")
         for turn in range(1, self.turns + 1):
             loop = self.loop(turn, keeps)  # may add values of the row that it uses
             lines += self.take_row_lines()
@@ -437,7 +494,7 @@ class Rows(Base):
         )
         return self.finish(
             lines=lines,
-            threads=str(self.threads * per_block),
+            threads=str(self.threads * per_block) if keeps and self.threads < 512 else self.bounds(self.threads * per_block),
             extra=[("Index", "rows")],
             setup=setup,
             grid=grid,
@@ -445,29 +502,36 @@ class Rows(Base):
         )
 
     def loop(self, turn: int, keeps: bool) -> list[str]:
-        body = self.pass_over(turn)
         length = sizes.product(loop.size for loop in self.loops.reduced)
-        decoded = decode(self.loops.reduced, "item", self.evaluator)
         inside = "inside && " if self.shares_warp else ""
         step = f"{self.threads} * VEC" if self.width > 1 else str(self.threads)
         start = "threadIdx.x * VEC" if self.width > 1 else "threadIdx.x"
-        unroll = ["#pragma unroll 4"]
-        lines: list[str] = []
-        if keeps:
-            lines = self.kept_loop(turn, body, decoded, step)
-            if isinstance(length, int) and length <= self.threads * KEPT:
-                return lines
-            start, unroll = f"STEPS * {step} + {start}", []  # what is not kept, if there is more
-        return [
+        if not keeps:
+            return self.sweep(turn, start, step, inside)
+        body, decoded = self.pass_over(turn), decode(self.loops.reduced, "item", self.evaluator)
+        lines = self.kept_loop(turn, body, decoded, step)
+        if isinstance(length, int) and length <= self.threads * KEPT + self.kept_shared:
+            return lines
+        start = f"(STEPS + MORE) * {step} + {start}" if self.kept_shared else f"STEPS * {step} + {start}"
+        return [  # what is not kept, if there is more
             *lines,
-            *unroll,
             f"for (Index item = {start}; {inside}item < {self.evaluator.size(length)}; item += {step}) {{",
             *indent([*decoded, *body]),
             "}",
         ]
 
+    @property
+    def stride(self) -> int:
+        return self.threads * self.width
+
+    @property
+    def kept_shared(self) -> int:
+        """Elements of a row that are kept in shared memory: those for which its threads have no registers."""
+        most = KEPT_SHARED // self.stride * self.stride if self.threads >= 512 else 0
+        return max(0, min(self.planned_length - self.threads * KEPT, most))
+
     def kept_loop(self, turn: int, body: list[str], decoded: list[str], step: str) -> list[str]:
-        """A pass over the part of a row that stays in registers: all that is new of it is read before any of it is used."""
+        """A pass over the part of a row that stays with its threads: all that is new of it is read before any of it is used."""
         declared, loads, changed = self.kept_rows(body, more=turn < self.turns)
         length = sizes.product(loop.size for loop in self.loops.reduced)
         whole = f"{self.evaluator.size(length)} % ({step}) != 0 && " if isinstance(length, int) else ""
@@ -475,17 +539,45 @@ class Rows(Base):
         if self.shares_warp:
             outside = f"!inside || ({outside})" if whole else f"!inside || {outside}"
 
-        def over(lines: list[str]) -> list[str]:
+        def over(lines: list[str], first: str = "", steps: str = "STEPS") -> list[str]:
+            place = f"({first}step * {self.threads} + threadIdx.x)"
             return [
                 "#pragma unroll",
-                "for (int step = 0; step < STEPS; ++step) {",
-                f"  const Index item = (step * {self.threads} + threadIdx.x)" + (" * VEC;" if self.width > 1 else ";"),
+                f"for (int step = 0; step < {steps}; ++step) {{",
+                f"  const Index item = {place}" + (" * VEC;" if self.width > 1 else ";"),
                 f"  if ({outside}) continue;",
                 *indent([*decoded, *lines]),
                 "}",
             ]
 
-        return [*declared, *(over(loads) if loads else []), *over(changed)]
+        found = [*(over(loads) if loads else []), *over(changed)]
+        if self.kept_shared:
+            first = f"STEPS * {self.threads} + "
+            new = [row for row in self.kept.values() if any(f"{row}[step]" in line for line in loads)]
+            through = [*over([passing(line, new) for line in loads], first, "MORE"), *over(self.put(new), first, "MORE")]
+            arrays = [passing(line, new).replace("STEPS", "MORE") for line in declared]
+            declared += [f"__shared__ alignas(16) {in_shared(line, new, self.threads).replace('STEPS', 'MORE')}" for line in declared]
+            found = [
+                *(["{", *indent([*arrays, *through]), "}"] if new else []),
+                *found,
+                *over([in_shared(line, self.kept.values()) for line in changed], first, "MORE"),
+            ]
+        return [*declared, *found]
+
+    def put(self, rows: list[str]) -> list[str]:
+        """Loads of what is kept in shared memory pass through registers, so that all are under way before one of them is put there."""
+        here = [(in_shared(f"{row}[step]", [row]), passing(f"{row}[step]", [row])) for row in rows]
+        return [f"store({there}, {value});" if self.width > 1 else f"{there} = {value};" for there, value in here]
+
+
+def passing(line: str, rows: Iterable[str]) -> str:
+    """A line about kept rows, of registers in which they are on their way to shared memory."""
+    return re.sub(rf"\b({'|'.join(rows)})\[", r"\1_next[", line) if rows else line
+
+
+def in_shared(line: str, rows: Iterable[str], threads: int | str = "threadIdx.x") -> str:
+    """A line about kept rows, of what is in shared memory: every thread reads there what it put there itself."""
+    return re.sub(rf"\b({'|'.join(rows)})\[(\w+)\]", rf"\1_more[\2][{threads}]", line)
 
 
 # A load of neighbouring elements and of a single one, as `expression.py` writes them.
@@ -509,8 +601,6 @@ def first_row(width: int, vector: bool, sharing: bool) -> list[str]:
 class Columns(Base):
     """VEC neighbouring rows for each thread; SPLIT threads share a row."""
 
-    WIDTH = 32  # threads side by side when columns are split
-
     @property
     def split(self) -> int:
         return self.share
@@ -518,7 +608,7 @@ class Columns(Base):
     @property
     def across(self) -> int:
         """Threads side by side, each on rows of its own."""
-        return self.WIDTH if self.split > 1 else 128
+        return self.width_of_shared if self.split > 1 else 128
 
     @property
     def meets(self) -> bool:
@@ -541,15 +631,7 @@ class Columns(Base):
                     lines += [f"{a.kind} {a.name};"]
             lines += loop
             if self.split > 1:
-                for a in (a for a in self.parts if a.turn == turn):
-                    merged = (
-                        f"{self.lane_accumulator(a)} = merge_column<{self.split}, {self.across}>({self.lane_accumulator(a)});"
-                    )
-                    lines += (
-                        ["#pragma unroll", f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {merged}"]
-                        if self.width > 1
-                        else [merged]
-                    )
+                lines += [f"merge_column<{self.split}, {self.across}>({a.name});" for a in self.parts if a.turn == turn]
             self.publish(turn)
         after: list[str] = []
         for name in self.row_stores():
@@ -564,7 +646,7 @@ class Columns(Base):
     def launch(self) -> dict[str, Any]:
         """Of the launcher: how many blocks of how many threads."""
         return {
-            "threads": str(self.across * self.split),
+            "threads": self.bounds(self.across * self.split),
             "extra": [("Index", "rows")],
             "setup": [
                 f"const long long rows = {c_product([loop.size for loop in self.loops.kept])};",
@@ -601,41 +683,13 @@ class Columns(Base):
             f"{text.target(self.kernel, name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};"
         ]
 
-    def chunk_for(self, turn: int) -> int:
-        """Four at a time where an accumulator gains by it and the column is known to divide."""
-        filled = [a for a in self.parts if a.turn == turn]
-        length = sizes.product(loop.size for loop in self.loops.reduced)
-        writes = any(self.kernel.members[n] == "full" and self.turn_of(n) == turn for n in self.kernel.stores)
-        gains = bool(filled) and all(a.kind in CHUNKED for a in filled) and not writes
-        return CHUNK if gains and isinstance(length, int) and length % CHUNK == 0 else 1
-
-    def chunked_loop(self, turn: int) -> list[str]:
-        lines = self.chunk_lines(turn, "(item + u)")
-        length = self.evaluator.size(sizes.product(loop.size for loop in self.loops.reduced))
-        inside = "inside && " if self.split > 1 else ""
-        start = f"threadIdx.y * {self.chunk}" if self.split > 1 else "0"
-        head = f"for (Index item = {start}; {inside}item < {length}; item += {self.split * self.chunk}) {{"
-        return [head, *indent(lines), "}"]
-
     def loop(self, turn: int) -> list[str]:
-        self.chunk = self.chunk_for(turn)
-        if self.chunk > 1:
-            return self.chunked_loop(turn)
-        extent = sizes.product(loop.size for loop in self.loops.reduced)
-        start, step = ("threadIdx.y", f"item += {self.split}") if self.split > 1 else ("0", "++item")
-        inside = "inside && " if self.meets else ""
-        # of channels-last data alone: what is written for the others is what was timed
-        several = self.several(turn, self.evaluator.size(extent), start, self.split, inside) if self.channels_last else []
-        body = self.pass_over(turn)
-        element, length = [*decode(self.loops.reduced, "item", self.evaluator), *body], self.evaluator.size(extent)
-        head = "" if several else f"Index item = {start}"
-        lines = [*([] if several else ["#pragma unroll 4"]), f"for ({head}; {inside}item < {length}; {step}) {{", *indent(element), "}"]
-        return ["{", *indent([*several, *lines]), "}"] if several else lines
+        start = "threadIdx.y" if self.split > 1 else "0"
+        return self.sweep(turn, start, str(self.split), "inside && " if self.meets else "")
 
     @property
-    def channels_last(self) -> bool:
-        """Some of what it reads or writes lies so."""
-        return any(self.prims[name].channels_last for name in (*self.kernel.loads, *self.kernel.stores))
+    def stride(self) -> int:
+        return self.split
 
 
 class Split(Base):
@@ -660,10 +714,11 @@ class Split(Base):
         rows = self.graph.hint(sizes.product(self.kernel.row_shape))
         length = self.graph.hint(sizes.product(self.kernel.space[d] for d in self.kernel.reduced))
         if self.loops.lanes_reduce:
-            blocks, most = rows, length // (self.THREADS * self.width * 2)
+            blocks, most = rows, length // (self.THREADS * self.width * TOGETHER)
         else:
-            blocks, most = -(-rows // (self.across * self.width)), length // (4 * self.down)
-        return max(2, min(1024, most, -(-FULL_WAVES // max(1, blocks))))
+            blocks, most = -(-rows // (self.across * self.width)), length // (self.down * TOGETHER)
+        fitting = max(2, min(most, FULL_WAVE // max(1, blocks)))
+        return 1 << (fitting.bit_length() - 1)  # lengths are often such, and leave no rest then
 
     def write(self) -> KernelText:
         words = sum(WORDS[a.kind] for a in self.parts)
@@ -684,7 +739,7 @@ class Split(Base):
             )
         return self.finish(
             lines=lines,
-            threads=str(self.THREADS),
+            threads=self.bounds(self.THREADS),
             extra=[("Index", "rows")],
             setup=setup,
             grid=grid,
@@ -696,35 +751,20 @@ class Split(Base):
         )
 
     def first_kernel(self, by_rows: bool) -> list[str]:
-        length = self.evaluator.size(sizes.product(loop.size for loop in self.loops.reduced))
-        vec = "VEC" if self.width > 1 else "1"
         if by_rows:
             lines = ["const Index row = blockIdx.x;", "const Index piece = blockIdx.y;"]
         else:
             lines = [*first_row(self.across, self.width > 1, sharing=True), "const Index piece = blockIdx.y;"]
         lines += decode(self.loops.kept, "row", self.evaluator)
-        body = self.pass_over(1)
-        decoded = decode(self.loops.reduced, "item", self.evaluator)
-        lines += self.take_row_lines()
-        for a in self.parts:
-            if not by_rows and self.width > 1:
-                lines += [f"{a.kind} {a.name}[VEC];"]
-            else:
-                lines += [f"{a.kind} {a.name};"]
         if by_rows:
-            stride = f"{self.THREADS} * {vec}"
-            lines += [
-                "#pragma unroll 4",
-                f"for (Index item = (piece * {self.THREADS} + threadIdx.x) * {vec}; item < {length}; item += {self.pieces} * {stride}) {{",
-            ]
+            vec = " * VEC" if self.width > 1 else ""
+            start, step, inside = f"(piece * {self.THREADS} + threadIdx.x){vec}", f"{self.pieces * self.THREADS}{vec}", ""
         else:
-            start, step = f"piece * {self.down} + threadIdx.y", self.pieces * self.down
-            writes = any(role == "full" for role in self.kernel.members.values())
-            several = [] if writes else self.several(1, length, start, step)
-            first = "" if several else f"Index item = {start}"
-            lines += [*several, *([] if several else ["#pragma unroll 4"])]
-            lines.append(f"for ({first}; inside && item < {length}; item += {step}) {{")
-        lines += [*indent([*decoded, *body]), "}"]
+            start, step, inside = f"piece * {self.down} + threadIdx.y", str(self.stride), "inside && "
+        loop = self.sweep(1, start, step, inside)
+        lines += self.take_row_lines()
+        lines += [f"{a.kind} {a.name}[VEC];" if not by_rows and self.width > 1 else f"{a.kind} {a.name};" for a in self.parts]
+        lines += loop
         for a in self.parts:
             where = self.partials(a)
             if by_rows:
@@ -732,20 +772,16 @@ class Split(Base):
                     f"{a.name} = merge_row<{self.THREADS}>({a.name});",
                     f"if (threadIdx.x == 0) {where}[row * {self.pieces} + piece] = {a.name};",
                 ]
-            elif self.width > 1:
-                lines += [
-                    "#pragma unroll",
-                    f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {{",
-                    f"  {a.name}[{LANE}] = merge_column<{self.down}, {self.across}>({a.name}[{LANE}]);",
-                    f"  if (inside && threadIdx.y == 0) {where}[(row + {LANE}) * {self.pieces} + piece] = {a.name}[{LANE}];",
-                    "}",
-                ]
-            else:
-                lines += [
-                    f"{a.name} = merge_column<{self.down}, {self.across}>({a.name});",
-                    f"if (inside && threadIdx.y == 0) {where}[row * {self.pieces} + piece] = {a.name};",
-                ]
+                continue
+            row = f"(row + {LANE})" if self.width > 1 else "row"
+            left = f"if (inside && threadIdx.y == 0) {where}[{row} * {self.pieces} + piece] = {self.lane_accumulator(a)};"
+            lines.append(f"merge_column<{self.down}, {self.across}>({a.name});")
+            lines += self.each_lane(left) if self.width > 1 else [left]
         return lines
+
+    @property
+    def stride(self) -> int:
+        return self.pieces * (self.THREADS * self.width if self.loops.lanes_reduce else self.down)
 
     def partials(self, part: Accumulator, const: str = "") -> str:
         """Where the partial accumulators of a kind begin. Those of 64-bit words come first: the others would misalign them."""
