@@ -103,17 +103,17 @@ def run_suite(
         say(console, f"{counted(len(found), 'model')} verified before, {len(pending)} to run")
     with _progress(console, len(models), len(found)) as show:
 
-        def run(names: Sequence[str], at_a_time: int, keep: Callable[[Result], bool]) -> None:
-            with _workers(models, keys, names, at_a_time, settings) as results:
+        at_a_time = jobs
+        while pending:
+            with _workers(models, keys, pending, at_a_time, settings) as results:
                 for result in results:
                     found[result.model] = result
-                    if keep(result):
+                    if at_a_time == 1 or not _short_of_memory(result):
                         show(result)
                     if json_out:
                         write_results(json_out, found.values())
-
-        run(pending, jobs, lambda result: jobs == 1 or not _short_of_memory(result))
-        run([name for name in pending if jobs > 1 and _short_of_memory(found[name])], 1, lambda result: True)
+            pending = [name for name in pending if at_a_time > 1 and _short_of_memory(found[name])]
+            at_a_time = max(1, at_a_time // 4)
     ordered = [found[name] for name in models]
     if json_out:
         write_results(json_out, ordered)
@@ -146,7 +146,7 @@ def key_of(path: Path, settings: Settings) -> str:
 
 
 def _short_of_memory(result: Result) -> bool:
-    """Beside the others there was too little memory on the GPU: alone there may be enough."""
+    """Beside the others there was too little memory on the GPU: with fewer of them, and at last alone, there may be enough."""
     return "out of memory" in result.why.lower()
 
 

@@ -31,9 +31,12 @@ LAUNCH_MS = 0.004
 CANDIDATES = 24  # more would be noise
 RESIDENT_BYTES = 40 * 1024  # weights up to here stay in shared memory; first founding model: 18 KB
 FOUR_WARPS_TFLOPS = 390.0  # H200: products of four warps with nothing copied in between, 379 to 393 (conv_founding.py)
-# H200, products of four warps: what is left of their time beside the tensor cores', and what a step adds. Second founding model 0.757
-# ms, statistics of the first 0.099, 5x5 of 96 channels 0.29, 3x3 of 256 0.83 (benchmarks/results/plain.txt).
-FOUR_WARPS_OVERHEAD, FOUR_WARPS_STEP_MS = 1.1, 0.0005
+# H200, products of four warps, fitted to 24 tiles of six convolutions (benchmarks/results/tiles.txt): what they lose, what an element
+# costs on its way to shared memory, and the cycles it takes: where it is stored earlier than that after its load, warps wait.
+FOUR_WARPS_OVERHEAD, FOUR_WARPS_STAGED_MS, FOUR_WARPS_LATENCY = 1.15, 0.6e-9, 1500
+CYCLES_PER_MS = 1.76e6
+# H200: what it costs more to write rows that do not begin at whole sectors: 110 columns instead of 112 took 0.26 ms for 200 MB.
+SECTOR, UNALIGNED_TB_PER_S = 32, 0.77
 STEP_PRODUCTS = 864  # H200, second founding model: 0.97 ms with 864 products a warp between barriers, 1.02 with 288
 
 
@@ -81,9 +84,10 @@ def proposed_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
         for count, blocks in ((small, 2), (big, 1)) if heavy else ((big, 1), (small, 2)):
             for fragments in fragment_shapes(conv, ending, count):
                 if weight_bytes <= RESIDENT_BYTES and warps_c == 1:
-                    yield Tile(
-                        channel_tiles, fragments, (1, 1, warps), weights="resident", alone=True, blocks_per_sm=blocks
-                    )
+                    base = Tile(channel_tiles, fragments, (1, 1, warps), weights="resident", alone=True)
+                    if warps == 8:  # H200, second kernel of the first founding model: 0.1925 ms with 4 x 4 warps, 0.1988 with 2 x 8
+                        yield replace(base, warps=(1, 1, 4), blocks_per_sm=2 * blocks)
+                    yield replace(base, blocks_per_sm=blocks)
         for count in (big, small, 4, 2, 1):  # copied weights want long steps and few blocks
             for fragments in fragment_shapes(conv, ending, count):
                 for shape in warp_shapes(conv, warps // warps_c):
@@ -231,8 +235,14 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -
     work = tiles * shape.channel_blocks
     rounds = max(work / seats, -(-work // seats) if work <= 4 * seats else 0)  # few rounds: the last one is felt
     crowd = rounds * seats / work
+    written = written_bytes(shape, ending, batch, out)
+    least = (4 * batch * conv.in_channels * prod(spatial) + written) / MEMORY_TB_PER_S * 1e-9
+    writing = written / MEMORY_TB_PER_S * 1e-9  # hardly overlaps where there are few blocks to a multiprocessor
+    if 4 * (out[2] // shape.window[2]) % SECTOR and not conv.is_phased:  # in PHASED it is contained
+        writing += written / UNALIGNED_TB_PER_S * 1e-9
+    launches = LAUNCH_MS + (0.0 if tile.resident else LAUNCH_MS / 2)  # with that which packs the weights
     if tile.warpgroups:
-        return warpgroup_ms(shape, ending, work * crowd, rounds, moved_bytes(shape, ending, batch, spatial, out))
+        return max(warpgroup_ms(shape, ending, work * crowd, rounds) + writing, least) + launches
     depth = shape.chunks * tile.chunk * prod(conv.kernel) / prod(conv.phases)
     small = SMALL_TILE if 4 * tile.channel_tiles * shape.fragments <= 64 else 1.0
     few = FEW_WARPS if tile.threads * tile.blocks_per_sm < 512 else 1.0
@@ -244,11 +254,9 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -
         * (shape.input_stage + (shape.parts * shape.weight_stage if tile.weights == "staged" else 0))
     )
     ending_ms = few * work * positions * shape.block_channels / 32 * element_slots(shape, ending) / ISSUE_PER_MS
-    moved = moved_bytes(shape, ending, batch, spatial, out)
     steps = 0 if tile.alone else rounds * shape.chunks * shape.parts
     busy = (product_ms + ending_ms + copied / COPY_TB_PER_S * 1e-9) * crowd + steps * STEP_MS
-    packing = 0.0 if tile.resident else LAUNCH_MS / 2
-    return max(busy, moved / MEMORY_TB_PER_S * 1e-9) + LAUNCH_MS + packing
+    return max(busy + writing, least) + launches
 
 
 def element_slots(shape: Layout, ending: Ending) -> float:
@@ -257,21 +265,22 @@ def element_slots(shape: Layout, ending: Ending) -> float:
     return 2.0 + reduce + instructions(ending.before) + instructions(ending.between) / prod(shape.window)
 
 
-def moved_bytes(shape: Layout, ending: Ending, batch: int, spatial: Sequence[int], out: Sequence[int]) -> float:
-    conv = shape.conv
-    written = prod(out) // prod(shape.window) * (1 if isinstance(ending.reduce, OverChannels) else conv.out_channels)
-    only_partials = isinstance(ending.reduce, OverPositions) and not ending.stored
-    return 4 * batch * (conv.in_channels * prod(spatial) + (0 if only_partials else written))
+def written_bytes(shape: Layout, ending: Ending, batch: int, out: Sequence[int]) -> float:
+    if isinstance(ending.reduce, OverPositions) and not ending.stored:
+        return 0  # partial results only
+    return 4 * batch * prod(out) // prod(shape.window) * (1 if isinstance(ending.reduce, OverChannels) else shape.conv.out_channels)
 
 
-def warpgroup_ms(shape: Layout, ending: Ending, work: float, rounds: float, moved: float) -> float:
-    """Milliseconds where four warps multiply together, as `predicted_ms`."""
+def warpgroup_ms(shape: Layout, ending: Ending, work: float, rounds: float) -> float:
+    """Milliseconds where four warps multiply together, without what is written."""
     tile, elements = shape.tile, work * prod(shape.tile_sizes) * shape.block_channels
     narrow = 1.1 if tile.fragments[1] == 8 else 1.0  # H200: 0.82 ms with 64 positions in a product, 0.757 with 128
-    lone = 1.5 if tile.threads * tile.blocks_per_sm < 256 else 1.0  # H200: 1.46 ms with four warps on a multiprocessor
     product_ms = narrow * 2e-9 * elements * shape.chunks * tile.chunk * prod(shape.conv.kernel) / FOUR_WARPS_TFLOPS
     ending_ms = elements / 32 * element_slots(shape, ending) / ISSUE_PER_MS
-    # H200: 1.01 ms where what is loaded is stored a turn later, 0.757 where it is two.
-    hurried = 1.3 if 2 * shape.rounds > shape.turns else 1.0
-    busy = FOUR_WARPS_OVERHEAD * lone * (hurried * product_ms + ending_ms) + rounds * shape.chunks * FOUR_WARPS_STEP_MS
-    return max(busy, moved / MEMORY_TB_PER_S * 1e-9) + LAUNCH_MS + (0.0 if tile.resident else LAUNCH_MS / 2)
+    staged_ms = work * shape.chunks * shape.input_stage * FOUR_WARPS_STAGED_MS
+    # What is loaded at one turn is stored some turns later; all products of a multiprocessor are made in between.
+    copies = -(-shape.rounds // -(-shape.rounds // shape.turns))  # in a step
+    in_a_turn = shape.conv.kernel[1] * tile.channel_tiles * tile.fragments[0] * 4 * tile.fragments[1]  # cycles
+    between = shape.turns // copies * in_a_turn * prod(tile.warps) * tile.blocks_per_sm
+    waits_ms = max(0, FOUR_WARPS_LATENCY - between) * copies * shape.chunks * rounds / CYCLES_PER_MS
+    return FOUR_WARPS_OVERHEAD * (product_ms + ending_ms) + staged_ms + waits_ms
