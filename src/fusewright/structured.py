@@ -68,7 +68,9 @@ def to_copy(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     if a.get("device") is not None and str(a["device"]) != "cpu":
         return None
     assert node.dtype is not None
-    return cast(build, value_of(build, a["self"]), node.dtype)
+    source = value_of(build, a["self"])
+    made = cast(build, source, node.dtype)
+    return made if build[source].dtype == node.dtype else as_in_memory(build, made)  # who writes .half() wants it rounded
 
 
 @lowers(
