@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from torch.utils._sympy.functions import FloorDiv
+
 from .. import sizes
 from ..access import accesses, axes_of, unsqueezed
 from ..graph import Dim, Graph
@@ -12,6 +14,7 @@ from ..index import Axis, Coordinate
 from ..plan import Kernel, element_at
 from ..prims import Coordinates, Prim
 from .expression import LANE, Evaluator, pointer
+from .rows import ROW
 
 LONGEST_INT = 2**31 - 2**23  # elements that an `int` may count: the last step of a loop goes beyond them
 SECTOR = 32  # bytes that memory gives at once
@@ -23,10 +26,16 @@ class Loop:
 
     dims: tuple[int, ...]
     size: Dim
+    step: int = 1  # elements that a thread takes
 
     @property
     def variable(self) -> str:
         return f"i{self.dims[-1]}"
+
+    @property
+    def steps(self) -> Dim:
+        """How many threads it takes."""
+        return self.size if self.step == 1 else sizes.tidy(FloorDiv(self.size + self.step - 1, self.step))
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,8 @@ class Walk:
             here = Coordinate.of(Axis(loop.variable, loop.size))
             if lane and loop in lane_loop:
                 here = here + Coordinate({Axis(LANE, 1 << 20): 1})
+            if loop.step > 1:
+                here = here + Coordinate({Axis(ROW, loop.step): 1})
             found[loop.dims[-1]] = here
         element = tuple(found.get(d, Coordinate()) for d in range(len(kernel.space)))
         row = tuple(Coordinate() if d in kernel.along else c for d, c in enumerate(element))
@@ -194,13 +205,17 @@ def decode(loops: tuple[Loop, ...], index: str, evaluator: Evaluator, kind: str 
     if not loops:
         return []
     if len(loops) == 1:
-        return [f"const {kind} {loops[0].variable} = {index};"]
+        return [f"const {kind} {loops[0].variable} = {index}{times(loops[0].step)};"]
     lines, rest = [], index
     for position in range(len(loops) - 1, 0, -1):
-        size = evaluator.size(loops[position].size)
-        lines.append(f"const {kind} {loops[position].variable} = {paren(rest)} % {size};")
+        size = evaluator.size(loops[position].steps)
+        lines.append(f"const {kind} {loops[position].variable} = {paren(rest)} % {size}{times(loops[position].step)};")
         rest = f"{rest} / {size}" if rest.isidentifier() else f"({rest}) / {size}"
-    return [*lines, f"const {kind} {loops[0].variable} = {rest};"]
+    return [*lines, f"const {kind} {loops[0].variable} = {rest}{times(loops[0].step)};"]
+
+
+def times(step: int) -> str:
+    return f" * {step}" if step > 1 else ""
 
 
 def paren(text: str) -> str:
