@@ -64,7 +64,7 @@ SUMS = {
     "of a volume": ("F.avg_pool3d(x, 2)", VOLUME),
     "of a volume, padded": ("F.avg_pool3d(x, 3, 2, 1, count_include_pad=False)", VOLUME),
     "of something computed": ("F.avg_pool2d(F.relu(x * self.weight + 1), 3, 2, 1)", IMAGE),
-    "and something made of it": ("torch.sigmoid(F.avg_pool2d(x, 2)) * x[:, :, ::2, ::2][:, :, : x.shape[2] // 2, : x.shape[3] // 2]", IMAGE),
+    "and something made of it": ("torch.sigmoid(F.avg_pool2d(x, 3, 1)) * x[:, :, 2:, 2:]", IMAGE),
     "two pools of one thing": ("F.max_pool2d(x * self.weight, 2) - F.avg_pool2d(x, 2)", IMAGE),
     "two results": ("(lambda y: (y * 2, y + self.weight))(F.max_pool2d(x, 3, 2, 1))", IMAGE),
     "the same for every row": ("F.avg_pool1d(x.mean((0, 1), keepdim=True), 3, 1, 1) + x", LINE),

@@ -17,6 +17,7 @@ from ..prims import C_TYPES, Coordinates, Iota, Load, Pointwise, Prim, Size, Vie
 from .rows import ROW, Rows
 
 LANE = "v"  # the variable that counts neighbouring elements of one vector
+ANYWAY = 16  # instructions for a value put at some place, up to which they are done elsewhere too rather than branched around
 COLUMNS = 8  # taps along a window's last dimension, up to which a thread holds where each of them lies
 
 
@@ -262,16 +263,16 @@ class Evaluator:
         if shared is not None and there and shared.dim not in clipped:
             tests += self.within(where[shared.dim - rank], extents[shared.dim])  # a row that is not there has taps beyond the input
         if tests and not single:
-            tests = [f"holds({' && '.join(tests)})"]
+            tests = [f"holds({' & '.join(tests)})"]
         if shared is None and there:
             tests.append(there)
 
         name, kind = self.fresh(prim.name), arithmetic_type(prim.dtype)
         nothing = "-INFINITY" if op.kind == "max" else "0.0f"
         total = f"{name}[{lane}]" if shared is not None else name
-        aside = bool(tests) and single and not self.is_read(source)  # computed where it counts alone
+        aside = bool(tests) and single and self.cost(source) > ANYWAY
         guard = self.fresh("counts") if tests and not aside else ""
-        inner.lines += [f"const bool {guard} = {' && '.join(tests)};"] if guard else []
+        inner.lines += [f"const bool {guard} = {' & '.join(tests)};"] if guard else []  # with &&, ptxas branches around each load
         around, self.guard = self.guard, guard
         self.levels.append(inner)
         tap = self.value(source, where)
@@ -279,6 +280,12 @@ class Evaluator:
         self.guard, self.zero = around, outside
         counts = " && ".join([*([guard] if guard else []), *([column.inside] if column is not None else [])])
         taken = f"{counts} ? {tap.text} : {nothing}" if counts else tap.text
+        if single and not aside:
+            if not level.array:
+                level.lines += [*inner.lines, f"const {kind} {name} = {taken};"]
+                return Value(name, prim.dtype, depends)
+            level.lines += [f"{kind} {name}[{self.lanes}];", *self.each_lane([*inner.lines, f"{name}[{lane}] = {taken};"])]
+            return Value(f"{name}[{lane}]", prim.dtype, depends)
         joined = f"larger({taken}, {total})" if op.kind == "max" else taken if single else f"{total} + {paren(taken)}"
         block = [f"{total} = {joined};"]
         if shared is not None:
@@ -309,10 +316,12 @@ class Evaluator:
         level.lines += [f"{kind} {name} = {nothing};", *block]
         return Value(name, prim.dtype, depends)
 
-    def is_read(self, name: str) -> bool:
-        """It lies in memory as it is, or is a view of what does."""
+    def cost(self, name: str) -> int:
+        """Instructions from memory to a value, roughly."""
         prim = self.prims[name]
-        return name in self.loads or prim.is_load or (isinstance(prim.op, View) and self.is_read(prim.inputs[0]))
+        if name in self.loads or prim.is_load:
+            return 0
+        return (prim.op.cost if isinstance(prim.op, Pointwise) else 0) + sum(map(self.cost, prim.inputs))
 
     def row_exists(self) -> str:
         """A test that a thread's row lies in its loop; nothing where that is sure."""

@@ -16,7 +16,7 @@ from ..plan import Kernel
 from ..prims import Coordinates, Pointwise, Prim, Window, arithmetic_type
 from . import text
 from .expression import LANE, Evaluator, Level, converted_to, either_way, indent
-from .loops import Walk, c_product, decode, vector_conditions, vector_width, walk
+from .loops import Walk, accessed, c_product, decode, vector_conditions, vector_width, walk
 from .rows import ROW, Rows, reach
 from .text import KernelText
 
@@ -25,7 +25,7 @@ THREADS_OF_ROWS = 128  # H200, a 3x3 pool of 2048x224x224: 3.80 TB/s with 128 th
 RESIDENT = 132 * 2048  # threads that an H200 holds at a time: with fewer, more elements for each of them gain nothing
 # Time against that of many rows, where nothing is shared. H200, pools of 2x2 by 2: 3.66, 4.14, 4.14 TB/s with 1, 2, 4 rows;
 # of 4 by 2, along a line: 2.96, 3.75, 3.95.
-ALONE = {1: 1.25, 2: 1.04, 3: 1.0, 4: 1.0}
+ALONE = {1: 1.25, 2: 1.04, 3: 1.02, 4: 1.0}
 MOST_LOADS, MOST_WORK = 96, 512  # of a thread: what is unrolled has to stay short enough to fetch
 
 
@@ -33,10 +33,10 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
     loops = walk(kernel, prims, graph)
     has_window = text.has_window(kernel, prims)
     width = 1 if has_window else vector_width(kernel, prims, loops.kept)
-    if width == 1:
-        loops = with_rows(kernel, prims, graph, loops)
-        if any(loop.step > 1 for loop in loops.kept):
-            return rows_kernel(kernel, prims, loops, comment)
+    if width == 1 or mostly_one_by_one(kernel, prims, graph, loops):
+        by_rows = with_rows(kernel, prims, graph, loops)
+        if any(loop.step > 1 for loop in by_rows.kept):
+            return rows_kernel(kernel, prims, by_rows, comment)
     axes = frozenset(loop.variable for loop in loops.kept)
     body, lanes = Level(axes), Level(axes | {LANE})
     evaluator = Evaluator(prims, kernel.loads, [body, lanes], vector=width > 1)
@@ -145,6 +145,14 @@ def rows_kernel(kernel: Kernel, prims: dict[str, Prim], loops: Walk, comment: li
 
 
 # ---- how many rows, and along which loop
+
+
+def mostly_one_by_one(kernel: Kernel, prims: dict[str, Prim], graph: Graph, loops: Walk) -> bool:
+    """Most of what it reads along the innermost loop comes from where a computation says, which no vector follows."""
+    inner = loops.kept[-1].variable
+    read = [offset for _, offset in accessed(kernel, prims, graph).read if inner in offset.depends]
+    hidden = [offset for offset in read if any(axis.text != inner and inner in axis.depends for axis in offset.terms)]
+    return 2 * len(hidden) > len(read)
 
 
 @dataclass(frozen=True)
