@@ -27,6 +27,7 @@ RESIDENT = 132 * 2048  # threads that an H200 holds at a time: with fewer, more 
 # of 4 by 2, along a line: 2.96, 3.75, 3.95.
 ALONE = {1: 1.25, 2: 1.04, 3: 1.02, 4: 1.0}
 MOST_LOADS, MOST_WORK = 96, 512  # of a thread: what is unrolled has to stay short enough to fetch
+MOST_LOADS_OF_HALVES = 64  # which take conversions: of 81, for four rows of 3x3x3, ptxas spills a register
 
 
 def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment: list[str]) -> KernelText:
@@ -179,14 +180,14 @@ class Work:
     """What computing an element takes: its pools, and what is read and computed beside them."""
 
     pools: list[Pool]
-    reads: list[Coordinates]
+    reads: int
     cost: int
 
 
 def work_of(prims: dict[str, Prim], leaves: set[str], roots: list[tuple[str, Coordinates]]) -> Work:
+    """Of all roots together, each value at each place once."""
     pools: list[Pool] = []
-    reads: list[Coordinates] = []
-    cost, seen = 0, set()
+    reads, cost, seen = 0, 0, set()
     stack = list(roots)
     while stack:
         name, at = stack.pop()
@@ -195,10 +196,10 @@ def work_of(prims: dict[str, Prim], leaves: set[str], roots: list[tuple[str, Coo
             continue
         seen.add(key)
         if name in leaves or prim.is_load:
-            reads.append(at)
+            reads += 1
         elif isinstance(prim.op, Window) and math.prod(prim.op.kernel) > 1:
             tap = work_of(prims, leaves, inputs_at(prims, prim, at))
-            pools.append(Pool(prim.op, at, len(tap.reads), tap.cost))
+            pools.append(Pool(prim.op, at, tap.reads, tap.cost))
         else:
             cost += prim.op.cost if isinstance(prim.op, Pointwise) else 0
             stack += inputs_at(prims, prim, at)
@@ -215,15 +216,16 @@ def with_rows(kernel: Kernel, prims: dict[str, Prim], graph: Graph, loops: Walk)
     elements = graph.hint(sizes.product(loop.size for loop in loops.kept))
     pooled = {variable for pool in work.pools for c in pool.at[-len(pool.op.kernel) :] for variable in c.depends}
     candidates = [loop for loop in loops.kept[:-1] if loop.variable in pooled] or list(loops.kept[-2:-1])
+    most = MOST_LOADS_OF_HALVES if any(prims[name].dtype.itemsize < 4 for name in kernel.loads) else MOST_LOADS
     best, found = math.inf, loops
     for loop in candidates:
         for rows in (4, 3, 2, 1):
             taps = [(pool, pool.taps(loop.variable, rows)) for pool in work.pools]
-            loads = sum(count * pool.reads for pool, count in taps) + rows * len(work.reads)
+            loads = sum(count * pool.reads for pool, count in taps) + rows * work.reads
             instructions = loads + sum(count * pool.cost for pool, count in taps) + rows * work.cost
             size = graph.hint(loop.size)
             groups = -(-size // rows)
-            fits = loads <= MOST_LOADS and instructions <= MOST_WORK and elements // size * groups >= RESIDENT
+            fits = loads <= most and instructions <= MOST_WORK and elements // size * groups >= RESIDENT
             time = ALONE[rows] * loads * groups / size
             if time < best and (fits or rows == 1):
                 kept = tuple(replace(other, step=rows) if other is loop else other for other in loops.kept)
