@@ -140,6 +140,21 @@ def test_other_windows(tmp_path: Path, case: str) -> None:
     assert "ROWS" in text
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("forward", "shapes"),
+    [
+        ("x + 2 * x.transpose(1, 2)", [(3, 40, 40), (2, 64, 64), (3, 37, 37), (2, 4, 4), (5, 8, 8)]),
+        ("x.permute(0, 2, 3, 1) * 2 + self.weight.view(-1)", [(2, 40, 6, 32), (3, 40, 5, 40), (2, 40, 3, 7), (2, 40, 2, 8)]),
+        ("(x.transpose(1, 2) * 2, x.transpose(1, 2) + 1)", [(3, 40, 48), (2, 40, 33), (2, 40, 8), (3, 40, 3)]),
+    ],
+)
+def test_transposes(tmp_path: Path, forward: str, shapes: list[tuple[int, ...]], dtype: torch.dtype) -> None:
+    """A thread takes a sector of what lies across, where sizes allow it."""
+    text = check(problem_of(tmp_path, forward, shapes[0], dtype), shapes, dtype, exact=False)
+    assert "(item * VEC >= elements)" in text
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("forward", ["F.max_pool2d(x, 3, 2, 1)", "F.avg_pool2d(x, 3, 2, 1, count_include_pad=False)"])
 def test_halves(tmp_path: Path, forward: str, dtype: torch.dtype) -> None:

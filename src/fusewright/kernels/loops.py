@@ -200,34 +200,40 @@ def together(outer: int, inner: int, size: Dim, offset: Coordinate) -> bool:
 # ---- text that launchers and kernels of every kind share
 
 
-def decode(loops: tuple[Loop, ...], index: str, evaluator: Evaluator, kind: str = "Index") -> list[str]:
-    """Loop variables from one running number."""
+def decode(
+    loops: tuple[Loop, ...], index: str, evaluator: Evaluator, kind: str = "Index", lanes: Loop | None = None
+) -> list[str]:
+    """Loop variables from one running number, of which each step is VEC elements of `lanes`."""
     if not loops:
         return []
     if len(loops) == 1:
-        return [f"const {kind} {loops[0].variable} = {index}{times(loops[0].step)};"]
+        return [f"const {kind} {loops[0].variable} = {index}{times(loops[0], lanes)};"]
     lines, rest = [], index
     for position in range(len(loops) - 1, 0, -1):
         size = evaluator.size(loops[position].steps)
-        lines.append(f"const {kind} {loops[position].variable} = {paren(rest)} % {size}{times(loops[position].step)};")
+        size = f"({size} / VEC)" if loops[position] == lanes else size
+        lines.append(f"const {kind} {loops[position].variable} = {paren(rest)} % {size}{times(loops[position], lanes)};")
         rest = f"{rest} / {size}" if rest.isidentifier() else f"({rest}) / {size}"
-    return [*lines, f"const {kind} {loops[0].variable} = {rest}{times(loops[0].step)};"]
+    return [*lines, f"const {kind} {loops[0].variable} = {rest}{times(loops[0], lanes)};"]
 
 
-def times(step: int) -> str:
-    return f" * {step}" if step > 1 else ""
+def times(loop: Loop, lanes: Loop | None) -> str:
+    return " * VEC" if loop == lanes else f" * {loop.step}" if loop.step > 1 else ""
 
 
 def paren(text: str) -> str:
     return text if text.isidentifier() else f"({text})"
 
 
-def vector_width(kernel: Kernel, prims: dict[str, Prim], lanes: tuple[Loop, ...]) -> int:
-    """Elements in 16 bytes of the narrowest type that is moved, 8 at most; fewer where the lanes' loop is known not to divide."""
+def vector_width(kernel: Kernel, prims: dict[str, Prim], lanes: tuple[Loop, ...], together: int = 16) -> int:
+    """Elements in 16 bytes, or `together`, of the narrowest type that is moved, 8 at most.
+
+    Fewer where the lanes' loop is known not to divide.
+    """
     if not lanes:
         return 1
     narrowest = min((prims[name].dtype.itemsize for name in (*kernel.loads, *kernel.stores)), default=4)
-    width = min(8, max(1, 16 // narrowest)) if narrowest < 8 else 2
+    width = min(8, max(1, together // narrowest)) if narrowest < 8 else 2
     size = lanes[-1].size
     while isinstance(size, int) and size % width:
         width //= 2

@@ -16,11 +16,12 @@ from ..plan import Kernel
 from ..prims import Coordinates, Pointwise, Prim, Window, arithmetic_type
 from . import text
 from .expression import LANE, Evaluator, Level, converted_to, either_way, indent
-from .loops import Walk, accessed, c_product, decode, vector_conditions, vector_width, walk
+from .loops import SECTOR, Walk, accessed, c_product, decode, moved, vector_conditions, vector_width, walk
 from .rows import ROW, Rows, reach
 from .text import KernelText
 
 THREADS = 256
+LESS = 0.7  # of what memory moves otherwise: not timed
 THREADS_OF_ROWS = 128  # H200, a 3x3 pool of 2048x224x224: 3.80 TB/s with 128 threads a block, 3.67 with 256
 RESIDENT = 132 * 2048  # threads that an H200 holds at a time: with fewer, more elements for each of them gain nothing
 # Time against that of many rows, where nothing is shared. H200, pools of 2x2 by 2: 3.66, 4.14, 4.14 TB/s with 1, 2, 4 rows;
@@ -34,10 +35,16 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
     loops = walk(kernel, prims, graph)
     has_window = text.has_window(kernel, prims)
     width = 1 if has_window else vector_width(kernel, prims, loops.kept)
+    inner = loops.kept[-1].dims[-1] if loops.kept else 0  # neighbouring threads follow it
     if width == 1 or mostly_one_by_one(kernel, prims, graph, loops):
         by_rows = with_rows(kernel, prims, graph, loops)
         if any(loop.step > 1 for loop in by_rows.kept):
             return rows_kernel(kernel, prims, by_rows, comment)
+    order, turned = loops.kept, turned_dimension(kernel, prims, graph, loops) if width > 1 else None
+    if turned is not None:
+        loops = walk(kernel, prims, graph, along=turned)
+        width = vector_width(kernel, prims, loops.kept, SECTOR)
+        order = tuple(sorted(loops.kept, key=lambda loop: inner in loop.dims))
     axes = frozenset(loop.variable for loop in loops.kept)
     body, lanes = Level(axes), Level(axes | {LANE})
     evaluator = Evaluator(prims, kernel.loads, [body, lanes], vector=width > 1)
@@ -74,14 +81,20 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
 
     total = c_product([loop.size for loop in loops.kept])
     element = "element"
+    thread = f"static_cast<Index>(blockIdx.x) * {THREADS} + threadIdx.x"
     position = [
-        f"const Index {element} = (static_cast<Index>(blockIdx.x) * {THREADS} + threadIdx.x)"
-        + (" * VEC;" if width > 1 else ";"),
+        f"const Index {element} = ({thread}) * VEC;" if width > 1 else f"const Index {element} = {thread};",
         f"if ({element} >= elements) return;",
         *decode(loops.kept, element, evaluator),
     ]
-    inner: Dim = loops.kept[-1].size if loops.kept else 1
-    conditions = vector_conditions(evaluator, stores, inner, width, prims) if width > 1 else []
+    if turned is not None:
+        position = [
+            f"const Index item = {thread};",
+            "if (item * VEC >= elements) return;",
+            *decode(order, "item", evaluator, lanes=loops.kept[-1]),
+        ]
+    lanes_size: Dim = loops.kept[-1].size if loops.kept else 1
+    conditions = vector_conditions(evaluator, stores, lanes_size, width, prims) if width > 1 else []
     setup = [f"const long long elements = {total};", "if (elements == 0) return nullptr;"]
     return text.finish(
         kernel,
@@ -98,6 +111,26 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
         block=f"dim3({THREADS})",
         span=THREADS,
     )
+
+
+def turned_dimension(kernel: Kernel, prims: dict[str, Prim], graph: Graph, loops: Walk) -> int | None:
+    """A dimension along which some of what is read lies together, where neighbouring threads follow another: a transpose.
+
+    A thread then takes a whole sector of it, and what lies along the other one is read and written an element at a time, which
+    the threads of a warp do side by side.
+    """
+    inner, found = loops.kept[-1].dims[-1], accessed(kernel, prims, graph)
+    long = [loop for loop in loops.kept if graph.hint(loop.size) >= SECTOR]
+    if loops.kept[-1] not in long:
+        return None
+    best, turned = LESS * moved([*found.read, *found.written], inner, graph), None
+    for d in (loop.dims[-1] for loop in long[:-1]):
+        along = [(p, o) for p, o in found.read if any(axis.text == f"i{d}" and sizes.is_one(f) for axis, f in o.terms.items())]
+        across = [(p, o) for p, o in (*found.read, *found.written) if not any(o is other for _, other in along)]
+        total = moved(along, d, graph) + moved(across, inner, graph)
+        if along and total < best:
+            best, turned = total, d
+    return turned
 
 
 def rows_kernel(kernel: Kernel, prims: dict[str, Prim], loops: Walk, comment: list[str]) -> KernelText:
