@@ -73,6 +73,7 @@ PLACES = {
     "pads": ("F.pad(x, (1, 2, 3, 0), value=0.5) + F.pad(x * 2, (1, 2, 2, 1), mode='reflect')", IMAGE),
     "joined": ("torch.cat((torch.tanh(x), x * self.weight), 1) * 2", IMAGE),
     "joined along the last": ("torch.cat((torch.tanh(x), x), -1) * 2", IMAGE),
+    "a mirrored part put at some place": ("F.pad(F.pad(x, (1, 2, 1, 1), mode='reflect') + 1, (2, 1, 1, 0)) * 2", IMAGE),
     "moved on": ("torch.roll(F.pad(x, (1, 1)), 1, -1) * self.weight", LINE),
 }
 
@@ -153,6 +154,12 @@ def test_transposes(tmp_path: Path, forward: str, shapes: list[tuple[int, ...]],
     """A thread takes a sector of what lies across, where sizes allow it."""
     text = check(problem_of(tmp_path, forward, shapes[0], dtype), shapes, dtype, exact=False)
     assert "(item * VEC >= elements)" in text
+
+
+def test_a_transpose_that_no_sector_divides(tmp_path: Path) -> None:
+    problem = problem_of(tmp_path, "x.mT * 2 + self.weight.view(-1)[0]", (2, 33, 35))
+    text = check(problem, [(2, 33, n) for n in (35, 33, 8, 2)], torch.float32, exact=False)
+    assert "ROWS" in text or "VEC" in text
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

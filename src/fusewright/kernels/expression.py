@@ -92,7 +92,7 @@ class Evaluator:
         self.named_sizes: dict[sympy.Expr, str] = {}
         self.vector_loads: list[tuple[str, Coordinate]] = []
         self.zero: frozenset[str] = frozenset()  # variables that are 0 here, and not written
-        self.insides: dict[str, str] = {}  # columns of windows -> whether each lies in the input
+        self.columns: dict[object, tuple[str, str]] = {}  # of windows: where they are read, and whether they lie in the input
         self.whole: list[str] = []  # where all of this is true, what asks `holds` for the sake of a thread's rows is sure of a yes
         self.guard = ""  # inside a window: whether a tap is to be read
         self.results: dict[str, str] = {}  # reductions of this kernel: primitive -> text of its value in a row
@@ -201,16 +201,11 @@ class Evaluator:
 
     def declare(self, prim: Prim, text: str, depends: frozenset[str]) -> Value:
         """A named constant at its level; an array over the lanes where the level holds lanes of a row."""
-        level, kind = self.level(depends), arithmetic_type(prim.dtype)
+        level = self.level(depends)
         known = self.said.get((level, prim.dtype, text))
         if known is not None:
             return known
-        name = self.fresh(prim.name)
-        if level.array:
-            level.lines += [f"{kind} {name}[{self.lanes}];", *self.each_lane([f"{name}[{self.lane}] = {text};"])]
-        else:
-            level.lines.append(f"const {kind} {name} = {text};")
-        found = Value(f"{name}[{self.lane}]" if level.array else name, prim.dtype, depends)
+        found = self.put(level, self.fresh(prim.name), [], text, prim, depends)
         self.said[level, prim.dtype, text] = found
         return found
 
@@ -255,13 +250,13 @@ class Evaluator:
         if column is not None:
             where = (*where[:-1], column.at)
 
-        clipped = [i for i in range(rank) if op.clipped and (column is None or i < rank - 1)]
         outside, self.zero = self.zero, frozenset(taps) if single else frozenset()
-        tests = [test for i in clipped for test in self.within(where[i - rank], extents[i])]
-        whole = [test for i in clipped for test in self.all_within(where[i - rank], extents[i], taps[i], read.kernel[i])]
         there = self.row_exists() if rows is not None else ""
+        clipped = [i for i in range(rank) if op.clipped and (column is None or i < rank - 1)]
+        whole = [test for i in clipped for test in self.all_within(where[i - rank], extents[i], taps[i], read.kernel[i])]
         if shared is not None and there and shared.dim not in clipped:
-            tests += self.within(where[shared.dim - rank], extents[shared.dim])  # a row that is not there has taps beyond the input
+            clipped.append(shared.dim)  # a row that is not there has taps beyond the input
+        tests = [test for i in clipped for test in self.within(where[i - rank], extents[i])]
         if tests and not single:
             tests = [f"holds({' & '.join(tests)})"]
         if shared is None and there:
@@ -278,14 +273,13 @@ class Evaluator:
         tap = self.value(source, where)
         self.levels.remove(inner)
         self.guard, self.zero = around, outside
+        if single:  # a computation of where to read may still name its taps
+            named = [tap_name for tap_name in taps if any(re.search(rf"\b{tap_name}\b", line) for line in (*inner.lines, tap.text))]
+            inner.lines[:0] = [f"constexpr int {tap_name} = 0;" for tap_name in named]
         counts = " && ".join([*([guard] if guard else []), *([column.inside] if column is not None else [])])
         taken = f"{counts} ? {tap.text} : {nothing}" if counts else tap.text
         if single and not aside:
-            if not level.array:
-                level.lines += [*inner.lines, f"const {kind} {name} = {taken};"]
-                return Value(name, prim.dtype, depends)
-            level.lines += [f"{kind} {name}[{self.lanes}];", *self.each_lane([*inner.lines, f"{name}[{lane}] = {taken};"])]
-            return Value(f"{name}[{lane}]", prim.dtype, depends)
+            return self.put(level, name, inner.lines, taken, prim, depends)
         joined = f"larger({taken}, {total})" if op.kind == "max" else taken if single else f"{total} + {paren(taken)}"
         block = [f"{total} = {joined};"]
         if shared is not None:
@@ -293,28 +287,30 @@ class Evaluator:
         block = [*inner.lines, *block]
         if aside:
             block = [f"if ({' && '.join(tests)}) {{", *indent(block), "}"]
-        for i in reversed(range(rank)):
-            if single and not any(re.search(rf"\b{taps[i]}\b", line) for line in block):
-                continue
-            block = [
-                "#pragma unroll",
-                f"for (int {taps[i]} = 0; {taps[i]} < {read.kernel[i]}; ++{taps[i]}) {{",
-                *indent(block),
-                "}",
-            ]
-        if rows is not None and not single:
-            self.whole += [test for test in whole if test not in self.whole]
+        else:
+            for tap_name, count in reversed(list(zip(taps, read.kernel, strict=True))):
+                head = f"for (int {tap_name} = 0; {tap_name} < {count}; ++{tap_name}) {{"
+                block = ["#pragma unroll", head, *indent(block), "}"]
+        if rows is not None:
+            self.whole += [test for test in whole if test not in self.whole and not single]
         elif tests and not single:
             block = either_way(block, whole, self.fresh(f"{prim.name}_taps"))
         if shared is not None:
             level.lines += [f"{kind} {name}[{self.lanes}];", *self.each_lane([f"{total} = {nothing};"]), *block]
             return Value(total, prim.dtype, depends)
         if level.array:
-            one = [f"{kind} {name} = {nothing};", *block, f"{name}s[{lane}] = {name};"]
-            level.lines += [f"{kind} {name}s[{self.lanes}];", *self.each_lane(one)]
-            return Value(f"{name}s[{lane}]", prim.dtype, depends)
+            return self.put(level, f"{name}s", [f"{kind} {name} = {nothing};", *block], name, prim, depends)
         level.lines += [f"{kind} {name} = {nothing};", *block]
         return Value(name, prim.dtype, depends)
+
+    def put(self, level: Level, name: str, lines: list[str], text: str, prim: Prim, depends: frozenset[str]) -> Value:
+        """What statements come to, as a constant, or as an array where the level has several elements."""
+        kind = arithmetic_type(prim.dtype)
+        if not level.array:
+            level.lines += [*lines, f"const {kind} {name} = {text};"]
+            return Value(name, prim.dtype, depends)
+        level.lines += [f"{kind} {name}[{self.lanes}];", *self.each_lane([*lines, f"{name}[{self.lane}] = {text};"])]
+        return Value(f"{name}[{self.lane}]", prim.dtype, depends)
 
     def cost(self, name: str) -> int:
         """Instructions from memory to a value, roughly."""
@@ -342,9 +338,9 @@ class Evaluator:
         level, taps, tests = self.level(at.depends - {tap}), op.kernel[-1], self.within(at, size)
         if not tests or taps > COLUMNS or level.array:
             return None
-        key = (level, "column", tuple(tests))
-        if key not in self.said:
-            name, inside = self.fresh("column"), self.fresh("inside")
+        key = (level, taps, *tests)
+        if key not in self.columns:
+            name, inside = self.columns[key] = self.fresh("column"), self.fresh("in_input")
             level.lines += [
                 f"Index {name}[{taps}];",
                 f"bool {inside}[{taps}];",
@@ -354,11 +350,9 @@ class Evaluator:
                 f"  {name}[{tap}] = clamped<Index>({self.offset(at)}, {self.size(size)});",
                 "}",
             ]
-            self.said[key] = Value(name, torch.int64, at.depends)
-            self.insides[name] = inside
-        name = self.said[key].text
+        name, inside = self.columns[key]
         here = Axis(f"{name}[{tap}]", size, at.depends, at.symbols)
-        return Column(Coordinate.of(here), f"{self.insides[name]}[{tap}]")
+        return Column(Coordinate.of(here), f"{inside}[{tap}]")
 
     def within(self, at: Coordinate, size: Dim) -> list[str]:
         """Tests that a coordinate lies in a dimension; none that is sure to hold."""

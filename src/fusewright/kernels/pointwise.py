@@ -40,11 +40,9 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
         by_rows = with_rows(kernel, prims, graph, loops)
         if any(loop.step > 1 for loop in by_rows.kept):
             return rows_kernel(kernel, prims, by_rows, comment)
-    order, turned = loops.kept, turned_dimension(kernel, prims, graph, loops) if width > 1 else None
+    turned = turned_walk(kernel, prims, graph, loops) if width > 1 else None
     if turned is not None:
-        loops = walk(kernel, prims, graph, along=turned)
-        width = vector_width(kernel, prims, loops.kept, SECTOR)
-        order = tuple(sorted(loops.kept, key=lambda loop: inner in loop.dims))
+        loops, width = turned, vector_width(kernel, prims, turned.kept, SECTOR)
     axes = frozenset(loop.variable for loop in loops.kept)
     body, lanes = Level(axes), Level(axes | {LANE})
     evaluator = Evaluator(prims, kernel.loads, [body, lanes], vector=width > 1)
@@ -91,7 +89,7 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
         position = [
             f"const Index item = {thread};",
             "if (item * VEC >= elements) return;",
-            *decode(order, "item", evaluator, lanes=loops.kept[-1]),
+            *decode(tuple(sorted(loops.kept, key=lambda loop: inner in loop.dims)), "item", evaluator, lanes=loops.kept[-1]),
         ]
     lanes_size: Dim = loops.kept[-1].size if loops.kept else 1
     conditions = vector_conditions(evaluator, stores, lanes_size, width, prims) if width > 1 else []
@@ -113,8 +111,8 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
     )
 
 
-def turned_dimension(kernel: Kernel, prims: dict[str, Prim], graph: Graph, loops: Walk) -> int | None:
-    """A dimension along which some of what is read lies together, where neighbouring threads follow another: a transpose.
+def turned_walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph, loops: Walk) -> Walk | None:
+    """With lanes along what is read, where that lies across what neighbouring threads follow, so that memory moves less: a transpose.
 
     A thread then takes a whole sector of it, and what lies along the other one is read and written an element at a time, which
     the threads of a warp do side by side.
@@ -130,7 +128,10 @@ def turned_dimension(kernel: Kernel, prims: dict[str, Prim], graph: Graph, loops
         total = moved(along, d, graph) + moved(across, inner, graph)
         if along and total < best:
             best, turned = total, d
-    return turned
+    if turned is None:
+        return None
+    found_walk = walk(kernel, prims, graph, along=turned)
+    return found_walk if vector_width(kernel, prims, found_walk.kept, SECTOR) > 1 else None
 
 
 def rows_kernel(kernel: Kernel, prims: dict[str, Prim], loops: Walk, comment: list[str]) -> KernelText:
