@@ -31,7 +31,8 @@ RESERVED = set(keyword.kwlist) | set(
     "typedef union unsigned using virtual void volatile while self torch aten math ctypes hashlib functools nn F Index VEC "
     "row lane item v Model ModelNew acc main std and or not xor "
     "rows element elements piece start within inside partial wide whole_vectors stream sizes arguments named dim3 threadIdx blockIdx "
-    "load store larger smaller absolute aligned launch_error NAN INFINITY packed partials slices batch blocks".split()
+    "load store larger smaller absolute aligned launch_error NAN INFINITY packed partials slices batch blocks "
+    "r ROWS group groups holds".split()
 )
 RESERVED |= {f"{letter}{digit}" for letter in "ik" for digit in range(10)}  # the kernels' loops
 

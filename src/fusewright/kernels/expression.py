@@ -10,12 +10,15 @@ import sympy
 import torch
 
 from .. import sizes
-from ..access import inputs_at, tuple_key
+from ..access import inputs_at, tuple_key, window_taps
 from ..graph import Dim
-from ..index import Coordinate
+from ..index import Axis, Coordinate
 from ..prims import C_TYPES, Coordinates, Iota, Load, Pointwise, Prim, Size, View, Window, arithmetic_type
+from .rows import ROW, Rows
 
 LANE = "v"  # the variable that counts neighbouring elements of one vector
+ANYWAY = 16  # instructions for a value put at some place, up to which they are done elsewhere too rather than branched around
+COLUMNS = 8  # taps along a window's last dimension, up to which a thread holds where each of them lies
 
 
 @dataclass(eq=False)
@@ -32,6 +35,14 @@ class Value:
     text: str
     dtype: torch.dtype
     depends: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a window: where it is read, and the text that says whether it lies in the input."""
+
+    at: Coordinate
+    inside: str
 
 
 @dataclass(frozen=True)
@@ -68,8 +79,11 @@ def sizes_of(prim: Prim) -> Iterator[tuple[str, Dim]]:
 class Evaluator:
     """Writes the statements of one kernel. `levels` runs from the outermost to the innermost."""
 
-    def __init__(self, prims: dict[str, Prim], loads: Iterable[str], levels: list[Level], vector: bool):
-        self.prims, self.loads, self.levels, self.vector = prims, set(loads), levels, vector
+    def __init__(
+        self, prims: dict[str, Prim], loads: Iterable[str], levels: list[Level], vector: bool, rows: Rows | None = None
+    ):
+        self.prims, self.loads, self.levels, self.vector, self.rows = prims, set(loads), levels, vector, rows
+        self.lane, self.lanes = (LANE, "VEC") if rows is None else (ROW, "ROWS")  # what an array's elements are counted by
         self.memo: dict[object, tuple[Value, Level]] = {}
         self.said: dict[object, Value] = {}  # what was written at a level: the same by another way of counting is the same
         self.known = known_sizes(prims)
@@ -78,6 +92,9 @@ class Evaluator:
         self.named_sizes: dict[sympy.Expr, str] = {}
         self.vector_loads: list[tuple[str, Coordinate]] = []
         self.zero: frozenset[str] = frozenset()  # variables that are 0 here, and not written
+        self.columns: dict[object, tuple[str, str]] = {}  # of windows: where they are read, and whether they lie in the input
+        self.whole: list[str] = []  # where all of this is true, what asks `holds` for the sake of a thread's rows is sure of a yes
+        self.guard = ""  # inside a window: whether a tap is to be read
         self.results: dict[str, str] = {}  # reductions of this kernel: primitive -> text of its value in a row
 
     # ---- sizes and offsets
@@ -184,20 +201,11 @@ class Evaluator:
 
     def declare(self, prim: Prim, text: str, depends: frozenset[str]) -> Value:
         """A named constant at its level; an array over the lanes where the level holds lanes of a row."""
-        level, kind = self.level(depends), arithmetic_type(prim.dtype)
+        level = self.level(depends)
         known = self.said.get((level, prim.dtype, text))
         if known is not None:
             return known
-        name = self.fresh(prim.name)
-        if level.array:
-            level.lines += [
-                f"{kind} {name}[VEC];",
-                "#pragma unroll",
-                f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {name}[{LANE}] = {text};",
-            ]
-        else:
-            level.lines.append(f"const {kind} {name} = {text};")
-        found = Value(f"{name}[{LANE}]" if level.array else name, prim.dtype, depends)
+        found = self.put(level, self.fresh(prim.name), [], text, prim, depends)
         self.said[level, prim.dtype, text] = found
         return found
 
@@ -222,77 +230,162 @@ class Evaluator:
             where = f"{paren(where)} * {prim.step}"
         element = f"{pointer(prim.name)}[{where}]"
         text = element if C_TYPES[prim.dtype] == kind else f"to_arithmetic<{kind}>({element})"
+        level = self.level(depends)
+        there = self.row_exists() if level.array else self.guard if level is self.levels[-1] else ""
+        if there:
+            text = f"{there} ? {text} : 1"
         return self.declare(prim, text, depends)
 
+    # ---- windows
+
     def window(self, prim: Prim, op: Window, at: Coordinates) -> Value:
-        """The taps of a pool, as loops inside one element's evaluation."""
-        ((source, where),) = inputs_at(self.prims, prim, at)
-        rank = len(op.kernel)
-        taps = [f"k{i}" for i in range(rank)]
+        """The taps of a pool, as loops inside the evaluation of one element, or of a thread's rows together."""
         depends = self.row_depends(at)
-        level = self.level(depends)
-        inner = Level(level.axes | set(taps))
+        level, rank, lane = self.level(depends), len(op.kernel), self.lane
         single = all(size == 1 for size in op.kernel)  # no pool: a value put at some place
+        rows = self.rows if level.array else None
+        shared = rows.shared(op, at) if rows is not None and not single else None
+        read, first = (shared.common, shared.first) if shared is not None else (op, at)
+        taps = [f"k{i}" for i in range(rank)]
+        inner = Level((level.axes - {lane} if shared is not None else level.axes) | set(taps))
+        source, where = prim.inputs[0], window_taps(read, first)
+        extents = self.prims[source].shape[-rank:]
+        column = self.column(read, where[-1], extents[-1], taps[-1]) if op.clipped and not single else None
+        if column is not None:
+            where = (*where[:-1], column.at)
+
         outside, self.zero = self.zero, frozenset(taps) if single else frozenset()
+        there = self.row_exists() if rows is not None else ""
+        clipped = [i for i in range(rank) if op.clipped and (column is None or i < rank - 1)]
+        whole = [test for i in clipped for test in self.all_within(where[i - rank], extents[i], taps[i], read.kernel[i])]
+        if shared is not None and there and shared.dim not in clipped:
+            clipped.append(shared.dim)  # a row that is not there has taps beyond the input
+        tests = [test for i in clipped for test in self.within(where[i - rank], extents[i])]
+        if tests and not single:
+            tests = [f"holds({' & '.join(tests)})"]
+        if shared is None and there:
+            tests.append(there)
+
+        name, kind = self.fresh(prim.name), arithmetic_type(prim.dtype)
+        nothing = "-INFINITY" if op.kind == "max" else "0.0f"
+        total = f"{name}[{lane}]" if shared is not None else name
+        aside = bool(tests) and single and self.cost(source) > ANYWAY
+        guard = self.fresh("counts") if tests and not aside else ""
+        inner.lines += [f"const bool {guard} = {' & '.join(tests)};"] if guard else []  # with &&, ptxas branches around each load
+        around, self.guard = self.guard, guard
         self.levels.append(inner)
         tap = self.value(source, where)
         self.levels.remove(inner)
-        name, kind = self.fresh(prim.name), arithmetic_type(prim.dtype)
-        combined = f"larger({tap.text}, {name})" if op.kind == "max" else tap.text if single else f"{name} + {tap.text}"
-        block = [*inner.lines, f"{name} = {combined};"]
-        shape = self.prims[source].shape
-        tests = [test for c, s in zip(where[-rank:], shape[-rank:], strict=True) for test in self.within(c, s)]
-        clipped = op.clipped and bool(tests)
-        # Of volumes, whose rows are short, most warps have elements at an edge and would go both ways: 0.20 ms instead of 0.16 (H200).
-        inside = self.fresh("inside") if clipped and not single and rank < 3 else ""
-        if clipped:
-            test = f"{inside}({', '.join(taps)})" if inside else " && ".join(tests)
-            block = [f"if ({test}) {{", *indent(block), "}"]
-        for i in reversed(range(rank)):
-            if single and not any(re.search(rf"\b{taps[i]}\b", line) for line in block):
-                continue
-            block = [
-                "#pragma unroll",
-                f"for (int {taps[i]} = 0; {taps[i]} < {op.kernel[i]}; ++{taps[i]}) {{",
-                *indent(block),
-                "}",
-            ]
-        if inside:
-            block = self.by_taps(prim, op, block, tests, taps, inside)
-        self.zero = outside
-        start = "-INFINITY" if op.kind == "max" else "0.0f"
+        self.guard, self.zero = around, outside
+        if single:  # a computation of where to read may still name its taps
+            named = [tap_name for tap_name in taps if any(re.search(rf"\b{tap_name}\b", line) for line in (*inner.lines, tap.text))]
+            inner.lines[:0] = [f"constexpr int {tap_name} = 0;" for tap_name in named]
+        counts = " && ".join([*([guard] if guard else []), *([column.inside] if column is not None else [])])
+        taken = f"{counts} ? {tap.text} : {nothing}" if counts else tap.text
+        if single and not aside:
+            return self.put(level, name, inner.lines, taken, prim, depends)
+        joined = f"larger({taken}, {total})" if op.kind == "max" else taken if single else f"{total} + {paren(taken)}"
+        block = [f"{total} = {joined};"]
+        if shared is not None:
+            block = self.each_lane([f"if ({shared.takes(taps[shared.dim], lane)}) {block[0]}"])
+        block = [*inner.lines, *block]
+        if aside:
+            block = [f"if ({' && '.join(tests)}) {{", *indent(block), "}"]
+        else:
+            for tap_name, count in reversed(list(zip(taps, read.kernel, strict=True))):
+                head = f"for (int {tap_name} = 0; {tap_name} < {count}; ++{tap_name}) {{"
+                block = ["#pragma unroll", head, *indent(block), "}"]
+        if rows is not None:
+            self.whole += [test for test in whole if test not in self.whole and not single]
+        elif tests and not single:
+            block = either_way(block, whole, self.fresh(f"{prim.name}_taps"))
+        if shared is not None:
+            level.lines += [f"{kind} {name}[{self.lanes}];", *self.each_lane([f"{total} = {nothing};"]), *block]
+            return Value(total, prim.dtype, depends)
         if level.array:
-            level.lines += [
-                f"{kind} {name}s[VEC];",
-                "#pragma unroll",
-                f"for (int {LANE} = 0; {LANE} < VEC; ++{LANE}) {{",
-            ]
-            level.lines += [*indent([f"{kind} {name} = {start};", *block, f"{name}s[{LANE}] = {name};"]), "}"]
-            return Value(f"{name}s[{LANE}]", prim.dtype, depends)
-        level.lines += [f"{kind} {name} = {start};", *block]
+            return self.put(level, f"{name}s", [f"{kind} {name} = {nothing};", *block], name, prim, depends)
+        level.lines += [f"{kind} {name} = {nothing};", *block]
         return Value(name, prim.dtype, depends)
 
-    def by_taps(self, prim: Prim, op: Window, loops: list[str], tests: list[str], taps: list[str], inside: str) -> list[str]:
-        """The loops over a window's taps, asked of each only where the window does not lie inside as a whole."""
-        first = [re.sub(r"\bk\d\b", "0", test) for test in tests if test.endswith(">= 0")]
-        last = [re.sub(r"\bk(\d)\b", lambda m: str(op.kernel[int(m[1])] - 1), test) for test in tests if not test.endswith(">= 0")]
-        name, ints = self.fresh(f"{prim.name}_taps"), ", ".join(["int"] * len(taps))
-        each = ", ".join(f"int {tap}" for tap in taps)
-        return [
-            f"auto {name} = [&](auto {inside}) {{",
-            *indent(loops),
-            "};",
-            f"if ({' && '.join([*first, *last])}) {name}([]({ints}) {{ return true; }});  // the whole window",
-            f"else {name}([&]({each}) {{ return {' && '.join(tests)}; }});",
-        ]
+    def put(self, level: Level, name: str, lines: list[str], text: str, prim: Prim, depends: frozenset[str]) -> Value:
+        """What statements come to, as a constant, or as an array where the level has several elements."""
+        kind = arithmetic_type(prim.dtype)
+        if not level.array:
+            level.lines += [*lines, f"const {kind} {name} = {text};"]
+            return Value(name, prim.dtype, depends)
+        level.lines += [f"{kind} {name}[{self.lanes}];", *self.each_lane([*lines, f"{name}[{self.lane}] = {text};"])]
+        return Value(f"{name}[{self.lane}]", prim.dtype, depends)
+
+    def cost(self, name: str) -> int:
+        """Instructions from memory to a value, roughly."""
+        prim = self.prims[name]
+        if name in self.loads or prim.is_load:
+            return 0
+        return (prim.op.cost if isinstance(prim.op, Pointwise) else 0) + sum(map(self.cost, prim.inputs))
+
+    def row_exists(self) -> str:
+        """A test that a thread's row lies in its loop; nothing where that is sure."""
+        if self.rows is None or not self.rows.ragged:
+            return ""
+        return f"holds({self.rows.along} + {ROW} < {self.size(self.rows.size)})"
+
+    def each_lane(self, lines: list[str]) -> list[str]:
+        head = f"for (int {self.lane} = 0; {self.lane} < {self.lanes}; ++{self.lane})"
+        body = [f"{head} {lines[0]}"] if len(lines) == 1 else [f"{head} {{", *indent(lines), "}"]
+        return ["#pragma unroll", *body]
+
+    def column(self, op: Window, at: Coordinate, size: Dim, tap: str) -> Column | None:
+        """Where a window's columns lie, once for all its rows: a warp, which goes along them, needs no branch at the edges.
+
+        What lies outside is read at the edge instead, and does not count.
+        """
+        level, taps, tests = self.level(at.depends - {tap}), op.kernel[-1], self.within(at, size)
+        if not tests or taps > COLUMNS or level.array:
+            return None
+        key = (level, taps, *tests)
+        if key not in self.columns:
+            name, inside = self.columns[key] = self.fresh("column"), self.fresh("in_input")
+            level.lines += [
+                f"Index {name}[{taps}];",
+                f"bool {inside}[{taps}];",
+                "#pragma unroll",
+                f"for (int {tap} = 0; {tap} < {taps}; ++{tap}) {{",
+                f"  {inside}[{tap}] = {' && '.join(tests)};",
+                f"  {name}[{tap}] = clamped<Index>({self.offset(at)}, {self.size(size)});",
+                "}",
+            ]
+        name, inside = self.columns[key]
+        here = Axis(f"{name}[{tap}]", size, at.depends, at.symbols)
+        return Column(Coordinate.of(here), f"{inside}[{tap}]")
 
     def within(self, at: Coordinate, size: Dim) -> list[str]:
         """Tests that a coordinate lies in a dimension; none that is sure to hold."""
-        factors = [*at.terms.values(), at.offset]
-        above = all(map(sizes.nonnegative, factors))
-        below = above and sizes.nonnegative(sizes.tidy(size - 1 - at.largest()))
-        tests = [] if above else [f"{paren(self.offset(at))} >= 0"]
-        return tests if below else [*tests, f"{paren(self.offset(at))} < {self.size(size)}"]
+        return self.between(at, at, size)
+
+    def all_within(self, at: Coordinate, size: Dim, tap: str, taps: int) -> list[str]:
+        """Tests that it does for every tap."""
+        along = next(((axis, factor) for axis, factor in at.terms.items() if axis.text == tap), None)
+        if along is None:
+            return self.within(at, size)
+        others = Coordinate({axis: factor for axis, factor in at.terms.items() if axis != along[0]}, at.offset)
+        return self.between(others, others + sizes.tidy(along[1] * (taps - 1)), size)
+
+    def between(self, low: Coordinate, high: Coordinate, size: Dim) -> list[str]:
+        above = all(map(sizes.nonnegative, [*low.terms.values(), low.offset]))
+        below = above and sizes.nonnegative(sizes.tidy(size - 1 - high.largest()))
+        tests = [] if above else [f"{paren(self.offset(low))} >= 0"]
+        return tests if below else [*tests, f"{paren(self.offset(high))} < {self.size(size)}"]
+
+
+def either_way(lines: list[str], whole: list[str], name: str) -> list[str]:
+    """Statements that ask `holds` at every step, or not at all where `whole` says that every answer is yes."""
+    return [
+        f"auto {name} = [&](auto holds) {{",
+        *indent(lines),
+        "};",
+        f"if ({' && '.join(whole)}) {name}([](bool) {{ return true; }});",
+        f"else {name}([](bool test) {{ return test; }});  // at an edge",
+    ]
 
 
 def negative(size: Dim) -> bool:

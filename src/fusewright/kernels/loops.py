@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from torch.utils._sympy.functions import FloorDiv
+
 from .. import sizes
 from ..access import accesses, axes_of, unsqueezed
 from ..graph import Dim, Graph
@@ -12,6 +14,7 @@ from ..index import Axis, Coordinate
 from ..plan import Kernel, element_at
 from ..prims import Coordinates, Prim
 from .expression import LANE, Evaluator, pointer
+from .rows import ROW
 
 LONGEST_INT = 2**31 - 2**23  # elements that an `int` may count: the last step of a loop goes beyond them
 SECTOR = 32  # bytes that memory gives at once
@@ -23,10 +26,16 @@ class Loop:
 
     dims: tuple[int, ...]
     size: Dim
+    step: int = 1  # elements that a thread takes
 
     @property
     def variable(self) -> str:
         return f"i{self.dims[-1]}"
+
+    @property
+    def steps(self) -> Dim:
+        """How many threads it takes."""
+        return self.size if self.step == 1 else sizes.tidy(FloorDiv(self.size + self.step - 1, self.step))
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,8 @@ class Walk:
             here = Coordinate.of(Axis(loop.variable, loop.size))
             if lane and loop in lane_loop:
                 here = here + Coordinate({Axis(LANE, 1 << 20): 1})
+            if loop.step > 1:
+                here = here + Coordinate({Axis(ROW, loop.step): 1})
             found[loop.dims[-1]] = here
         element = tuple(found.get(d, Coordinate()) for d in range(len(kernel.space)))
         row = tuple(Coordinate() if d in kernel.along else c for d, c in enumerate(element))
@@ -189,30 +200,40 @@ def together(outer: int, inner: int, size: Dim, offset: Coordinate) -> bool:
 # ---- text that launchers and kernels of every kind share
 
 
-def decode(loops: tuple[Loop, ...], index: str, evaluator: Evaluator, kind: str = "Index") -> list[str]:
-    """Loop variables from one running number."""
+def decode(
+    loops: tuple[Loop, ...], index: str, evaluator: Evaluator, kind: str = "Index", lanes: Loop | None = None
+) -> list[str]:
+    """Loop variables from one running number, of which each step is VEC elements of `lanes`."""
     if not loops:
         return []
     if len(loops) == 1:
-        return [f"const {kind} {loops[0].variable} = {index};"]
+        return [f"const {kind} {loops[0].variable} = {index}{times(loops[0], lanes)};"]
     lines, rest = [], index
     for position in range(len(loops) - 1, 0, -1):
-        size = evaluator.size(loops[position].size)
-        lines.append(f"const {kind} {loops[position].variable} = {paren(rest)} % {size};")
+        size = evaluator.size(loops[position].steps)
+        size = f"({size} / VEC)" if loops[position] == lanes else size
+        lines.append(f"const {kind} {loops[position].variable} = {paren(rest)} % {size}{times(loops[position], lanes)};")
         rest = f"{rest} / {size}" if rest.isidentifier() else f"({rest}) / {size}"
-    return [*lines, f"const {kind} {loops[0].variable} = {rest};"]
+    return [*lines, f"const {kind} {loops[0].variable} = {rest}{times(loops[0], lanes)};"]
+
+
+def times(loop: Loop, lanes: Loop | None) -> str:
+    return " * VEC" if loop == lanes else f" * {loop.step}" if loop.step > 1 else ""
 
 
 def paren(text: str) -> str:
     return text if text.isidentifier() else f"({text})"
 
 
-def vector_width(kernel: Kernel, prims: dict[str, Prim], lanes: tuple[Loop, ...]) -> int:
-    """Elements in 16 bytes of the narrowest type that is moved, 8 at most; fewer where the lanes' loop is known not to divide."""
+def vector_width(kernel: Kernel, prims: dict[str, Prim], lanes: tuple[Loop, ...], together: int = 16) -> int:
+    """Elements in 16 bytes, or `together`, of the narrowest type that is moved, 8 at most.
+
+    Fewer where the lanes' loop is known not to divide.
+    """
     if not lanes:
         return 1
     narrowest = min((prims[name].dtype.itemsize for name in (*kernel.loads, *kernel.stores)), default=4)
-    width = min(8, max(1, 16 // narrowest)) if narrowest < 8 else 2
+    width = min(8, max(1, together // narrowest)) if narrowest < 8 else 2
     size = lanes[-1].size
     while isinstance(size, int) and size % width:
         width //= 2

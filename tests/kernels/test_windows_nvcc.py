@@ -1,0 +1,48 @@
+"""What nvcc makes of kernels with several rows to a thread, with no GPU: their loads are under way together, nothing is spilled."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from kernels.conv.test_conv_nvcc import resources
+from kernels.test_windows import problem_of
+
+from fusewright.options import Options
+from fusewright.pipeline import compile_problem
+
+NVCC = shutil.which("nvcc")
+pytestmark = [pytest.mark.skipif(NVCC is None, reason="nvcc is not on the PATH"), pytest.mark.slow]
+
+LINE, IMAGE, VOLUME = (64, 192, 8192), (32, 64, 224, 224), (8, 32, 64, 64, 64)
+KERNELS = {
+    "a pool of an image": ("F.max_pool2d(x, 3, 2, 1)", IMAGE),
+    "a pool of a line": ("F.avg_pool1d(x, 4, 2, 1)", LINE),
+    "a pool of a volume": ("F.max_pool3d(x, 3, 2, 1)", VOLUME),
+    "a part of a window at the end": ("F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False)", IMAGE),
+    "a pool of something computed": ("F.max_pool2d(F.relu(x * self.weight + 1), 3, 2, 1)", IMAGE),
+    "two pools": ("F.max_pool2d(x, 2) - F.avg_pool2d(x, 2)", IMAGE),
+    "pads": ("F.pad(x, (1, 2, 3, 0), value=0.5) + F.pad(x * 2, (1, 2, 2, 1), mode='reflect')", IMAGE),
+    "joined": ("torch.cat((torch.tanh(x), x * 3), 1) * 2", IMAGE),
+    "moved on": ("torch.roll(x, 1, 3) - torch.roll(x, (-1, 2), (3, 2))", IMAGE),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("case", KERNELS, ids=lambda name: name.replace(" ", "-"))
+def test_nothing_is_spilled(case: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    forward, shape = KERNELS[case]
+    emitted = compile_problem(problem_of(tmp_path, forward, shape, dtype), Options(gradients=False))[2]
+    source = tmp_path / "kernel.cu"
+    source.write_text(emitted.text.partition("_CUDA_SOURCE = '''")[2].partition("'''")[0])
+    assert "ROWS" in emitted.text
+    command = [str(NVCC), "-arch=sm_90", "-std=c++17", "-cubin", "-Xptxas", "-v", "-o", str(tmp_path / "k"), str(source)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+    found = resources(result.stderr)
+    assert found
+    for name, (registers, spilled) in found.items():
+        assert spilled == 0 and registers <= 64, f"{name}: {registers} registers, {spilled} bytes spilled"  # 1024 threads fit
