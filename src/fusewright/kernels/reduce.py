@@ -9,7 +9,7 @@ Split: too few rows to fill the GPU; blocks leave partial accumulators, and a se
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -456,7 +456,7 @@ class Rows(Base):
             lines = [f"const Index row = {row};"]
             lines += ["if (row >= rows) return;"] if per_block > 1 else []
         lines += decode(self.loops.kept, "row", self.evaluator)
-        keeps = kept_in_registers(self.kernel, self.prims, self.planned_length, self.parts)
+        keeps = self.turns > 1 and kept_in_registers(self.kernel, self.prims, self.planned_length, self.parts)
         if keeps:
             each = f"{self.threads} * VEC" if self.width > 1 else str(self.threads)
             kept = min(self.planned_length, self.threads * KEPT)
@@ -570,14 +570,14 @@ class Rows(Base):
         return [f"store({there}, {value});" if self.width > 1 else f"{there} = {value};" for there, value in here]
 
 
-def passing(line: str, rows: Iterable[str]) -> str:
+def passing(line: str, rows: Collection[str]) -> str:
     """A line about kept rows, of registers in which they are on their way to shared memory."""
     return re.sub(rf"\b({'|'.join(rows)})\[", r"\1_next[", line) if rows else line
 
 
-def in_shared(line: str, rows: Iterable[str], threads: int | str = "threadIdx.x") -> str:
+def in_shared(line: str, rows: Collection[str], threads: int | str = "threadIdx.x") -> str:
     """A line about kept rows, of what is in shared memory: every thread reads there what it put there itself."""
-    return re.sub(rf"\b({'|'.join(rows)})\[(\w+)\]", rf"\1_more[\2][{threads}]", line)
+    return re.sub(rf"\b({'|'.join(rows)})\[(\w+)\]", rf"\1_more[\2][{threads}]", line) if rows else line
 
 
 # A load of neighbouring elements and of a single one, as `expression.py` writes them.
