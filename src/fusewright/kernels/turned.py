@@ -21,6 +21,8 @@ from .loops import Loop, accessed, c_product, decode, moved
 from .text import KernelText
 
 TILE, THREADS = 32, 256  # elements along each side of a tile; where channels are fewer, as many more positions
+MANY = 8  # loads of a thread that are under way together, where shared memory for as many positions more is there
+SHARED = 36 * 1024  # bytes of a block up to which it is
 MOST = 8  # tensors that go through shared memory: 4 KiB each, and a little
 FEWEST_CHANNELS = 8  # below that most of a tile would be empty
 LESS = 0.7  # of what memory moves otherwise: not timed
@@ -88,10 +90,10 @@ def taps(kernel: Kernel, prims: dict[str, Prim]) -> int:
     return most
 
 
-def sides(channels: int) -> tuple[int, int]:
+def sides(channels: int, area: int) -> tuple[int, int]:
     """How many channels and how many positions a tile has."""
     across = next((side for side in (8, 16) if channels <= side), TILE)
-    return across, TILE * TILE // across
+    return across, area // across
 
 
 def turned_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment: list[str]) -> KernelText:
@@ -103,12 +105,14 @@ def turned_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
     positions = sizes.product(spatial)
     channels_last = prims[kernel.stores[0]].channels_last
     along, across = (channels, positions) if channels_last else (positions, channels)
-    wide, deep = sides(graph.hint(channels)) if channels_last else sides(graph.hint(channels))[::-1]
-    length, depth = evaluator.size(along), evaluator.size(across)
-    names = "tiles layers block first top n j k a b".split()
-    tiles, layers, block, first, top, n, j, k, a, b = map(evaluator.fresh, names)
-
     loads = turned_loads(kernel, prims, graph)
+    words = sum(prims[name].dtype.itemsize for name in loads)
+    area = THREADS * MANY if loads and THREADS * MANY * 17 // 16 * words <= SHARED else TILE * TILE
+    wide, deep = sides(graph.hint(channels), area)[:: 1 if channels_last else -1]
+    length, depth = evaluator.size(along), evaluator.size(across)
+    names = "tiles layers block first top n j k a b u".split()
+    tiles, layers, block, first, top, n, j, k, a, b, u = map(evaluator.fresh, names)
+
     tile = {name: evaluator.fresh(f"{name}_tile") for name in loads or kernel.stores}
     for name in loads:
         kind, here = arithmetic_type(prims[name].dtype), f"{tile[name]}[{k}][{j}]"
@@ -119,28 +123,38 @@ def turned_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
     element = [f"const Index i1 = {channel};", *decode(loops, position, evaluator), *body.lines]
     target = f"[(i0 * {depth} + {b}) * {length} + {a}]"
     if loads:
-        gathered = [f"{tile[name]}[{k}][{j}] = {pointer(name)}[(i0 * {length} + {a}) * {depth} + {b}];" for name in loads]
+        held = {name: evaluator.fresh(f"{name}_held") for name in loads}
+        there = f"{a} < {length} && {b} < {depth}"
+        source = f"[(i0 * {length} + {a}) * {depth} + {b}]"
+        nothing = {name: f"static_cast<{C_TYPES[prims[name].dtype]}>(0)" for name in loads}
+        gathered = [f"{held[name]}[{u}] = {there} ? {pointer(name)}{source} : {nothing[name]};" for name in loads]
         written = [*element, *(f"{pointer(name)}{target} = {value[name]};" for name in kernel.stores)]
     else:
         gathered = [*element, *(f"{tile[name]}[{k}][{j}] = {value[name]};" for name in kernel.stores)]
         written = [f"{pointer(name)}{target} = {tile[name]}[{k}][{j}];" for name in kernel.stores]
-    side_by_side = bool(loads) or taps(kernel, prims) * (TILE * TILE // THREADS) <= TAPS
-    every = f"for (int {n} = threadIdx.x; {n} < {TILE * TILE}; {n} += {THREADS}) {{"
+    side_by_side = bool(loads) or taps(kernel, prims) * (area // THREADS) <= TAPS
+    every = f"for (int {n} = threadIdx.x; {n} < {area}; {n} += {THREADS}) {{"
     where = f"  const Index {a} = {first} + {j}, {b} = {top} + {k};"
     outside = f"  if ({a} >= {length} || {b} >= {depth}) continue;"
+    along_read = f"  const int {k} = {n} % {deep}, {j} = {n} / {deep};  // along what is read"
+    if loads:  # all are under way before the first of them is put down
+        head = f"for (int {u} = 0; {u} < {area // THREADS}; ++{u}) {{"
+        each = ["#pragma unroll", head, f"  const int {n} = threadIdx.x + {u} * {THREADS};"]
+        gathering = [
+            *(f"{C_TYPES[prims[name].dtype]} {held[name]}[{area // THREADS}];" for name in loads),
+            *[*each, along_read, where, *indent(gathered), "}"],
+            *[*each, along_read, *(f"  {tile[name]}[{k}][{j}] = {held[name]}[{u}];" for name in loads), "}"],
+        ]
+    else:
+        unrolled = "#pragma unroll" if side_by_side else "#pragma unroll 1"
+        gathering = [unrolled, every, along_read, where, outside, *indent(gathered), "}"]
     lines = [
         f"const Index {tiles} = ({length} + {wide - 1}) / {wide}, {layers} = ({depth} + {deep - 1}) / {deep};",
         f"const Index {block} = static_cast<Index>(blockIdx.x);",
         f"const Index {first} = {block} % {tiles} * {wide}, {top} = {block} / {tiles} % {layers} * {deep};",
         f"const Index i0 = {block} / {tiles} / {layers};",
         *(f"__shared__ {C_TYPES[prims[name].dtype]} {tile[name]}[{deep}][{wide + 1}];" for name in tile),
-        "#pragma unroll" if side_by_side else "#pragma unroll 1",
-        every,
-        f"  const int {k} = {n} % {deep}, {j} = {n} / {deep};  // along what is read",
-        where,
-        outside,
-        *indent(gathered),
-        "}",
+        *gathering,
         "__syncthreads();",
         "#pragma unroll",
         every,
@@ -161,7 +175,7 @@ def turned_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
         evaluator,
         comment,
         lines=lines,
-        threads=str(THREADS) if side_by_side else f"{THREADS}, 4",  # else ptxas aims at 32 registers, and spills
+        threads=str(THREADS) if side_by_side else f"{THREADS}, 2",  # else ptxas aims at 32 registers, and spills
         extra=[],
         width=1,
         conditions=[],
