@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -112,7 +113,7 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
     front = read_problem(problem, options, progress)
     tuned = tuned_for(front, options, progress) if target == "cuda" else Tuned(PREDICTED)
     choices, gradients, notes = tuned.choices, options.gradients, []
-    others = [PREDICTED, *([Choices(plain=True)] if target == "cuda" else [])]  # on the host a wrong kernel is to be seen
+    others = [PREDICTED, *(fallbacks(tuned) if target == "cuda" else [])]  # on the host a wrong kernel is to be seen
     while True:
         made, emitted = front.finish(choices, gradients)
         progress("emit", f"{len(made.kernels)} kernels")
@@ -131,10 +132,11 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
         if failed and gradients and failed <= OF_GRADIENTS:
             gradients = False
             notes.append(f"backward is left to PyTorch's operators: its kernels did not verify ({verdict.worst})")
-        elif failed and (left := [other for other in others if other != choices]):
+        elif failed and (left := next_ways(others, choices, made)):
             choices, others, was = left[0], left[1:], choices
-            what = "the kernels" if was == PREDICTED else "what timing chose"
-            now = "the original's forward is kept" if choices.plain else "this is the file as predicted"
+            what = "what timing chose" if was == tuned.choices != PREDICTED else "the kernels"
+            now = "the original's forward is kept" if choices.plain else "convolutions are the library's"
+            now = "this is the file as predicted" if choices == PREDICTED else now
             notes.append(f"{what} did not verify ({verdict.worst}); {now}")
         else:
             break
@@ -150,6 +152,19 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
     found = record | report(problem, target, emitted, made, verdict) | {"tuning": tuned.to_dict()}
     found["notes"] = [*found["notes"], *shown(tuned), *notes]
     return Run(emitted.text, verdict, found)
+
+
+def fallbacks(tuned: Tuned) -> list[Choices]:
+    """What is tried where kernels do not verify: the library's convolutions as timing liked them better, then no kernel at all."""
+    ms = dict(tuned.rows)
+    library, turned = (ms.get(name, math.inf) for name in ("library's convolutions", "the library's, channels-last"))
+    return [Choices(own=frozenset(), channels_last=turned < library), Choices(plain=True)]
+
+
+def next_ways(others: list[Choices], choices: Choices, made: Plan) -> list[Choices]:
+    """The ways that are left after one that did not verify: others for convolutions only where some are ours."""
+    ours = any(kernel.fused is not None for kernel in made.kernels)
+    return [other for other in others if other != choices and (ours or other.plain or other == PREDICTED)]
 
 
 def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:

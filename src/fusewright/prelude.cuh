@@ -268,10 +268,14 @@ struct Moments {
     m2 += delta * (x - mean);
   }
   template <int N> __device__ __forceinline__ void add(const float (&x)[N]) {
-    Moments tile = {static_cast<float>(N), 0.0f, 0.0f};
+    float sum[N];  // of pairs, of pairs of these, and so on: equal elements have their own value as mean
 #pragma unroll
-    for (int i = 0; i < N; ++i) tile.mean += x[i];
-    tile.mean *= 1.0f / N;
+    for (int i = 0; i < N; ++i) sum[i] = x[i];
+#pragma unroll
+    for (int apart = 1; apart < N; apart *= 2)
+#pragma unroll
+      for (int i = 0; i + apart < N; i += 2 * apart) sum[i] += sum[i + apart];
+    Moments tile = {static_cast<float>(N), sum[0] * (1.0f / N), 0.0f};
 #pragma unroll
     for (int i = 0; i < N; ++i) tile.m2 += (x[i] - tile.mean) * (x[i] - tile.mean);
     merge(tile);

@@ -201,6 +201,9 @@ class _InFloat64(TorchDispatchMode):
             return self._random(func, args, kwargs)
         if name == "native_dropout":
             return self._dropout(func, *args, **kwargs)
+        if name in ("nan_to_num", "nan_to_num_"):
+            args = self._numbers(*args, **kwargs)
+            kwargs = {}
         if func is not torch.ops.aten.view.dtype:
             args, kwargs = self._wide(func, args, kwargs)
         if self.rounding is None:
@@ -234,6 +237,11 @@ class _InFloat64(TorchDispatchMode):
 
         wide = tuple(a if i in written else pytree.tree_map(widen, a) for i, a in enumerate(args))
         return wide, {k: v if k == "out" else pytree.tree_map(widen, v) for k, v in kwargs.items()}
+
+    def _numbers(self, x: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Any:
+        """The arguments of nan_to_num, where an infinity is the largest number of the model's type if nothing else is said."""
+        info = torch.finfo(self.low) if self.low.is_floating_point else torch.finfo(torch.float32)
+        return x, nan, info.max if posinf is None else posinf, info.min if neginf is None else neginf
 
     def rounds_to_tf32(self, name: str) -> bool:
         if self.rounding is None or self.seed != TO_NEAREST:

@@ -249,6 +249,31 @@ def test_what_does_not_verify_is_not_written(wrong: int, front: Front, monkeypat
     assert sum("did not verify" in note for note in run.report["notes"]) == min(wrong, 2)
 
 
+def test_convolutions_go_to_the_library_before_all_kernels_do(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ours do not verify; channels-last if timing found that quicker."""
+    own = next(iter(front.finish(Choices(own=frozenset()))[0].calls)).node.name
+    chosen = Tuned(Choices(own=frozenset({own})), (("library's convolutions", 2.0), ("the library's, channels-last", 1.0)))
+    texts: list[str] = []
+
+    def judge(problem: Any, candidate: Any, **named: Any) -> Verdict:
+        texts.append(candidate.source)
+        passed = "torch.channels_last" in candidate.source
+        return Verdict(passed, (Check("seeds", passed),), "seeds: far off", 0.0, 0.0, (), ())
+
+    for name, value in {
+        "fusewright.pipeline.choose_target": lambda options: "cuda",
+        "fusewright.pipeline.tuned_for": lambda *args: chosen,
+        "fusewright.pipeline.PREDICTED": chosen.choices,
+        "fusewright.pipeline.gpu_works": lambda: True,
+        "fusewright.verify.verify": judge,
+        "fusewright.candidate.load_candidate": lambda text, target, *args, **named: load_candidate(text, "host", name="new.py"),
+    }.items():
+        monkeypatch.setattr(name, value)
+    run = pipeline.optimize(front.problem, Options(target="cuda", bench=False))
+    assert run.verdict.passed and run.text == texts[-1] and "torch.conv2d(" in run.text.split("class ModelNew")[1]
+    assert any(note.endswith("convolutions are the library's") for note in run.report["notes"]), run.report["notes"]
+
+
 def test_a_gpu_that_stopped_is_a_sentence(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     def tune(*args: Any, **named: Any) -> Any:
         raise RuntimeError("CUDA error: an illegal memory access")

@@ -193,3 +193,12 @@ def test_the_narrowest_type_is_the_models() -> None:
     assert type_of(nn.Linear(2, 2).bfloat16(), [torch.randn(2)]) == torch.bfloat16
     assert type_of(nn.ReLU(), [torch.arange(3), 2.0]) == torch.float32
     assert widened([torch.ones(2), 3, torch.arange(2)])[0].dtype == torch.float64
+
+
+@pytest.mark.parametrize(("low", "largest"), [(torch.float32, 3.4028234663852886e38), (torch.float16, 65504.0)])
+def test_an_infinity_becomes_the_largest_number_of_the_models_type(low: torch.dtype, largest: float) -> None:
+    x = torch.tensor([math.inf, -math.inf, math.nan, 1.0], dtype=torch.float64)
+    with in_float64(low):
+        assert torch.nan_to_num(x).tolist() == [largest, -largest, 0.0, 1.0]
+        assert torch.nan_to_num(x, nan=2.0, neginf=-3.0).tolist() == [largest, -3.0, 2.0, 1.0]
+        assert x.clone().nan_to_num_(posinf=5.0).tolist() == [5.0, -largest, 0.0, 1.0]
