@@ -31,6 +31,7 @@ from .rules.patterns import TRANSPOSED, convolution_at
 MEMORY_TB_PER_S = 4.1  # H200, measured
 LAUNCH_MS = 0.003
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+TURNED_TB_PER_S = (3.0, 3.7)  # H200: what cuDNN's kernels that turn an input and a result move (s1037: 69 us for 103 MB, 108 for 198)
 MARGIN = 0.9  # a prediction must beat that of the library's, or of what stays in registers, by this much
 
 
@@ -462,9 +463,9 @@ def library_ms(anchor: Anchor, kernels: Sequence[Kernel], plan: Plan) -> float:
     read = batch * conv.in_channels * prod(spatial) * 4
     if is_depthwise(conv):
         return depthwise.library_ms(conv, (batch, *spatial)) + memory_ms(kernels, plan)
-    convolution = (
-        max(conv_flops(anchor, plan) / library_rate(conv) * 1e-9, (written + read) / MEMORY_TB_PER_S * 1e-9) + LAUNCH_MS
-    )
+    computed = conv_flops(anchor, plan) / library_rate(conv) * 1e-9
+    turned = (2 * read / TURNED_TB_PER_S[0] + 2 * written / TURNED_TB_PER_S[1]) * 1e-9 if library_turns(conv) else 0.0
+    convolution = max(computed + turned, (written + read) / MEMORY_TB_PER_S * 1e-9) + LAUNCH_MS
     return convolution + memory_ms(kernels, plan)
 
 
@@ -475,16 +476,30 @@ def conv_flops(anchor: Anchor, plan: Plan) -> int:
     return 2 * batch * positions * conv.out_channels * conv.in_channels // conv.groups * prod(conv.kernel)
 
 
-def library_rate(conv: Conv) -> float:
-    """TFLOP/s of cuDNN on NCHW float32 with TF32 allowed, H200: 29 at 8 input channels (it does not use TF32 there), 137 at 32.
+def library_turns(conv: Conv) -> bool:
+    """cuDNN's TF32 kernels work on channels-last data: it turns what it reads and what it writes, in kernels of their own."""
+    return conv.in_channels // conv.groups >= 16 and conv.groups == 1 and not slow_transposed(conv)
 
-    Transposed ones, by what whole forwards took without their kernels (benchmarks/results): strided in two or three dimensions
-    10 and 11 (s1005, s1006), in three without strides 13 (s1020, s1034), strided in one 31 (s10).
+
+def slow_transposed(conv: Conv) -> bool:
+    return conv.transposed and (conv.dims == 3 or (conv.dims == 1 and conv.is_phased))
+
+
+def library_rate(conv: Conv) -> float:
+    """TFLOP/s of cuDNN on NCHW float32 with TF32 allowed, without the turning, H200 (benchmarks/results): 29 at 8 input channels (it
+    does not use TF32 there), 100 at 16 (s1010), 205 at 32 (s1037), 240 at 96 and 320 at 256 (plain); in groups 3 (s1002).
+
+    Transposed ones: strided in two dimensions 73 (s1033, 103 us). By what whole forwards took without their kernels: strided in
+    three 11 (s1006), without strides 13 (s1020, s1034), strided in one 31 (s10).
     """
     depth = conv.in_channels // conv.groups
-    if conv.transposed and (conv.is_phased or conv.dims == 3):
+    if slow_transposed(conv):
         return 30.0 if conv.dims == 1 else 10.0
-    return 30.0 if depth < 16 else 140.0 if depth < 64 else 220.0
+    if conv.groups > 1:
+        return 6.0
+    if conv.is_phased:
+        return 70.0
+    return 30.0 if depth < 16 else 100.0 if depth < 32 else 190.0 if depth < 96 else 280.0
 
 
 __all__ = ["Anchor", "Call", "Fused", "Graph", "take_over", "tf32_allowed"]

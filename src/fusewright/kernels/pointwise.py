@@ -19,14 +19,10 @@ from .expression import LANE, Evaluator, Level, converted_to, either_way, indent
 from .loops import SECTOR, Walk, accessed, c_product, decode, moved, vector_conditions, vector_width, walk
 from .rows import ROW, Rows, reach
 from .text import KernelText
-from .turned import taps
 
 THREADS = 256
 LESS = 0.7  # of what memory moves otherwise: not timed
 THREADS_OF_ROWS = 128  # H200, a 3x3 pool of 2048x224x224: 3.80 TB/s with 128 threads a block, 3.67 with 256
-# Taps of a thread above which ptxas is told to care for few blocks only: of 63 loads of a volume's pool it had 5 under way in 40
-# registers, and has all of them in 96.
-MANY_TAPS, FEW_BLOCKS = 48, 3
 RESIDENT = 132 * 2048  # threads that an H200 holds at a time: with fewer, more elements for each of them gain nothing
 # Time against that of many rows, where nothing is shared. H200, pools of 2x2 by 2: 3.66, 4.14, 4.14 TB/s with 1, 2, 4 rows;
 # of 4 by 2, along a line: 2.96, 3.75, 3.95.
@@ -163,14 +159,13 @@ def rows_kernel(kernel: Kernel, prims: dict[str, Prim], loops: Walk, comment: li
         "if (group >= groups) return;",
         *decode(loops.kept, "group", evaluator),
     ]
-    many = taps(kernel, prims) * along.step > MANY_TAPS
     return text.finish(
         kernel,
         prims,
         evaluator,
         comment,
         lines=[*position, *body.lines, *lines],
-        threads=f"{THREADS_OF_ROWS}, {FEW_BLOCKS}" if many else str(THREADS_OF_ROWS),
+        threads=str(THREADS_OF_ROWS),  # as many registers as ptxas likes: with all loads under way at once none of six was quicker
         extra=[("Index", "groups")],
         width=1,
         conditions=[],
