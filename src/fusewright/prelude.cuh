@@ -290,6 +290,52 @@ struct Moments {
   }
 };
 
+//: section CloseMoments
+// Mean and sum of squared deviations (m2), by Chan's formula, right to the last bits also where the mean is thousands of deviations:
+// elements are taken relative to the mean so far, which is the sum of two numbers: the second has the bits that the first lacks.
+struct CloseMoments {
+  float n = 0.0f, mean = 0.0f, m2 = 0.0f, low = 0.0f;
+  __device__ __forceinline__ void move(float step) {
+    const float before = mean, whole = step + low;
+    mean = before + whole;
+    low = whole - (mean - before);
+  }
+  __device__ __forceinline__ void add(float x) {
+    if (n == 0.0f) mean = x;
+    n += 1.0f;
+    const float delta = (x - mean) - low;
+    move(delta / n);
+    m2 += delta * ((x - mean) - low);
+  }
+  template <int N> __device__ __forceinline__ void add(const float (&x)[N]) {
+    if (n == 0.0f) mean = x[0];
+    float off[N], sum[N];  // sums of pairs, of pairs of these, and so on
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum[i] = off[i] = x[i] - mean;
+#pragma unroll
+    for (int apart = 1; apart < N; apart *= 2)
+#pragma unroll
+      for (int i = 0; i + apart < N; i += 2 * apart) sum[i] += sum[i + apart];
+    const float centre = sum[0] * (1.0f / N);
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < N; ++i) squares += (off[i] - centre) * (off[i] - centre);
+    join(static_cast<float>(N), centre - low, squares);
+  }
+  __device__ __forceinline__ void merge(const CloseMoments& other) {
+    if (n == 0.0f) mean = other.mean, low = other.low;
+    join(other.n, other.n == 0.0f ? 0.0f : (other.mean - mean) + (other.low - low), other.m2);
+  }
+  // As many more elements, whose mean is `delta` larger; `squares` is the sum of their squared distances from it.
+  __device__ __forceinline__ void join(float more, float delta, float squares) {
+    const float total = n + more;
+    const float share = n == 0.0f ? 1.0f : __fdividef(more, total);  // to a few roundings
+    move(delta * share);
+    m2 += squares + delta * delta * n * share;
+    n = total;
+  }
+};
+
 //: section shuffle
 // Exchanges a whole accumulator with the lane whose number differs in the bits of `mask`.
 template <typename A> __device__ __forceinline__ A shuffle_xor(const A& mine, int mask) {

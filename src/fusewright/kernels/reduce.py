@@ -33,13 +33,15 @@ WORDS = {
     "Min": 1,
     "LogSumExp": 2,
     "Moments": 3,
+    "CloseMoments": 4,
     "IntegerSum": 2,
     "ArgMax": 4,
     "ArgMin": 4,
 }
+CLOSER = {"Moments": "CloseMoments"}  # what kernels that wait for memory have the time for; convolutions do not
 WIDE = ("IntegerSum", "ArgMax", "ArgMin")  # of 64-bit words
 TOGETHER = 4  # of a thread's loads that are under way before the first is used: the compiler waits for each in a loop that may end
-COLLECTED = ("LogSumExp", "Moments", "Sum")  # accumulators that take several elements at once for less, or more exactly
+COLLECTED = ("LogSumExp", "CloseMoments", "Sum")  # accumulators that take several elements at once for less, or more exactly
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ class Base:
             graph,
             comment,
             loops,
-            parts,
+            [replace(part, kind=CLOSER.get(part.kind, part.kind)) for part in parts],
         )
         lanes = loops.reduced if loops.lanes_reduce else loops.kept
         single = not self.vectors or text.has_window(kernel, prims)
