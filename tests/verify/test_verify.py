@@ -10,6 +10,7 @@ import torch
 
 from fusewright.candidate import load_candidate
 from fusewright.capture import capture
+from fusewright.checks import differentiation
 from fusewright.checks.differentiation import _Patience
 from fusewright.errors import Refused
 from fusewright.options import Options
@@ -211,6 +212,16 @@ def test_derivatives_that_loop_over_elements_are_given_up() -> None:
     with _Patience(60) as patience:
         torch.autograd.grad((x * x).sum(), x, create_graph=True)
     assert not patience.spent
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_derivatives_that_take_long_are_compared_at_small_sizes(wrong: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(differentiation, "_takes_long", lambda trial, variant: True)
+    problem = problem_of(tmp_path, "pass", "def forward(self, x):\n    return torch.tanh(x)", "torch.rand(4, 8)")
+    wrongly = COPY + "\n    def forward(self, x):\n        y = torch.tanh(x)\n        return y.detach() + 2 * (y - y.detach())\n"
+    verdict = verify(problem, load_candidate(problem.source + (wrongly if wrong else COPY), "host"))
+    (check,) = [check for check in verdict.checks if check.name == "gradients"]
+    assert check.passed != wrong and "not at the given sizes" in check.detail
 
 
 def test_a_module_that_takes_another_way_under_a_dispatch_mode(tmp_path: Path) -> None:
