@@ -61,6 +61,8 @@ CASES = [
     ("F.unfold(y, (2, 3), dilation=(2, 1), padding=(0, 2)).mean(1)", IMAGE),
     ("y * torch.arange(y.shape[2]).clamp(0, y.shape[2] - 2)", ROW),
     ("torch.cumsum(torch.roll(y, 1, 2), 2)", ROW),
+    ("torch.cat((torch.roll(y, -2, 0), -torch.roll(y, -2, 0)), 0) * 2", ROW),
+    ("torch.cat((torch.roll(y, -2, 0), -torch.roll(y, 1, 0)), 0).amax(2)", ROW),
 ]
 
 

@@ -310,6 +310,9 @@ class Evaluator:
     def put(self, level: Level, name: str, lines: list[str], text: str, prim: Prim, depends: frozenset[str]) -> Value:
         """What statements come to, as a constant, or as an array where the level has several elements."""
         kind = arithmetic_type(prim.dtype)
+        if not level.array and any(line.startswith("constexpr ") for line in lines):  # names that others may use too
+            level.lines += [f"{kind} {name};", "{", *indent([*lines, f"{name} = {text};"]), "}"]
+            return Value(name, prim.dtype, depends)
         if not level.array:
             level.lines += [*lines, f"const {kind} {name} = {text};"]
             return Value(name, prim.dtype, depends)
