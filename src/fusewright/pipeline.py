@@ -29,7 +29,7 @@ from .plan import Plan, plan
 from .problem import Problem, check_output
 from .rewrite import NONFINITE_KIND, rewrite
 from .takeover import take_over
-from .tune import PREDICTED, Choices, Tuned, key, recall, remember, shown, tune
+from .tune import LIBRARY, LIBRARY_TURNED, PREDICTED, Choices, Tuned, key, recall, remember, shown, tune
 
 Progress = Callable[[str, str], None]
 
@@ -157,7 +157,7 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
 def fallbacks(tuned: Tuned) -> list[Choices]:
     """What is tried where kernels do not verify: the library's convolutions as timing liked them better, then no kernel at all."""
     ms = dict(tuned.rows)
-    library, turned = (ms.get(name, math.inf) for name in ("library's convolutions", "the library's, channels-last"))
+    library, turned = (ms.get(name, math.inf) for name in (LIBRARY, LIBRARY_TURNED))
     return [Choices(own=frozenset(), channels_last=turned < library), Choices(plain=True)]
 
 

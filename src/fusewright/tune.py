@@ -62,6 +62,7 @@ class Choices:
 
 
 PREDICTED = Choices()
+LIBRARY, LIBRARY_TURNED = "library's convolutions", "the library's, channels-last"  # names of ways
 
 Compile = Callable[[Choices], tuple[Plan, Emitted]]
 
@@ -133,13 +134,13 @@ class Tuner:
             return Tuned(Choices())
         ours, can = own_of(best.made), own_of(self.compile(Choices(own=convolutions(best.made.graph)))[0])
         if ours:
-            self.add("library's convolutions", Choices(own=frozenset()))
+            self.add(LIBRARY, Choices(own=frozenset()))
         if can - ours:
             self.add("our convolutions", Choices(own=can))
         if can:
             self.other_storage(can)
         if any(is_convolution(node) for node in best.made.graph.nodes):
-            self.add("the library's, channels-last", Choices(own=frozenset(), channels_last=True))
+            self.add(LIBRARY_TURNED, Choices(own=frozenset(), channels_last=True))
         best = self.fastest()
         if 1 < len(can) <= MOST_FLIPS:
             best = self.flip(best, can)

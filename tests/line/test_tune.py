@@ -224,6 +224,18 @@ def test_only_what_verified_is_remembered(
     assert len(list((tmp_path / "cache" / "choices").glob("*.json"))) == (0 if fails else 1)
 
 
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, chosen: Tuned, judge: Any) -> None:
+    """What `optimize` does on a GPU, with kernels of the host: timing chose this, and verification is this judge's."""
+    for name, value in {
+        "fusewright.pipeline.choose_target": lambda options: "cuda",
+        "fusewright.pipeline.tuned_for": lambda *args: chosen,
+        "fusewright.pipeline.gpu_works": lambda: True,
+        "fusewright.verify.verify": judge,
+        "fusewright.candidate.load_candidate": lambda text, target, *args, **named: load_candidate(text, "host", name="new.py"),
+    }.items():
+        monkeypatch.setattr(name, value)
+
+
 @pytest.mark.parametrize("wrong", [1, 2, 3])
 def test_what_does_not_verify_is_not_written(wrong: int, front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU: what timing chose, then the file as predicted, then the original's forward; and nothing if that fails too."""
@@ -235,14 +247,7 @@ def test_what_does_not_verify_is_not_written(wrong: int, front: Front, monkeypat
         return verdicts[-1]
 
     chosen = Tuned(Choices(own=frozenset(), channels_last=True), (("eager", 1.0),))
-    for name, value in {
-        "fusewright.pipeline.choose_target": lambda options: "cuda",
-        "fusewright.pipeline.tuned_for": lambda *args: chosen,
-        "fusewright.pipeline.gpu_works": lambda: True,
-        "fusewright.verify.verify": judge,
-        "fusewright.candidate.load_candidate": lambda text, target, *args, **named: load_candidate(text, "host", name="new.py"),
-    }.items():
-        monkeypatch.setattr(name, value)
+    as_on_a_gpu(monkeypatch, chosen, judge)
     run = pipeline.optimize(front.problem, Options(target="cuda", bench=False))
     assert run.verdict.passed == (wrong < 3) and len(verdicts) == min(wrong + 1, 3)
     assert ("_CUDA_SOURCE" in run.text) == (wrong == 1)
@@ -260,15 +265,8 @@ def test_convolutions_go_to_the_library_before_all_kernels_do(front: Front, monk
         passed = "torch.channels_last" in candidate.source
         return Verdict(passed, (Check("seeds", passed),), "seeds: far off", 0.0, 0.0, (), ())
 
-    for name, value in {
-        "fusewright.pipeline.choose_target": lambda options: "cuda",
-        "fusewright.pipeline.tuned_for": lambda *args: chosen,
-        "fusewright.pipeline.PREDICTED": chosen.choices,
-        "fusewright.pipeline.gpu_works": lambda: True,
-        "fusewright.verify.verify": judge,
-        "fusewright.candidate.load_candidate": lambda text, target, *args, **named: load_candidate(text, "host", name="new.py"),
-    }.items():
-        monkeypatch.setattr(name, value)
+    as_on_a_gpu(monkeypatch, chosen, judge)
+    monkeypatch.setattr("fusewright.pipeline.PREDICTED", chosen.choices)
     run = pipeline.optimize(front.problem, Options(target="cuda", bench=False))
     assert run.verdict.passed and run.text == texts[-1] and "torch.conv2d(" in run.text.split("class ModelNew")[1]
     assert any(note.endswith("convolutions are the library's") for note in run.report["notes"]), run.report["notes"]

@@ -16,9 +16,8 @@ MULTIPROCESSORS = 132  # H200
 PRODUCT_TFLOPS = 295.0  # H200: the inner loop alone, 289 to 301 (benchmarks/conv_ceiling.py)
 COPY_TB_PER_S = 15.0  # H200: copies to shared memory cost the second founding model 0.11 ms for 1.7 GB
 MEMORY_TB_PER_S = 4.1  # H200: measured read
-ISSUE_PER_MS = (
-    MULTIPROCESSORS * 4 * 1.76e6
-)  # warp instructions: products and arithmetic do not overlap (conv_ceiling.py)
+CYCLES_PER_MS = 1.76e6
+ISSUE_PER_MS = MULTIPROCESSORS * 4 * CYCLES_PER_MS  # warp instructions: products and arithmetic do not overlap (conv_ceiling.py)
 SPECIAL_SLOTS = 5.0  # H200: of the 8 cycles a special function takes of its own unit, those not hidden
 SMALL_TILE = 1.10  # H200, statistics of the first founding model: 0.125 ms with 64 accumulators a lane, 0.115 with 128
 FEW_WARPS = 1.15  # H200, its second kernel: 0.225 ms with 8 warps on a multiprocessor, 0.204 with 16
@@ -34,7 +33,6 @@ FOUR_WARPS_TFLOPS = 390.0  # H200: products of four warps with nothing copied in
 # H200, products of four warps, fitted to 24 tiles of six convolutions (benchmarks/results/tiles.txt): what they lose, what an element
 # costs on its way to shared memory, and the cycles it takes: where it is stored earlier than that after its load, warps wait.
 FOUR_WARPS_OVERHEAD, FOUR_WARPS_STAGED_MS, FOUR_WARPS_LATENCY = 1.15, 0.6e-9, 1500
-CYCLES_PER_MS = 1.76e6
 # H200: what it costs more to write rows that do not begin at whole sectors: 110 columns instead of 112 took 0.26 ms for 200 MB.
 SECTOR, UNALIGNED_TB_PER_S = 32, 0.77
 STEP_PRODUCTS = 864  # H200, second founding model: 0.97 ms with 864 products a warp between barriers, 1.02 with 288
