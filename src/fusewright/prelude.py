@@ -17,6 +17,7 @@ WORDS = {
     "convert_half": r"__half|__nv_bfloat16",
     "vector": r"\bload<|\bstore<|\bload\(|\bstore\(",
     "shuffle": r"shuffle_xor|merge_warp",
+    "CarriedSum": r"\bScanSum\b",
 }
 
 

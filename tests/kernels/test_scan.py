@@ -221,10 +221,20 @@ def test_one_long_row_is_pytorchs(tmp_path: Path) -> None:
     assert not any(kernel.is_scan for kernel in plan.kernels) and plan.calls
 
 
-def test_a_long_row_keeps_its_precision(tmp_path: Path) -> None:
-    """Many small numbers: a sum that one thread adds up one by one would be off by more than this."""
-    _, _, original, new = made(tmp_path, "torch.cumsum(x, 1)", "torch.rand(2, 1 << 17)")
-    same(original, new, torch.rand(2, 1 << 17), tolerance=4e-7)
+@pytest.mark.parametrize("forward", ["torch.cumsum(x, 1)", "torch.cumsum(x.T.contiguous(), 0)"])
+def test_a_long_row_keeps_its_precision(forward: str, tmp_path: Path) -> None:
+    """Many small numbers: chunks that were added up without what rounding takes would be off by some units in the last place."""
+    _, _, original, new = made(tmp_path, forward, "torch.rand(2, 1 << 17)")
+    same(original, new, torch.rand(2, 1 << 17), tolerance=7e-8)
+
+
+def test_a_row_that_overflows_stays_infinite(tmp_path: Path) -> None:
+    """What rounding takes from an infinite sum is no number; it must not reach the row."""
+    _, _, original, new = made(tmp_path, "torch.cumsum(x, 1)", "torch.rand(3, 5000)")
+    x = torch.rand(3, 5000)
+    x[0, 2000], x[1, 3000], x[1, 4000], x[2, 100] = torch.inf, -torch.inf, torch.inf, torch.nan
+    with torch.no_grad():
+        torch.testing.assert_close(new(x), original(x), equal_nan=True, rtol=1e-6, atol=1e-6)
 
 
 def test_what_reads_a_scan_elsewhere_reads_memory(tmp_path: Path) -> None:

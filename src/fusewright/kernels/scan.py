@@ -214,7 +214,8 @@ class Rows:
         lines = [*self.row_position(), *decode(self.loops.kept, "row", self.evaluator), *self.row_lines]
         for name in self.scans:
             prim = self.prims[name]
-            lines.append(f"{arithmetic_type(sum_type(prim))} {self.before[name]} = {self.start(prim)};")
+            carry = f"Carry<Scan{prim.op.kind}, {arithmetic_type(sum_type(prim))}>"
+            lines.append(f"{carry} {self.before[name]}{{{self.start(prim)}}};")
         lines += [
             f"for (Index start = 0; start < {self.length}; start += {self.step}) {{",
             *indent(chunk),
