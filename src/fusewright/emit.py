@@ -19,7 +19,7 @@ from torch import nn
 
 from . import __version__, sizes
 from .emit_kernels import KernelFacts, Shared, ascii_only, kernel_text, together, with_prelude
-from .emit_template import FILE, FLAGS, FOR_HOPPER, HELD, MODES, TENSORS, UNCHANGED
+from .emit_template import CONV_FLAGS, FILE, FOR_HOPPER, HELD, MODES, SLICES, TENSOR_CORES, TENSORS, UNCHANGED
 from .errors import Unsupported
 from .gradient import Trace, plain_form
 from .graph import Dim, Graph, Node, Output, Ref
@@ -291,7 +291,7 @@ class Writer:
             cuda=cuda,
             kernels=names_text(launchers),
             gradients=self.gradients_text(),
-            flags=FLAGS if self.on_tensor_cores else "",
+            flags=self.flags_text(),
             for_hopper=FOR_HOPPER if "wgmma" in cuda else "",
             architecture=", *_for_hopper()" if "wgmma" in cuda else "",
             held=self.held_text(),
@@ -307,6 +307,13 @@ class Writer:
         facts = together([fact for kernel in self.plan.kernels for fact in self.facts(kernel)])
         nodes = {region.name: tuple(node.name for node in self.meaning_nodes(region)) for region in self.regions}
         return Emitted(text, facts, calls, nodes)
+
+    def flags_text(self) -> str:
+        """What the file asks of flags and GPU for its tensor cores."""
+        if not self.on_tensor_cores:
+            return ""
+        convolves = any(text.tf32 for text in self.on_tensor_cores)
+        return (CONV_FLAGS + SLICES if convolves else "") + TENSOR_CORES
 
     def gradients_text(self) -> str:
         """The kernels of backward, a unit of its own: who only infers never builds it."""
@@ -984,7 +991,8 @@ class Writer:
             tests.append(f"all([{modules}[place].training == training for place, training in _MODES])")
         if self.on_tensor_cores:
             shared = max(text.shared_bytes for text in self.on_tensor_cores)
-            tests.append(f"_tf32_allowed() and _has_tensor_cores({self.device()}, {shared})")
+            allowed = "_tf32_allowed() and " if any(text.tf32 for text in self.on_tensor_cores) else ""
+            tests.append(f"{allowed}_has_tensor_cores({self.device()}, {shared})")
         for position, argument in enumerate(self.graph.arguments):
             if not isinstance(argument, Ref):
                 name = self.argument_name(position)

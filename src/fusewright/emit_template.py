@@ -42,7 +42,7 @@ MODES = '''
 _MODES = [(_PATHS.index(path), training) for path, training in _TRAINING]
 '''
 
-FLAGS = '''
+CONV_FLAGS = '''
 def _conv_precision():
     """torch.backends.cudnn.conv.fp32_precision, where there is one."""
     return getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
@@ -57,13 +57,17 @@ def _tf32_allowed():
     precision = _conv_precision()
     return precision == "tf32" if precision in ("tf32", "ieee") else torch.backends.cudnn.allow_tf32
 
+'''
 
+SLICES = '''
 @functools.lru_cache(maxsize=None)
 def _slices(copies, seats):
     """How many blocks share a sum, of so many that are made: those of one to four full waves that waste the least."""
     return min((max(1, k * seats // max(1, copies)) for k in (1, 2, 3, 4)), key=lambda s: -(-copies * s // seats) / s)
 
+'''
 
+TENSOR_CORES = '''
 @functools.lru_cache(maxsize=None)
 def _has_tensor_cores(device, shared_bytes):
     """TF32 tensor cores, and this much shared memory for a block."""

@@ -135,7 +135,7 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
         elif failed and (left := next_ways(others, choices, made)):
             choices, others, was = left[0], left[1:], choices
             what = "what timing chose" if was == tuned.choices != PREDICTED else "the kernels"
-            now = "the original's forward is kept" if choices.plain else "convolutions are the library's"
+            now = "the original's forward is kept" if choices.plain else "convolutions and products are the library's"
             now = "this is the file as predicted" if choices == PREDICTED else now
             notes.append(f"{what} did not verify ({verdict.worst}); {now}")
         else:
@@ -155,7 +155,7 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
 
 
 def fallbacks(tuned: Tuned) -> list[Choices]:
-    """What is tried where kernels do not verify: the library's convolutions as timing liked them better, then no kernel at all."""
+    """What is tried where kernels do not verify: the library's convolutions and products as timing liked them, or no kernel at all."""
     ms = dict(tuned.rows)
     library, turned = (ms.get(name, math.inf) for name in (LIBRARY, LIBRARY_TURNED))
     return [Choices(own=frozenset(), channels_last=turned < library), Choices(plain=True)]

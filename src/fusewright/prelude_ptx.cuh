@@ -205,10 +205,14 @@ template <int F, int ALL>
 inline void warpgroup_mma_tf32(float (&d)[ALL][4], int first, const float* a, int a_half, const float* b, int b_half, int b_row) {
   const int lane = threadIdx.x % 32, channel = threadIdx.x / 32 % 4 * 16 + lane / 4;
   for (int f = 0; f < F; ++f)
-    for (int r = 0; r < 4; ++r)
+    for (int r = 0; r < 4; ++r) {
+      double sum = d[first + f][r];
       for (int k = 0; k < 8; ++k)
-        d[first + f][r] += a[k / 4 * a_half + (channel + r / 2 * 8) * 4 + k % 4] *
-                           b[k / 4 * b_half + f * b_row + (lane % 4 * 2 + r % 2) * 4 + k % 4];
+        sum += double(a[k / 4 * a_half + (channel + r / 2 * 8) * 4 + k % 4]) *
+               b[k / 4 * b_half + f * b_row + (lane % 4 * 2 + r % 2) * 4 + k % 4];
+      const float near = float(sum);
+      d[first + f][r] = fabs(double(near)) > fabs(sum) ? nextafterf(near, 0.0f) : near;  // what does not fit is cut off
+    }
 }
 #else
 template <int F, int ALL>

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import torch
 
@@ -23,6 +24,7 @@ from .kernels.conv import Window as ConvWindow
 from .kernels.conv_tiles import expected_ms
 from .kernels.conv_tiles import fits as tile_fits
 from .kernels.depthwise import is_depthwise
+from .kernels.product import Product
 from .plan import Call, Kernel, Plan, name_kernels
 from .prims import Coordinates, Pointwise, Prim, Reshape, Window
 from .rewrite import Site
@@ -37,15 +39,15 @@ MARGIN = 0.9  # a prediction must beat that of the library's, or of what stays i
 
 @dataclass(frozen=True)
 class Anchor:
-    """A convolution that a kernel computes itself. `value` is the primitive that holds its result, bias included."""
+    """A convolution or product that a kernel computes itself. `value` is the primitive that holds its result, bias included."""
 
-    conv: Conv
+    conv: Any  # kernels.conv.Conv or kernels.product.Product
     value: str
     input: str
     weight: str
     bias: str | None
     out_shape: tuple[object, ...]
-    node: str  # the convolution in the graph
+    node: str  # in the graph
 
 
 @dataclass(frozen=True)
@@ -74,14 +76,19 @@ def tf32_allowed() -> bool:
 
 
 def take_over(plan: Plan, own: frozenset[str] | None = None, stored: bool | None = None) -> Plan:
-    """The plan with convolutions computed by kernels of ours: those named in `own`, or else those that pay.
+    """The plan with convolutions and products computed by kernels of ours: those named in `own`, or else convolutions that pay.
 
     `stored` says whether a result that several kernels read is written to memory, or computed by each of them; where it
     does not say, or it cannot be had, the prediction decides.
     """
+    from .products import product_of, with_product
+
     steps = list(plan.steps)
     for call in plan.calls:
         if own is not None and call.node.name not in own:
+            continue
+        if own is not None and (product := product_of(call.node, plan)) is not None and not too_large([], plan, product):
+            steps = with_product(product, call, steps, plan)
             continue
         anchor = anchor_of(call.node, plan)
         if anchor is None:
@@ -133,9 +140,10 @@ def with_convolution(kernel: Kernel, how: Fused, plan: Plan) -> Kernel:
     return replace(kernel, loads=(*operands, *dict.fromkeys(others)), fused=how)
 
 
-def too_large(readers: Sequence[Kernel], plan: Plan) -> bool:
-    """Our convolutions count the elements of a tensor by 32 bits."""
+def too_large(readers: Sequence[Kernel], plan: Plan, product: Anchor | None = None) -> bool:
+    """Our convolutions and products count the elements of a tensor by 32 bits."""
     names = [name for kernel in readers for name in (*kernel.loads, *kernel.stores)]
+    names += [product.value, product.input, product.weight] if product is not None else []
     return any(plan.graph.hint(sizes.product(plan.lowered.prims[name].shape)) >= 1 << 31 for name in names)
 
 
@@ -470,7 +478,10 @@ def library_ms(anchor: Anchor, kernels: Sequence[Kernel], plan: Plan) -> float:
 
 
 def conv_flops(anchor: Anchor, plan: Plan) -> int:
+    """Of the convolution, or of the product."""
     conv = anchor.conv
+    if isinstance(conv, Product):
+        return 2 * plan.graph.hint(sizes.product(anchor.out_shape)) * conv.depth
     batch, *spatial = input_sizes(anchor, plan)
     positions = prod(spatial if conv.is_phased else conv.out_sizes(spatial))  # each of them meets every tap
     return 2 * batch * positions * conv.out_channels * conv.in_channels // conv.groups * prod(conv.kernel)

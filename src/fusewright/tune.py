@@ -1,6 +1,6 @@
 """Which of several right files is the fastest, by running them: the planner predicts, a GPU knows.
 
-A file differs from another by what is left to PyTorch: convolutions that a kernel of ours could compute, and regions whose
+A file differs from another by what is left to PyTorch: convolutions and products that a kernel of ours could compute, and regions whose
 kernels lose to PyTorch's own; and by how the values lie that the library's convolutions read and write. Every way is timed in
 turn with eager, in several rounds; what was chosen is kept in the cache, so that the same model gives the same file again.
 Where nothing beats eager, the file keeps the original's forward.
@@ -30,12 +30,13 @@ from .layout import is_convolution
 from .options import cache_root
 from .plan import Plan
 from .problem import Problem
+from .products import products
 from .rules.patterns import EVERY_CONVOLUTION
 
 ROUNDS, MOST_ROUNDS, SECONDS = 9, 60, 0.4  # of timing for each comparison: at least, at most, about
 GAIN = 0.99  # a change must win by this much; below it is noise
 UPDATES = (torch.ops.aten._native_batch_norm_legit_functional.default,)  # a call of it by itself has no derivative
-MOST_FLIPS = 4  # convolutions that are tried one by one
+MOST_FLIPS = 4  # convolutions, or products, that are tried one by one
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Choices:
     """What the planner would decide by prediction, decided."""
 
     left: frozenset[str] = frozenset()  # nodes that stay calls to PyTorch
-    own: frozenset[str] | None = None  # convolutions that our kernels compute; None: those the prediction says
+    own: frozenset[str] | None = None  # convolutions and products that our kernels compute; None: as predicted
     plain: bool = False  # no kernel at all: the original's forward
     channels_last: bool = False  # the library's convolutions work on channels-last data
     stored: bool | None = None  # what several kernels read of our convolutions is in memory, or computed by each; None: as predicted
@@ -130,7 +131,8 @@ class Tuner:
         self.eager = Way("eager", Choices(plain=True), module=self.problem.model().to(self.device))
         best = self.add("predicted", Choices())
         assert best.made is not None
-        if not best.made.kernels:
+        multiplied = own_of(self.compile(Choices(own=products(best.made.graph)))[0])
+        if not best.made.kernels and not multiplied:
             return Tuned(Choices())
         ours, can = own_of(best.made), own_of(self.compile(Choices(own=convolutions(best.made.graph)))[0])
         if ours:
@@ -144,6 +146,7 @@ class Tuner:
         best = self.fastest()
         if 1 < len(can) <= MOST_FLIPS:
             best = self.flip(best, can)
+        best = self.multiply(best, multiplied)
         best = self.relay(best)
         best = self.leave(best)
         self.time([best, self.eager])
@@ -211,12 +214,20 @@ class Tuner:
         self.add("our convolutions, computed again", Choices(own=can, stored=False))
 
     def flip(self, best: Way, can: frozenset[str]) -> Way:
-        """Each convolution the other way round, kept where that is faster."""
+        """Each convolution, or product, the other way round, kept where that is faster."""
         for name in sorted(can):
             own = own_of(best.made) if best.made is not None else frozenset()
             words = f"{name} by the library" if name in own else f"{name} by a kernel of ours"
             best = self.better(best, self.add(words, replace(best.choices, own=own ^ {name})))
         return best
+
+    def multiply(self, best: Way, multiplied: frozenset[str]) -> Way:
+        """Matrix products by kernels of ours: all of them, then each the other way round."""
+        if not multiplied:
+            return best
+        own = own_of(best.made) if best.made is not None else frozenset()
+        best = self.better(best, self.add("our products", replace(best.choices, own=own | multiplied)))
+        return self.flip(best, multiplied) if 1 < len(multiplied) <= MOST_FLIPS else best
 
     def relay(self, best: Way) -> Way:
         """Convolutions that the library computes beside ours, on channels-last data."""
@@ -292,7 +303,7 @@ def convolutions(graph: Graph) -> frozenset[str]:
 
 
 def own_of(made: Plan) -> frozenset[str]:
-    """The convolutions that kernels of ours compute."""
+    """The convolutions and products that kernels of ours compute."""
     return frozenset(k.fused.anchor.node for k in made.kernels if k.fused is not None)
 
 

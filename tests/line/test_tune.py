@@ -269,7 +269,7 @@ def test_convolutions_go_to_the_library_before_all_kernels_do(front: Front, monk
     monkeypatch.setattr("fusewright.pipeline.PREDICTED", chosen.choices)
     run = pipeline.optimize(front.problem, Options(target="cuda", bench=False))
     assert run.verdict.passed and run.text == texts[-1] and "torch.conv2d(" in run.text.split("class ModelNew")[1]
-    assert any(note.endswith("convolutions are the library's") for note in run.report["notes"]), run.report["notes"]
+    assert any(note.endswith("convolutions and products are the library's") for note in run.report["notes"]), run.report["notes"]
 
 
 def test_a_gpu_that_stopped_is_a_sentence(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,3 +318,16 @@ def test_a_wrong_kernel_of_backward_is_left_out(tmp_path: Path, monkeypatch: pyt
     failed = [check for check in run.verdict.checks if not check.passed]
     assert not failed and "_gradient(" not in run.text
     assert any("its kernels did not verify" in note for note in run.report["notes"])
+
+
+def test_products_go_to_whoever_is_faster(tmp_path: Path, prices: Prices) -> None:
+    """Also where there is nothing else to do in the model."""
+    alone = CHAIN.replace("nn.Linear(30, 12)", "nn.Linear(32, 24)").replace("return torch.softmax(self.lin(y), -1)", "return self.lin(x)")
+    alone = alone.replace("        y = torch.logsumexp(torch.tanh(self.conv(x)), 1)\n", "")
+    (tmp_path / "model.py").write_text(alone)
+    front = read_problem(load_problem(tmp_path / "model.py"), Options(target="host"))
+    for cost, ours in ((0.2, 1), (5.0, 0)):
+        prices.kernels = {"linear": cost}
+        found = tuned(front, prices)
+        assert len(own_of(front.finish(found.choices)[0])) == ours, found
+    assert found.choices.plain

@@ -19,6 +19,7 @@ from .conv_tiles import best_tile
 from .depthwise import depthwise_kernel, is_depthwise
 from .expression import Evaluator, Level, converted_to, indent, paren, pointer
 from .loops import row_at
+from .product import Product, product_kernel, product_tile
 from .reduce import WORDS, accumulators
 from .shortened import shortened
 
@@ -79,8 +80,9 @@ def body_of(
         evaluator.results.setdefault(member, "value")
     result = evaluator.value(root, here)
     final = converted_to(result, prims[root])
-    exact = is_depthwise(anchor.conv)
-    shorter = shortened(fixed.lines + channel.lines, element.lines, final, hoist=not row, exact=exact, may_shift=may_shift)
+    of_product = isinstance(anchor.conv, Product)  # in float32, of many rows: nothing is coarse, or prepared for a sample
+    exact, hoist = of_product or is_depthwise(anchor.conv), not row and not of_product
+    shorter = shortened(fixed.lines + channel.lines, element.lines, final, hoist=hoist, exact=exact, may_shift=may_shift)
     element_lines, final_text, kept, tables = shorter.element, shorter.final, shorter.kept, shorter.tables
     used = " ".join(
         [*element_lines, final_text, *(t.value for t in tables), *(s for t in tables for s in t.statements), *kept]
@@ -116,7 +118,8 @@ class AnchoredText:
     workspace: tuple[tuple[str, Dim], ...]  # what the lines take besides tensors, in floats
     lines: tuple[str, ...]
     tile: Any
-    tensor_cores: bool = True  # and so the flag that allows TF32, and a GPU that has them
+    tensor_cores: bool = True  # and so a GPU that has them
+    tf32: bool = True  # and the flag that allows convolutions to round to it
 
 
 def anchored_kernel(
@@ -126,6 +129,8 @@ def anchored_kernel(
     from ..takeover import input_sizes
 
     prims, anchor = plan.lowered.prims, fused.anchor
+    if isinstance(anchor.conv, Product):
+        return anchored_product(kernel, fused, plan, comment, argument, own)
     if is_depthwise(anchor.conv):
         made = depthwise_kernel(kernel.name, anchor.conv, fused.ending, "\n".join(comment))
     else:
@@ -172,6 +177,27 @@ def anchored_kernel(
         made.tile,
         tensor_cores=made.tile is not None,
     )
+
+
+def anchored_product(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str], argument: Any, own: str) -> AnchoredText:
+    """As above, for a matrix product."""
+    anchor = fused.anchor
+    rows = sizes.tidy(sizes.product(anchor.out_shape[:-1]))
+    tile = product_tile(anchor.conv, plan.graph.hint(rows))
+    made = product_kernel(kernel.name, anchor.conv, fused.ending, tile, "\n".join(comment))
+    handed = []
+    for _kind, name in made.launcher_args:
+        if name in ("input", "weight", "bias"):
+            handed.append(argument(getattr(anchor, name)))
+        elif name.endswith("_ptr"):
+            handed.append(argument(name.removesuffix("_ptr")))
+        else:
+            handed.append({"out": kernel.stores[0], "rows": sizes.text(rows), "sums": f"sums{own}"}.get(name, name))
+    workspace = {f"sums{own}": sizes.tidy(tile.splits * anchor.conv.columns * rows)} if tile.splits > 1 else {}
+    return AnchoredText(
+        (kernel.name,), made.source, (), made.smem, (), tuple(workspace.items()),
+        (f'_launch("{kernel.name}", {", ".join(handed)})',), tile, tf32=False,
+    )  # fmt: skip
 
 
 def merge_kernel(

@@ -1,0 +1,146 @@
+$comment
+namespace ${name}_detail {
+
+$constants
+
+// Four numbers of a row of an operand, from `k` on; zeros behind the operand's end.
+template <int VECTOR>
+__device__ __forceinline__ void load_four(float (&to)[4], const float* __restrict__ from, bool real, int k, int apart) {
+#pragma unroll
+  for (int v = 0; v < 4; v += VECTOR) {
+    float some[VECTOR];
+    load_if<VECTOR>(real && k + v < DEPTH, from + v * apart, some);
+#pragma unroll
+    for (int j = 0; j < VECTOR; ++j) to[v + j] = some[j];
+  }
+}
+
+// Each number as the sum of two TF32 ones: what the first lacks is in the second, `low` words on. What is not finite makes the
+// second NaN, and so every sum that it is part of.
+__device__ __forceinline__ void store_split(float* to, const float (&x)[4], int low) {
+  uint4 high, rest;
+  high = make_uint4(to_tf32_even(x[0]), to_tf32_even(x[1]), to_tf32_even(x[2]), to_tf32_even(x[3]));
+  rest = make_uint4(to_tf32_even(x[0] - __uint_as_float(high.x)), to_tf32_even(x[1] - __uint_as_float(high.y)),
+                    to_tf32_even(x[2] - __uint_as_float(high.z)), to_tf32_even(x[3] - __uint_as_float(high.w)));
+  *reinterpret_cast<uint4*>(to) = high;
+  *reinterpret_cast<uint4*>(to + low) = rest;
+}
+
+// One element by plain arithmetic, for sums that are not finite: there the two parts of a number do not add up to it.
+__device__ __forceinline__ float plain_sum(const float* __restrict__ input, const float* __restrict__ weight, int n, int c,
+                                           int first, int last) {
+  float sum = 0.0f;
+#pragma unroll 1
+  for (int k = first; k < last; ++k) sum = fmaf(input[(long long)n * DEPTH + k], $weight_element, sum);
+  return sum;
+}
+
+template <int VECTOR>
+__global__ void __launch_bounds__(THREADS, 1)
+kernel($parameters) {
+  extern __shared__ __align__(128) float shared[];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quartet = __shfl_sync(0xffffffffu, warp / 4, 0);
+  // Neighbouring blocks share rows and columns: they take BAND rows of tiles, one column of these after the other.
+  const int tiles_n = (rows + TILE_ROWS - 1) / TILE_ROWS, band = int(blockIdx.x) / (BAND * TILES_C) * BAND;
+  const int high = min(tiles_n - band, BAND), place = int(blockIdx.x) % (BAND * TILES_C);
+  const int row0 = (band + place % high) * TILE_ROWS, column0 = place / high * TILE_COLUMNS;
+  const int first = STEPS * int(blockIdx.y) / SPLITS, last = STEPS * (int(blockIdx.y) + 1) / SPLITS;
+$setup
+
+  // A thread loads four numbers of a row of each operand in every round, a step ahead of the one that stores them.
+  const int load_row = threadIdx.x / (STEP / 4), load_four_of_row = threadIdx.x % (STEP / 4);
+$weight_place
+  float held_rows[ROW_ROUNDS][4], held_columns[COLUMN_ROUNDS][4];
+  auto load = [&](int step) {
+    const int k = step * STEP + 4 * load_four_of_row;
+#pragma unroll
+    for (int r = 0; r < ROW_ROUNDS; ++r) {
+      const int n = row0 + r * ROUND + load_row;
+      load_four<VECTOR>(held_rows[r], input + (long long)n * DEPTH + k, n < rows && step < last, k, 1);
+    }
+$load_weight
+  };
+  auto store_rows = [&](float* stage) {
+#pragma unroll
+    for (int r = 0; r < ROW_ROUNDS; ++r)
+      store_split(stage + load_four_of_row * ROW_PLANE + 4 * (r * ROUND + load_row), held_rows[r], ROW_STAGE);
+  };
+  auto store_columns = [&](float* stage) {
+#pragma unroll
+    for (int r = 0; r < COLUMN_ROUNDS; ++r)
+      store_split(stage + 2 * ROW_STAGE + load_four_of_column * COLUMN_PLANE + 4 * (r * ROUND + load_column),
+                  held_columns[r], COLUMN_STAGE);
+  };
+  float sum[FRAGMENTS][4], acc[1][FRAGMENTS][4];
+#pragma unroll
+  for (int i = 0; i < FRAGMENTS * 4; ++i) sum[i / 4][i % 4] = acc[0][i / 4][i % 4] = 0.0f;
+  auto move = [&] {  // tensor cores cut off what lies below an accumulator's last bit: it must not grow large
+    warpgroup_wait(acc);
+#pragma unroll
+    for (int i = 0; i < FRAGMENTS * 4; ++i) sum[i / 4][i % 4] += acc[0][i / 4][i % 4], acc[0][i / 4][i % 4] = 0.0f;
+    warpgroup_arrive(acc);
+  };
+  auto multiply = [&](const float* stage, int row_part, int column_part) {
+    const float* const of_rows = stage + row_part * ROW_STAGE + 256 * quartet;
+    const float* const of_columns = stage + 2 * ROW_STAGE + column_part * COLUMN_STAGE;
+    warpgroup_go_on();
+#pragma unroll
+    for (int k = 0; k < STEP / 4; k += 2)
+      warpgroup_mma_tf32<FRAGMENTS>(acc[0], 0, of_rows + k * ROW_PLANE, ROW_PLANE, of_columns + k * COLUMN_PLANE, COLUMN_PLANE, 32);
+    warpgroup_commit();
+  };
+  load(first);
+  store_rows(shared);
+  store_columns(shared);
+  load(first + 1);
+  warpgroup_operands();
+  __syncthreads();
+  // The small products of a step come first: the sum that they are cut off from is small then. Every other four warps make
+  // the large ones in the next step, so that while some move their sums the tensor cores have the others' products.
+  const bool late = quartet % 2 == 1;
+  const float *before = shared, *stage = shared;
+  float* next = shared + STAGE;
+#pragma unroll 1
+  for (int step = first; step < last; ++step) {
+    if (late && step > first) multiply(before, 0, 0);
+    move();
+    multiply(stage, 1, 0);
+    store_rows(next);
+    multiply(stage, 0, 1);
+    store_columns(next);
+    if (!late) multiply(stage, 0, 0);
+    load(step + 2);
+    warpgroup_operands();
+    __syncthreads();
+    before = stage, stage = next;
+    next = next == shared + (STAGES - 1) * STAGE ? shared : next + STAGE;
+  }
+  if (late) multiply(before, 0, 0);
+  move();
+
+  const int group = lane / 4, quad = lane % 4;  // a lane holds rows group and group + 8 of its warp's 16, at columns 2 quad and 2 quad + 1
+  const int lane_row = warp * 16 + group, lane_column = 2 * quad;
+  bool odd = false;
+#pragma unroll
+  for (int i = 0; i < FRAGMENTS * 4; ++i) odd |= !(fabsf(sum[i / 4][i % 4]) < INFINITY);
+  if (__syncthreads_or(odd)) {
+#pragma unroll
+    for (int i = 0; i < FRAGMENTS * 4; ++i)
+      shared[(lane_row + i % 4 / 2 * 8) * TILE_COLUMNS + i / 4 * 8 + lane_column + i % 2] = sum[i / 4][i % 4];
+    __syncthreads();
+    for (int i = threadIdx.x; i < TILE_ROWS * TILE_COLUMNS; i += THREADS) {
+      const int n = row0 + i / TILE_COLUMNS, c = column0 + i % TILE_COLUMNS;
+      if (!(fabsf(shared[i]) < INFINITY) && n < rows && c < COLUMNS)
+        shared[i] = plain_sum(input, weight, n, c, first * STEP, min(last * STEP, DEPTH));
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < FRAGMENTS * 4; ++i)
+      sum[i / 4][i % 4] = shared[(lane_row + i % 4 / 2 * 8) * TILE_COLUMNS + i / 4 * 8 + lane_column + i % 2];
+  }
+$finish
+}
+$merge
+}  // namespace ${name}_detail
+
+$launcher

@@ -1,0 +1,293 @@
+"""Products of matrices in float32 on the tensor cores, whose ending holds the pointwise chain behind them.
+
+PyTorch's default does not allow TF32 to matrix products, and the library computes them without tensor cores. Here each number
+is the sum of two TF32 ones, and three of the four products of these parts are taken: the fourth lies below float32's last bit.
+The tensor cores cut off what lies below the last bit of their accumulators; these are moved into sums in plain registers after
+every step. A sum that is not finite is computed again by plain arithmetic, which keeps an infinity one.
+
+A block has TILE_ROWS × TILE_COLUMNS of the result, four warps for 64 rows of it. Operands lie in shared memory as the tensor cores read
+them ([four of the depth][row][4]), three steps deep: products of a step are under way while the next one is stored. Where the
+result has too few tiles for the GPU, SPLITS blocks share the depth of one, and a second kernel adds their sums in a fixed order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+from fusewright.kernels.conv_ending import shifted
+from fusewright.kernels.conv_spec import Ending, KernelText
+from fusewright.kernels.conv_text import extra_params, tidy
+from fusewright.kernels.conv_tiles import CYCLES_PER_MS, LAUNCH_MS, MEMORY_TB_PER_S, MULTIPROCESSORS
+
+TEMPLATE = Template((Path(__file__).parent / "product.cuh").read_text())
+STEP, STAGES, BAND = 32, 3, 8
+MOST_SPLITS = 8
+LEAST_STEPS = 8  # of a split
+TILE_CYCLES = 5000  # to fill the stages, and to write a tile: not measured
+
+
+@dataclass(frozen=True)
+class Product:
+    """input [rows, depth] times weight [columns, depth], or [depth, columns] where `turned`, plus a bias for each column."""
+
+    depth: int
+    columns: int
+    bias: bool = False
+    turned: bool = False
+
+    dtype = "float32"
+
+
+@dataclass(frozen=True)
+class ProductTile:
+    """What a block computes, and how many blocks share the depth of it."""
+
+    quartets: int = 2  # of warps, for 64 rows each
+    fragments: int = 16  # of 8 columns
+    splits: int = 1
+
+    @property
+    def rows(self) -> int:
+        return 64 * self.quartets
+
+    @property
+    def columns(self) -> int:
+        return 8 * self.fragments
+
+    @property
+    def threads(self) -> int:
+        return 128 * self.quartets
+
+    @property
+    def stage_words(self) -> int:
+        """High and low parts of the rows and columns of a step; each plane is padded so that no bank is met twice."""
+        return 2 * STEP // 4 * (4 * self.rows + 4 + 4 * self.columns + 4)
+
+    @property
+    def shared_bytes(self) -> int:
+        return 4 * STAGES * self.stage_words
+
+
+def product_tile(product: Product, rows: int) -> ProductTile:
+    """The tile for so many rows: narrow where there are few columns, and split where there would be few blocks."""
+    fragments, steps = 8 if product.columns <= 64 else 16, -(-product.depth // STEP)
+    splits = [s for s in range(1, MOST_SPLITS + 1) if s == 1 or steps // s >= LEAST_STEPS]
+    tiles = [ProductTile(fragments=fragments, splits=s) for s in splits]
+    return min(tiles, key=lambda tile: (product_ms(product, tile, rows), tile.splits))
+
+
+def product_ms(product: Product, tile: ProductTile, rows: int) -> float:
+    """What it takes on an H200, by counting; not measured. A step's products read 144 KB of shared memory and staging writes 64, at
+    128 bytes a cycle; of fewer columns the first is less than half. The sums of blocks that share a depth cross memory twice."""
+    steps = -(-product.depth // (STEP * tile.splits))
+    blocks = -(-rows // tile.rows) * -(-product.columns // tile.columns) * tile.splits
+    read, stored = 24 * (2048 + 32 * tile.columns), 8 * STEP * (tile.rows + tile.columns)
+    cycles = -(-blocks // MULTIPROCESSORS) * (steps * (read + stored) / 128 + TILE_CYCLES)
+    merged = 8e-9 * tile.splits * rows * product.columns / MEMORY_TB_PER_S + LAUNCH_MS if tile.splits > 1 else 0.0
+    return cycles / CYCLES_PER_MS + merged + LAUNCH_MS
+
+
+def product_kernel(name: str, product: Product, ending: Ending, tile: ProductTile, comment: str = "") -> KernelText:
+    """The CUDA text of one product, its merging kernel where the depth is split, and their launcher.
+
+    >>> product_kernel("k", Product(64, 128), Ending(), ProductTile()).launcher_args[-1]
+    ('long long', 'rows')
+    """
+    split = tile.splits > 1
+    source = TEMPLATE.substitute(
+        name=name,
+        comment=comment or f"// Product of rows of {product.depth} with {product.columns} columns, and what follows it.",
+        constants="\n".join(constants(product, tile)),
+        parameters=parameters(product, ending, split),
+        setup="" if split else setup(ending),
+        weight_element="weight[(long long)k * COLUMNS + c]" if product.turned else "weight[(long long)c * DEPTH + k]",
+        **weight_loading(product),
+        finish=shifted(store_sums(product, tile) if split else store_elements(product, ending, tile), 2),
+        merge=merge(product, ending) if split else "",
+        launcher="\n".join(launcher(name, product, ending, tile)),
+    )
+    return KernelText(
+        name=name,
+        source=tidy(source),
+        support=(),
+        launcher_args=launcher_args(product, ending, split),
+        smem=tile.shared_bytes,
+    )
+
+
+def constants(product: Product, tile: ProductTile) -> Iterator[str]:
+    def line(text: str, comment: str = "") -> str:
+        return f"constexpr int {text};" + (f"  // {comment}" if comment else "")
+
+    yield line(f"DEPTH = {product.depth}, COLUMNS = {product.columns}")
+    yield line(f"TILE_ROWS = {tile.rows}, TILE_COLUMNS = {tile.columns}, FRAGMENTS = {tile.fragments}", "a fragment: 8 columns")
+    yield line(f"TILES_C = {-(-product.columns // tile.columns)}, BAND = {BAND}")
+    yield line(f"THREADS = {tile.threads}")
+    yield line(f"STEP = {STEP}, STEPS = {-(-product.depth // STEP)}, SPLITS = {tile.splits}", "of the depth")
+    yield line(f"STAGES = {STAGES}")
+    yield line("ROW_PLANE = 4 * TILE_ROWS + 4, COLUMN_PLANE = 4 * TILE_COLUMNS + 4", "words of four of the depth")
+    yield line("ROW_STAGE = STEP / 4 * ROW_PLANE, COLUMN_STAGE = STEP / 4 * COLUMN_PLANE", "of a step's high or low parts")
+    yield line("STAGE = 2 * (ROW_STAGE + COLUMN_STAGE)")
+    yield line("ROUND = THREADS / (STEP / 4)", "rows, or columns, that all threads load together")
+    yield line("ROW_ROUNDS = TILE_ROWS / ROUND, COLUMN_ROUNDS = TILE_COLUMNS / ROUND")
+    yield line(f"SHARED_BYTES = {tile.shared_bytes}")
+
+
+def weight_loading(product: Product) -> dict[str, str]:
+    """Threads side by side read what lies side by side: the depth of a column, or neighbouring columns."""
+    if product.turned:
+        place = (
+            "const int load_column = threadIdx.x % ROUND, load_four_of_column = threadIdx.x / ROUND;  // neighbours in a row"
+        )
+        load = """\
+const int k_of_column = step * STEP + 4 * load_four_of_column;
+#pragma unroll
+for (int r = 0; r < COLUMN_ROUNDS; ++r) {
+  const int c = column0 + r * ROUND + load_column;
+  load_four<1>(held_columns[r], weight + (long long)k_of_column * COLUMNS + c, c < COLUMNS && step < last, k_of_column, COLUMNS);
+}"""
+    else:
+        place = "const int load_column = load_row, load_four_of_column = load_four_of_row;"
+        load = """\
+#pragma unroll
+for (int r = 0; r < COLUMN_ROUNDS; ++r) {
+  const int c = column0 + r * ROUND + load_column;
+  load_four<VECTOR>(held_columns[r], weight + (long long)c * DEPTH + k, c < COLUMNS && step < last, k, 1);
+}"""
+    return {"weight_place": shifted(place, 2), "load_weight": shifted(load, 4)}
+
+
+def setup(ending: Ending) -> str:
+    return "\n".join(f"  {line}" for line in ending.before.setup)
+
+
+def parameters(product: Product, ending: Ending, split: bool) -> str:
+    operands = [("const float* __restrict__", "input"), ("const float* __restrict__", "weight")]
+    handed = [*operands, ("float* __restrict__", "sums")] if split else [*operands, *finishing(product, ending)]
+    return listed([*handed, ("int", "rows")])
+
+
+def listed(parameters: list[tuple[str, str]]) -> str:
+    """Operands of the product first; the others on lines of their own."""
+    lines = [parameters[:2], *([p] for p in parameters[2:-2]), parameters[-2:]]
+    return ",\n       ".join(", ".join(f"{kind} {name}" for kind, name in line) for line in lines)
+
+
+def finishing(product: Product, ending: Ending) -> list[tuple[str, str]]:
+    """What the ending reads and writes."""
+    bias = [("const float* __restrict__", "bias")] if product.bias else []
+    return [*bias, *extra_params(ending), ("float* __restrict__", "out")]
+
+
+def element(product: Product, ending: Ending, value: str, result: str) -> str:
+    """The chain at (n, c), from the sum to what is written."""
+    statements, final = ending.before.element("value", "n", "c", ())
+    sum_ = f"{value} + bias[c]" if product.bias else value
+    return "\n".join([f"const float value = {sum_};", *statements, f"{result} = {final};"])
+
+
+EACH = """\
+#pragma unroll
+for (int i = 0; i < 2; ++i) {
+  const int n = row0 + lane_row + 8 * i;
+  if (n >= rows) continue;
+#pragma unroll
+  for (int f = 0; f < FRAGMENTS; ++f) {
+    const int c0 = column0 + 8 * f + lane_column;
+"""
+
+
+def store_elements(product: Product, ending: Ending, tile: ProductTile) -> str:
+    whole, even = product.columns % tile.columns == 0, product.columns % 2 == 0
+    inner = element(product, ending, "sum[f][2 * i + e]", "done[e]")
+    guard = "" if whole else "if (c0 + e < COLUMNS) "
+    lines = [
+        *([] if whole or not even else ["if (c0 >= COLUMNS) continue;"]),
+        "float done[2];",
+        "#pragma unroll",
+        f"for (int e = 0; e < 2; ++e) {'' if even else guard}{{",
+        "  const int c = c0 + e;",
+        shifted(inner, 2),
+        "}",
+        stored("out + (long long)n * COLUMNS + c0", "done[0]", "done[1]", product),
+    ]
+    return EACH + shifted("\n".join(lines), 4) + "\n  }\n}\n"
+
+
+def store_sums(product: Product, tile: ProductTile) -> str:
+    whole = product.columns % tile.columns == 0
+    where = "sums + ((long long)blockIdx.y * rows + n) * COLUMNS + c0"
+    lines = [
+        *([] if whole else ["if (c0 >= COLUMNS) continue;"]),
+        stored(where, "sum[f][2 * i]", "sum[f][2 * i + 1]", product),
+    ]
+    return EACH + shifted("\n".join(lines), 4) + "\n  }\n}\n"
+
+
+def stored(where: str, first: str, second: str, product: Product) -> str:
+    """Two neighbours; together where that is aligned."""
+    if product.columns % 2 == 0:
+        return f"*reinterpret_cast<float2*>({where}) = make_float2({first}, {second});"
+    return f"float* const at = {where};\nif (c0 < COLUMNS) at[0] = {first};\nif (c0 + 1 < COLUMNS) at[1] = {second};"
+
+
+def merge(product: Product, ending: Ending) -> str:
+    """The kernel behind a product whose depth several blocks share."""
+    kinds = [("const float* __restrict__", "sums"), *finishing(product, ending), ("int", "rows")]
+    body = [
+        "const long long at = (long long)blockIdx.x * 256 + threadIdx.x, elements = (long long)rows * COLUMNS;",
+        "if (at >= elements) return;",
+        "const int n = int(at / COLUMNS), c = int(at % COLUMNS);",
+        *ending.before.setup,
+        "float sum = 0.0f;",
+        "#pragma unroll",
+        "for (int split = 0; split < SPLITS; ++split) sum += sums[split * elements + at];",
+        *element(product, ending, "sum", "out[at]").splitlines(),
+    ]
+    head = [
+        "",
+        "// Adds the sums of all blocks of an element, in a fixed order, and ends it.",
+        "__global__ void __launch_bounds__(256)",
+        f"merge({', '.join(f'{kind} {name}' for kind, name in kinds)}) {{",
+    ]
+    return "\n".join([*head, shifted("\n".join(body), 2), "}", ""])
+
+
+def launcher_args(product: Product, ending: Ending, split: bool) -> tuple[tuple[str, str], ...]:
+    plain = [(kind.replace(" __restrict__", ""), name) for kind, name in finishing(product, ending)]
+    pointers = [p for p in plain if p[0].endswith("*")]
+    scalars = [name for kind, name in plain if not kind.endswith("*")]
+    sums = [("float*", "sums")] if split else []
+    return (
+        ("const float*", "input"), ("const float*", "weight"), *pointers, *sums,
+        *(("long long", name) for name in (*scalars, "rows")),
+    )  # fmt: skip
+
+
+def launcher(name: str, product: Product, ending: Ending, tile: ProductTile) -> Iterator[str]:
+    split = tile.splits > 1
+    args = ", ".join(f"{kind} {arg}" for kind, arg in launcher_args(product, ending, split))
+    handed = [arg if kind.endswith(("*", "__restrict__")) else f"({kind})({arg})" for kind, arg in finishing(product, ending)]
+    call = ", ".join(["input", "weight", *(["sums"] if split else handed), "int(rows)"])
+    yield f'extern "C" const char* {name}({args}, void* stream) {{'
+    yield f"  using namespace {name}_detail;"
+    yield "  if (rows <= 0) return nullptr;"
+    yield "  const dim3 grid((unsigned)((rows + TILE_ROWS - 1) / TILE_ROWS * TILES_C), SPLITS);"
+    aligned = ["(size_t)input % 16 == 0", *([] if product.turned else ["(size_t)weight % 16 == 0"])]
+    variants = [(4, " && ".join(aligned)), (1, "")] if product.depth % 4 == 0 else [(1, "")]
+    for vector, condition in variants:
+        if len(variants) > 1:
+            yield f"  if ({condition}) {{" if condition else "  } else {"
+        inside = "    " if len(variants) > 1 else "  "
+        yield f"{inside}cudaFuncSetAttribute(kernel<{vector}>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);"
+        yield f"{inside}kernel<{vector}><<<grid, THREADS, SHARED_BYTES, (cudaStream_t)stream>>>({call});"
+    if len(variants) > 1:
+        yield "  }"
+    if split:
+        merged = ", ".join(["sums", *handed, "int(rows)"])
+        yield f"  merge<<<dim3((unsigned)((rows * COLUMNS + 255) / 256)), 256, 0, (cudaStream_t)stream>>>({merged});"
+    yield "  return launch_error();"
+    yield "}"

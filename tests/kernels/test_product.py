@@ -1,0 +1,204 @@
+"""Matrix products in float32 on the tensor cores: over awkward shapes on the host, in whole models, and what nvcc makes of them."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from kernels.conv.harness import launch, load
+from kernels.conv.test_conv_host import check_sanitized
+from kernels.conv.test_conv_nvcc import compiled
+from torch import Tensor
+
+from fusewright.candidate import load_candidate
+from fusewright.kernels.conv import Ending
+from fusewright.kernels.product import Product, ProductTile, product_kernel, product_ms, product_tile
+from fusewright.options import Options
+from fusewright.pipeline import Front, read_problem
+from fusewright.problem import load_problem
+from fusewright.products import product_axes, products
+from fusewright.tune import Choices, own_of
+from fusewright.verify import verify
+
+NARROW, WIDE = ProductTile(fragments=8), ProductTile()
+SHAPES = {  # rows, depth, columns; the tile; whether the matrix lies by columns
+    "whole tiles": (128, 64, 128, WIDE, False),
+    "one row": (1, 32, 16, NARROW, False),
+    "one step and a part, by columns": (70, 45, 65, NARROW, True),
+    "odd columns, split": (130, 36, 201, replace(WIDE, splits=2), False),
+    "odd columns": (66, 100, 33, NARROW, False),
+    "few columns": (257, 100, 17, WIDE, False),
+    "many tiles, by columns": (150, 32, 300, WIDE, True),
+    "deep, split": (40, 513, 24, replace(NARROW, splits=3), True),
+    "one group of four warps": (70, 99, 130, ProductTile(1, 16), False),
+}
+
+
+def multiplied(x: Tensor, weight: Tensor, bias: Tensor | None, tile: ProductTile, turned: bool = False) -> Tensor:
+    rows, columns = x.shape[0], weight.shape[0]
+    product = Product(x.shape[1], columns, bias is not None, turned)
+    text = product_kernel("k", product, Ending(), tile)
+    out = torch.full((rows, columns), float("nan"))
+    values = {"input": x, "weight": weight.t().contiguous() if turned else weight, "out": out, "rows": rows}
+    values |= {} if bias is None else {"bias": bias}
+    sums = torch.full((tile.splits * rows * columns,), float("nan"))
+    launch(load(text), text, **values, sums=sums)
+    return out
+
+
+def plain(x: Tensor, weight: Tensor) -> Tensor:
+    """One number after the other, each time rounded: what a thread without tensor cores does."""
+    sum_ = torch.zeros(x.shape[0], weight.shape[0])
+    for k in range(x.shape[1]):
+        sum_ = (sum_.double() + x[:, k, None].double() * weight[:, k].double()).float()
+    return sum_
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda name: name.replace(" ", "-"))
+def test_shapes(shape: str) -> None:
+    rows, depth, columns, tile, turned = SHAPES[shape]
+    x, weight, bias = torch.randn(rows, depth), torch.randn(columns, depth), torch.randn(columns)
+    exact = x.double() @ weight.double().t() + bias.double()
+    allowed = 2.0**-22 * (x.abs().double() @ weight.abs().double().t() + bias.abs().double())
+    assert bool(((multiplied(x, weight, bias, tile, turned).double() - exact).abs() <= allowed).all())
+
+
+def test_unaligned_operands() -> None:
+    x, weight = torch.randn(33 * 64 + 1)[1:].view(33, 64), torch.randn(40 * 64 + 3)[3:].view(40, 64)
+    torch.testing.assert_close(multiplied(x, weight, None, WIDE), x @ weight.t(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("signs", ["both", "one"])
+@pytest.mark.parametrize("depth", [32, 64, 1024])
+def test_as_exact_as_plain_arithmetic(depth: int, signs: str) -> None:
+    """No worse than twice the error of float32 sums, though the tensor cores cut off: by far the most where all have one sign."""
+    x, weight = torch.randn(64, depth), torch.randn(64, depth) / depth**0.5
+    if signs == "one":
+        x, weight = x.abs(), weight.abs()
+    exact = x.double() @ weight.double().t()
+    ours, theirs = ((found.double() - exact).abs() for found in (multiplied(x, weight, None, NARROW), plain(x, weight)))
+    assert ours.max() < 2 * theirs.max()
+    assert ours.square().mean() < (2 * theirs.square().mean().sqrt()) ** 2
+
+
+@pytest.mark.parametrize("tile", [WIDE, replace(NARROW, splits=2)], ids=str)
+def test_what_is_not_finite(tile: ProductTile) -> None:
+    """An infinity stays one: its two parts would be NaN, or an infinity of each sign. Numbers that round up to one stay numbers."""
+    x, weight = torch.randn(150, 96), torch.rand(70, 96) + 0.5
+    x[3, 5], x[77, 90], x[100, 40] = torch.inf, -torch.inf, torch.nan
+    weight[9] = 1.0  # of which nothing is in the low part
+    x[120, 0], x[120, 1:] = torch.finfo(torch.float32).max, 0.0
+    weight[11, 0] = 0.5
+    exact, out = (x.double() @ weight.double().t()).float(), multiplied(x, weight, None, tile)
+    assert torch.equal(exact.isfinite(), out.isfinite())
+    assert torch.equal(exact[3], out[3]) and torch.equal(exact[77], out[77]) and bool(out[100].isnan().all())
+    assert out[120, 11] == x[120, 0] * 0.5
+
+
+def test_tiles_are_chosen_by_counting() -> None:
+    assert product_tile(Product(1024, 4096), 8192).splits == 1  # more than enough blocks
+    assert product_tile(Product(8192, 256), 128).splits > 1  # two blocks alone would take all the time
+    assert product_tile(Product(256, 64), 4096).fragments == 8
+    few, many = ProductTile(), ProductTile(splits=4)
+    assert product_ms(Product(8192, 256), many, 128) < product_ms(Product(8192, 256), few, 128)
+
+
+@pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
+@pytest.mark.parametrize(("tile", "turned"), [(WIDE, False), (replace(NARROW, splits=2), True)], ids=str)
+def test_sanitized(sanitize: str, tile: ProductTile, turned: bool) -> None:
+    text = product_kernel("k", Product(70, 37, True, turned), Ending(), tile)
+    floats = {"input": 131 * 70, "weight": 37 * 70, "bias": 37, "out": 131 * 37, "sums": tile.splits * 131 * 37}
+    check_sanitized(text, floats, {"rows": 131}, sanitize)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
+@pytest.mark.parametrize("tile", [NARROW, WIDE, replace(WIDE, splits=2)], ids=str)
+def test_compiles_within_the_plan(tile: ProductTile, tmp_path: Path) -> None:
+    """Without spills, and no product waits for the one before it (`compiled` asserts that)."""
+    found, _ = compiled(product_kernel("k", Product(1024, 1000, True), Ending(), tile), tmp_path, "sm_90a")
+    kernels = {name: what for name, what in found.items() if "kernelILi" in name}
+    assert len(kernels) == 2
+    assert all(registers <= 255 and spilled == 0 for registers, spilled in kernels.values()), found
+
+
+# ---- whole models
+
+MODEL = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(48, 40)
+        self.second = nn.Linear(40, 32, bias=False)
+        self.scale = nn.Parameter(torch.rand(40) + 0.5)
+        self.matrix = nn.Parameter(torch.randn(48, 24) / 7)
+
+    def forward(self, x, y):
+        return {forward}
+
+
+def get_inputs():
+    return [torch.randn{shape}, torch.randn{shape}]
+
+
+def get_init_inputs():
+    return []
+"""
+
+FORWARDS = {  # what is returned; how many products; kernels; calls to the library
+    "a chain": ("F.gelu(self.first(x) * self.scale)", (5, 48), 1, 1, 0),
+    "alone": ("self.first(x)", (130, 48), 1, 1, 0),
+    "rows in three dimensions": ("torch.tanh(self.first(x)) + y[:1, :1, :40]", (3, 5, 48), 1, 1, 0),
+    "with another tensor": ("self.first(x) * torch.sigmoid(y[..., :40])", (3, 5, 48), 1, 1, 0),
+    "one after the other": ("self.second(F.relu(self.first(x)))", (9, 48), 2, 2, 0),
+    "a softmax behind it": ("torch.softmax(self.first(x) * 2, -1)", (9, 48), 1, 2, 0),
+    "twice read": ("(lambda z: (z.flip(0), z * z.amax(0)))(self.first(x))", (9, 48), 1, 3, 0),
+    "a matrix by columns": ("F.relu(x @ self.matrix) + 1", (9, 48), 1, 1, 0),
+    "read elsewhere": ("self.first(x).flip(0) * 2", (9, 48), 1, 2, 0),
+    "of a computed matrix": ("torch.mm(x, torch.exp(self.matrix))", (9, 48), 1, 2, 0),
+    "of a transposed matrix": ("torch.relu(torch.matmul(x, self.first.weight.t()))", (9, 48), 1, 1, 0),
+    "of other shapes": ("self.first(x.flatten(1).view(-1, 48)) * 2", (4, 96), 1, 1, 0),
+    "of a view": ("self.first(x[:, 1]) * 2", (4, 3, 48), 0, 1, 1),
+    "of a batch of matrices": ("torch.bmm(torch.sin(x), y.mT)", (2, 9, 48), 0, 1, 1),
+}
+
+
+def front_of(folder: Path, forward: str, shape: tuple[int, ...]) -> Front:
+    (folder / "model.py").write_text(MODEL.replace("{forward}", forward).replace("{shape}", str(shape)))
+    return read_problem(load_problem(folder / "model.py"), Options(target="host"))
+
+
+@pytest.mark.parametrize("case", FORWARDS, ids=lambda name: name.replace(" ", "-"))
+def test_models(case: str, tmp_path: Path) -> None:
+    forward, shape, ours, kernels, calls = FORWARDS[case]
+    front = front_of(tmp_path, forward, shape)
+    made, emitted = front.finish(Choices(own=products(front.graph)))
+    found = (len([k for k in made.kernels if k.fused is not None]), len(made.kernels), len(made.calls))
+    assert found == (ours, kernels, calls), (found, emitted.text)
+    candidate = load_candidate(emitted.text, "host", name="new.py")
+    verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host"))
+    assert verdict.passed, verdict.worst
+
+
+def test_only_where_they_are_named(tmp_path: Path) -> None:
+    front = front_of(tmp_path, "F.gelu(self.first(x))", (5, 48))
+    assert own_of(front.finish(Choices())[0]) == frozenset()
+
+
+def test_not_where_the_library_may_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With TF32 the library is three times as fast as a product of split numbers can be."""
+    monkeypatch.setattr("fusewright.products.tf32_allowed", lambda: True)
+    front = front_of(tmp_path, "F.gelu(self.first(x))", (5, 48))
+    assert own_of(front.finish(Choices(own=products(front.graph)))[0]) == frozenset()
+
+
+def test_rows_of_several_dimensions_are_one() -> None:
+    at = product_axes((3, 5, 7))
+    assert [c.text() for c in at] == ["((n) / 5)", "((n) % 5)", "c"]
