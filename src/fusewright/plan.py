@@ -708,8 +708,10 @@ def origins(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> list[Node]:
         if name in seen or name in kernel.loads:
             continue
         seen.add(name)
-        found.add(prims[name].origin)
-        stack += prims[name].inputs
+        prim = prims[name]
+        if not isinstance(prim.op, Size) or prim.origin == name:  # a size that an operator needs may be noted for another one
+            found.add(prim.origin)
+        stack += prim.inputs
     return graph.in_order(found)
 
 

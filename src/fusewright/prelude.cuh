@@ -120,6 +120,24 @@ template <typename I, typename N> __device__ __forceinline__ I clamped(I i, N n)
   return i < 0 ? 0 : i < static_cast<I>(n) ? i : static_cast<I>(n) - 1;
 }
 
+//: section load_run needs vector clamped
+// The N elements of a row from `first` on, in pieces as wide as alignment allows: `first` lies LEAD behind a whole number of VEC
+// elements, which the row's size and its place in memory are. What lies beyond the ends of the row is some other part of it.
+constexpr __host__ __device__ int piece(int place, int left, int most) {
+  return place % most == 0 && left >= most ? most : piece(place, left, most / 2);
+}
+template <int VEC, int LEAD, int AT = 0, typename T, typename Index, typename Size, typename A, int N>
+__device__ __forceinline__ void load_run(const T* row, Index first, Size size, A (&to)[N]) {
+  if constexpr (AT < N) {
+    constexpr int WIDTH = piece(AT + LEAD, N - AT, VEC);
+    A part[WIDTH];
+    load(row + clamped<Index>(first + AT, size - WIDTH + 1), part);
+#pragma unroll
+    for (int v = 0; v < WIDTH; ++v) to[AT + v] = part[v];
+    load_run<VEC, LEAD, AT + WIDTH>(row, first, size, to);
+  }
+}
+
 //: section Sum
 struct Sum {
   float s = 0.0f;

@@ -131,6 +131,26 @@ class Unfold(View):
 
 
 @dataclass(frozen=True)
+class Parts(View):
+    """The last `rank` dimensions, each as parts that begin where as many equal ones would, rounded down.
+
+    The view has the dimensions that count the parts, then those that run along a part: beyond the end of the source at its last.
+    """
+
+    rank: int
+    is_free = False
+
+    def source(self, at: Coordinates, shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> Coordinates:
+        lead = len(source) - self.rank
+        found = list(at[:lead])
+        for part, along, parts, size in zip(at[lead:-self.rank], at[-self.rank :], shape[lead:], source[lead:], strict=False):
+            start, _ = (part * size).split(parts)
+            here = start + along
+            found.append(here if sizes.divide(size, parts) is not None else index.drawn_in("clamped", here, size))
+        return tuple(found)
+
+
+@dataclass(frozen=True)
 class Shift(View):
     """Each of `dims` moved on by its number of `places`; what comes from beyond an end is taken from elsewhere in the source.
 

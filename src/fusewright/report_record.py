@@ -96,17 +96,9 @@ def steps_record(plan: Plan) -> list[dict[str, Any]]:
 
 def members(plan: Plan, kernel: Any) -> list[str]:
     """Graph nodes whose work the kernel does, in graph order."""
-    prims, loads = plan.lowered.prims, set(kernel.loads)
-    found: set[str] = set()
-    stack, seen = list(kernel.stores), set()
-    while stack:
-        name = stack.pop()
-        if name in seen or name in loads:
-            continue
-        seen.add(name)
-        found.add(prims[name].origin)
-        stack += prims[name].inputs
-    return [node.name for node in plan.graph.nodes if node.name in found and not node.is_leaf]
+    from .plan import origins as worked_on
+
+    return [node.name for node in worked_on(kernel, plan.lowered.prims, plan.graph) if not node.is_leaf]
 
 
 def origins(plan: Plan, prims: Sequence[str]) -> list[str]:

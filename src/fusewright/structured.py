@@ -765,10 +765,14 @@ def max_pool_(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 @element_of(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
 def max_pool_part(build: Lowering, node: Node, a: dict[str, Any], i: int, parent: Node) -> str | None:
     """The values alone; where the positions are wanted too, PyTorch computes both at once."""
+    return max_pool(build, node, {**a, "target": parent.target}) if i == 0 and only_values(build, parent) else None
+
+
+def only_values(build: Lowering, pool: Node) -> bool:
+    """Nothing uses the positions that a pool gives beside its values."""
     users = build.graph.users()
-    elements = [n for n in build.graph.nodes if n.target == "getitem" and n.args[0].name == parent.name]
-    only_values = all(not users[n.name] for n in elements if n.args[1] != 0)
-    return max_pool(build, node, {**a, "target": parent.target}) if i == 0 and only_values else None
+    elements = [n for n in build.graph.nodes if n.target == "getitem" and n.args[0].name == pool.name]
+    return all(not users[n.name] for n in elements if n.args[1] != 0)
 
 
 @lowers("avg_pool", aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)
@@ -796,39 +800,6 @@ def avg_pool(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     exact = divisor & (divisor - 1) == 0  # a power of two: its inverse is no rounding
     text = f"{{0}} * {literal(1.0 / divisor, torch.float32)}" if exact else f"{{0}} / {literal(divisor, torch.float32)}"
     return build.pointwise("", text, [total], node.dtype, torch.float32)
-
-
-@lowers(
-    "adaptive_avg_pool",
-    aten.adaptive_avg_pool1d.default,
-    aten.adaptive_avg_pool2d.default,
-    aten.adaptive_avg_pool3d.default,
-    aten._adaptive_avg_pool2d.default,
-    aten._adaptive_avg_pool3d.default,
-)
-def adaptive_avg_pool(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    assert node.shape is not None and node.dtype is not None
-    source = value_of(build, a["self"])
-    shape = build[source].shape
-    outputs = [a["output_size"]] if isinstance(a["output_size"], int) else list(a["output_size"])
-    rank = len(outputs)
-    if build[source].dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        return None
-    if all(isinstance(size, int) and size == 1 for size in outputs):
-        dims = range(len(shape) - rank, len(shape))
-        total = build.reduce("sum", "Sum", source, dims)
-        return build.pointwise("", "{0} / {1}", [total, build.count(source, dims)], node.dtype, torch.float32, cost=4)
-    extents = list(zip(shape[-rank:], outputs, strict=True))
-    if not all(isinstance(s, int) and isinstance(o, int) and s % o == 0 for s, o in extents):
-        return None
-    kernel = tuple(s // o for s, o in extents)
-    zero, one = (0,) * rank, (1,) * rank
-    total = build.add(
-        "sum", Window("sum", kernel, kernel, zero, one, clipped=False), [source], node.shape, torch.float32
-    )
-    return build.pointwise(
-        "", f"{{0}} / {literal(torch.Size(kernel).numel(), torch.float32)}", [total], node.dtype, torch.float32
-    )
 
 
 __all__ = ["Size", "compute_type"]

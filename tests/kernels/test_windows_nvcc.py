@@ -46,4 +46,7 @@ def test_nothing_is_spilled(case: str, dtype: torch.dtype, tmp_path: Path) -> No
     assert found
     for name, (registers, spilled) in found.items():
         allowed = 8 if case == "joined" and "kernelIx" in name else 0  # with offsets of 64 bits ptxas still aims at 32 registers
-        assert spilled <= allowed and registers <= 64, f"{name}: {registers} registers, {spilled} bytes spilled"  # 1024 threads fit
+        most = 64  # 1024 threads fit
+        if "COLUMNS" in emitted.text:  # 896 of a thread's vectors; of what vectors do not fit, and of 64-bit offsets, 512
+            most = 128 if "Li1E" in name else 72
+        assert spilled <= allowed and registers <= most, f"{name}: {registers} registers, {spilled} bytes spilled"

@@ -14,7 +14,7 @@ from ..access import inputs_at, tuple_key, window_taps
 from ..graph import Dim
 from ..index import Axis, Coordinate
 from ..prims import C_TYPES, Coordinates, Iota, Load, Pointwise, Prim, Size, View, Window, arithmetic_type
-from .rows import ROW, Rows
+from .rows import COLUMN, ROW, Along, Rows, Shared, in_a_run, lead, without
 
 LANE = "v"  # the variable that counts neighbouring elements of one vector
 ANYWAY = 16  # instructions for a value put at some place, up to which they are done elsewhere too rather than branched around
@@ -43,6 +43,15 @@ class Column:
 
     at: Coordinate
     inside: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """The elements of a window's row that a thread reads together, for the windows of elements side by side."""
+
+    tap: str
+    count: int
+    level: Level  # where they are read
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,11 @@ class Evaluator:
         self, prims: dict[str, Prim], loads: Iterable[str], levels: list[Level], vector: bool, rows: Rows | None = None
     ):
         self.prims, self.loads, self.levels, self.vector, self.rows = prims, set(loads), levels, vector, rows
-        self.lane, self.lanes = (LANE, "VEC") if rows is None else (ROW, "ROWS")  # what an array's elements are counted by
+        self.counted = [(LANE, "VEC")] if rows is None else [(ROW, "ROWS")]  # what an array's elements are counted by
+        if rows is not None and rows.columns is not None:
+            self.counted.append((COLUMN, "COLUMNS"))
+        self.place = "".join(f"[{variable}]" for variable, _ in self.counted)  # of an element in such an array,
+        self.places = "".join(f"[{count}]" for _, count in self.counted)  # and how many there are
         self.memo: dict[object, tuple[Value, Level]] = {}
         self.said: dict[object, Value] = {}  # what was written at a level: the same by another way of counting is the same
         self.known = known_sizes(prims)
@@ -95,6 +108,9 @@ class Evaluator:
         self.columns: dict[object, tuple[str, str]] = {}  # of windows: where they are read, and whether they lie in the input
         self.whole: list[str] = []  # where all of this is true, what asks `holds` for the sake of a thread's rows is sure of a yes
         self.guard = ""  # inside a window: whether a tap is to be read
+        self.guarded: list[Level] = []  # where that is asked
+        self.run: Run | None = None
+        self.run_conditions: list[str] = []  # for vectors in runs
         self.results: dict[str, str] = {}  # reductions of this kernel: primitive -> text of its value in a row
 
     # ---- sizes and offsets
@@ -210,6 +226,8 @@ class Evaluator:
         return found
 
     def load(self, prim: Prim, at: Coordinates) -> Value:
+        if self.run is not None and in_a_run(prim, at, self.run.tap):
+            return self.load_run(prim, at, self.run)
         offset = prim.offset(at)
         kind = arithmetic_type(prim.dtype)
         lane_factor = next((f for a, f in offset.terms.items() if a.text == LANE), 0)
@@ -231,81 +249,142 @@ class Evaluator:
         element = f"{pointer(prim.name)}[{where}]"
         text = element if C_TYPES[prim.dtype] == kind else f"to_arithmetic<{kind}>({element})"
         level = self.level(depends)
-        there = self.row_exists() if level.array else self.guard if level is self.levels[-1] else ""
+        there = self.exists() if level.array else self.guard if level in self.guarded else ""
         if there:
             text = f"{there} ? {text} : 1"
         return self.declare(prim, text, depends)
+
+    def load_run(self, prim: Prim, at: Coordinates, run: Run) -> Value:
+        """All that a thread takes of a row, at once; of a row that does not count, something else."""
+        assert self.rows is not None and self.rows.columns is not None
+        row, first, size = prim.offset((*at[:-1], Coordinate())), without(at[-1], run.tap), prim.shape[-1]
+        ahead, vector = lead(first, self.rows.columns), self.rows.columns.vector
+        start = f"{self.guard} ? {self.offset(row)} : 0" if self.guard else self.offset(row)
+        how = f"VEC, {ahead}" if ahead is not None else "1, 0"
+        text = f"load_run<{how}>(&{pointer(prim.name)}[{start}], {self.offset(first)}, {self.size(size)}"
+        if (run.level, text) not in self.said:
+            name = self.fresh(prim.name)
+            run.level.lines += [f"{arithmetic_type(prim.dtype)} {name}[{run.count}];", f"{text}, {name});"]
+            self.said[run.level, text] = Value(f"{name}[{run.tap}]", prim.dtype, prim.offset(at).depends)
+            if ahead is not None:
+                others = [n for n in (*row.terms.values(), row.offset) if sizes.divide(n, size) is None]
+                whole = [n for n in (size, *others) if sizes.divide(n, vector) is None]
+                self.run_conditions.append(f"aligned({prim.name}, {min(16, vector * prim.dtype.itemsize)})")
+                self.run_conditions += [f"{paren(sizes.c_text(sizes.factored(n)))} % {vector} == 0" for n in whole]
+        return self.said[run.level, text]
 
     # ---- windows
 
     def window(self, prim: Prim, op: Window, at: Coordinates) -> Value:
         """The taps of a pool, as loops inside the evaluation of one element, or of a thread's rows together."""
         depends = self.row_depends(at)
-        level, rank, lane = self.level(depends), len(op.kernel), self.lane
+        level, rank = self.level(depends), len(op.kernel)
         single = all(size == 1 for size in op.kernel)  # no pool: a value put at some place
         rows = self.rows if level.array else None
         shared = rows.shared(op, at) if rows is not None and not single else None
+        together = shared.variables if shared is not None else []
         read, first = (shared.common, shared.first) if shared is not None else (op, at)
         taps = [f"k{i}" for i in range(rank)]
-        inner = Level((level.axes - {lane} if shared is not None else level.axes) | set(taps))
+        line = Level((level.axes - set(together)) | set(taps[:-1]))  # a row of the window,
+        inner = Level(line.axes | set(taps))  # and what is done at each of its taps
+        run = Run(taps[-1], read.kernel[-1], line) if COLUMN in together else None
         source, where = prim.inputs[0], window_taps(read, first)
         extents = self.prims[source].shape[-rank:]
-        column = self.column(read, where[-1], extents[-1], taps[-1]) if op.clipped and not single else None
+        column, inside = None, ""
+        if op.clipped and run is not None:
+            inside = self.in_input(read, where[-1], extents[-1], taps[-1])
+        elif op.clipped and not single:
+            column = self.column(read, where[-1], extents[-1], taps[-1])
         if column is not None:
-            where = (*where[:-1], column.at)
+            where, inside = (*where[:-1], column.at), column.inside
 
         outside, self.zero = self.zero, frozenset(taps) if single else frozenset()
         there = self.row_exists() if rows is not None else ""
-        clipped = [i for i in range(rank) if op.clipped and (column is None or i < rank - 1)]
+        clipped = [i for i in range(rank) if op.clipped and ((column is None and run is None) or i < rank - 1)]
         whole = [test for i in clipped for test in self.all_within(where[i - rank], extents[i], taps[i], read.kernel[i])]
-        if shared is not None and there and shared.dim not in clipped:
-            clipped.append(shared.dim)  # a row that is not there has taps beyond the input
+        below = next((along.dim for along in shared.along if along.variable == ROW), None) if shared is not None else None
+        if below is not None and there and below not in clipped:
+            clipped.append(below)  # a row that is not there has taps beyond the input
         tests = [test for i in clipped for test in self.within(where[i - rank], extents[i])]
         if tests and not single:
             tests = [f"holds({' & '.join(tests)})"]
-        if shared is None and there:
+        if below is None and there:
             tests.append(there)
 
         name, kind = self.fresh(prim.name), arithmetic_type(prim.dtype)
         nothing = "-INFINITY" if op.kind == "max" else "0.0f"
-        total = f"{name}[{lane}]" if shared is not None else name
+        total = f"{name}{self.place}" if shared is not None else name
         aside = bool(tests) and single and self.cost(source) > ANYWAY
         guard = self.fresh("counts") if tests and not aside else ""
-        inner.lines += [f"const bool {guard} = {' & '.join(tests)};"] if guard else []  # with &&, ptxas branches around each load
-        around, self.guard = self.guard, guard
-        self.levels.append(inner)
+        known = line if run is not None else inner
+        known.lines += [f"const bool {guard} = {' & '.join(tests)};"] if guard else []  # with &&, ptxas branches around each load
+        around = self.guard, self.guarded, self.run
+        self.guard, self.guarded, self.run = guard, [known, inner], run
+        self.levels += [line, inner] if run is not None else [inner]
         tap = self.value(source, where)
-        self.levels.remove(inner)
-        self.guard, self.zero = around, outside
+        for added in (line, inner) if run is not None else (inner,):
+            self.levels.remove(added)
+        (self.guard, self.guarded, self.run), self.zero = around, outside
         if single:  # a computation of where to read may still name its taps
-            named = [tap_name for tap_name in taps if any(re.search(rf"\b{tap_name}\b", line) for line in (*inner.lines, tap.text))]
+            named = [tap_name for tap_name in taps if any(re.search(rf"\b{tap_name}\b", text) for text in (*inner.lines, tap.text))]
             inner.lines[:0] = [f"constexpr int {tap_name} = 0;" for tap_name in named]
-        counts = " && ".join([*([guard] if guard else []), *([column.inside] if column is not None else [])])
+        by_column = run is not None and op.kind == "max" and bool(inside)  # whether it lies in the input is asked once a column
+        counts = " && ".join(text for text in (guard, "" if by_column else inside) if text)
         taken = f"{counts} ? {tap.text} : {nothing}" if counts else tap.text
         if single and not aside:
             return self.put(level, name, inner.lines, taken, prim, depends)
         joined = f"larger({taken}, {total})" if op.kind == "max" else taken if single else f"{total} + {paren(taken)}"
         block = [f"{total} = {joined};"]
-        if shared is not None:
-            block = self.each_lane([f"if ({shared.takes(taps[shared.dim], lane)}) {block[0]}"])
+        before: list[str] = []
+        after: list[str] = []
+        if by_column and shared is not None:
+            before, block, after = self.by_column(shared, name, taken, inside, taps)
+        elif shared is not None:
+            block = self.each_lane([f"if ({shared.takes(taps)}) {block[0]}"], together)
         block = [*inner.lines, *block]
         if aside:
             block = [f"if ({' && '.join(tests)}) {{", *indent(block), "}"]
         else:
             for tap_name, count in reversed(list(zip(taps, read.kernel, strict=True))):
                 head = f"for (int {tap_name} = 0; {tap_name} < {count}; ++{tap_name}) {{"
-                block = ["#pragma unroll", head, *indent(block), "}"]
+                block = [*(line.lines if tap_name == taps[-1] else []), "#pragma unroll", head, *indent(block), "}"]
+        block = [*before, *block, *after]
         if rows is not None:
             self.whole += [test for test in whole if test not in self.whole and not single]
         elif tests and not single:
             block = either_way(block, whole, self.fresh(f"{prim.name}_taps"))
         if shared is not None:
-            level.lines += [f"{kind} {name}[{self.lanes}];", *self.each_lane([f"{total} = {nothing};"]), *block]
+            each = [variable for variable, _ in self.counted if variable not in together]
+            block = self.each_lane(block, each) if each else block
+            level.lines += [f"{kind} {name}{self.places};", *self.each_lane([f"{total} = {nothing};"]), *block]
             return Value(total, prim.dtype, depends)
         if level.array:
             return self.put(level, f"{name}s", [f"{kind} {name} = {nothing};", *block], name, prim, depends)
         level.lines += [f"{kind} {name} = {nothing};", *block]
         return Value(name, prim.dtype, depends)
+
+    def by_column(
+        self, shared: Shared, name: str, taken: str, inside: str, taps: list[str]
+    ) -> tuple[list[str], list[str], list[str]]:
+        """Maxima of columns first, in statements before, inside and after a window's loops: then those in the input are taken."""
+        maxima, tap, count = self.fresh(f"{name}_columns"), taps[-1], shared.common.kernel[-1]
+        rows = [along for along in shared.along if along.variable == ROW]
+        each = [along.variable for along in rows]
+        place = "".join(f"[{variable}]" for variable in each) + f"[{tap}]"
+        places = "".join(f"[{n}]" for variable, n in self.counted if variable in each) + f"[{count}]"
+        loop = ["#pragma unroll", f"for (int {tap} = 0; {tap} < {count}; ++{tap}) {{"]
+
+        def of_each(statement: str, along: list[Along]) -> list[str]:
+            tests = " && ".join(shared.takes_along(one, taps[one.dim]) for one in along)
+            return [f"if ({tests}) {statement}" if tests else statement]
+
+        before = [f"float {maxima}{places};", *loop, *indent(self.each_lane([f"{maxima}{place} = -INFINITY;"], each)), "}"]
+        block = self.each_lane(of_each(f"{maxima}{place} = larger({taken}, {maxima}{place});", rows), each)
+        total = f"{name}{self.place}"
+        joined = f"{total} = larger({inside} ? {maxima}{place} : -INFINITY, {total});"
+        beside = [along for along in shared.along if along.variable == COLUMN]
+        after = [*loop, *indent(self.each_lane(of_each(joined, beside), shared.variables)), "}"]
+        return before, block, after
 
     def put(self, level: Level, name: str, lines: list[str], text: str, prim: Prim, depends: frozenset[str]) -> Value:
         """What statements come to, as a constant, or as an array where the level has several elements."""
@@ -316,8 +395,8 @@ class Evaluator:
         if not level.array:
             level.lines += [*lines, f"const {kind} {name} = {text};"]
             return Value(name, prim.dtype, depends)
-        level.lines += [f"{kind} {name}[{self.lanes}];", *self.each_lane([*lines, f"{name}[{self.lane}] = {text};"])]
-        return Value(f"{name}[{self.lane}]", prim.dtype, depends)
+        level.lines += [f"{kind} {name}{self.places};", *self.each_lane([*lines, f"{name}{self.place} = {text};"])]
+        return Value(f"{name}{self.place}", prim.dtype, depends)
 
     def cost(self, name: str) -> int:
         """Instructions from memory to a value, roughly."""
@@ -332,10 +411,32 @@ class Evaluator:
             return ""
         return f"holds({self.rows.along} + {ROW} < {self.size(self.rows.size)})"
 
-    def each_lane(self, lines: list[str]) -> list[str]:
-        head = f"for (int {self.lane} = 0; {self.lane} < {self.lanes}; ++{self.lane})"
-        body = [f"{head} {lines[0]}"] if len(lines) == 1 else [f"{head} {{", *indent(lines), "}"]
-        return ["#pragma unroll", *body]
+    def exists(self) -> str:
+        """A test that an element of a thread lies in its loops; nothing where that is sure."""
+        columns = self.rows.columns if self.rows is not None else None
+        tests = [self.row_exists()]
+        if columns is not None and sizes.divide(columns.size, columns.count) is None:
+            tests.append(f"{columns.along} + {COLUMN} < {self.size(columns.size)}")  # a warp goes along columns: no `holds`
+        return " && ".join(filter(None, tests))
+
+    def each_lane(self, lines: list[str], variables: list[str] | None = None) -> list[str]:
+        for variable, count in reversed(self.counted):
+            if variables is None or variable in variables:
+                head = f"for (int {variable} = 0; {variable} < {count}; ++{variable})"
+                body = [f"{head} {lines[0]}"] if len(lines) == 1 else [f"{head} {{", *indent(lines), "}"]
+                lines = ["#pragma unroll", *body]
+        return lines
+
+    def in_input(self, op: Window, at: Coordinate, size: Dim, tap: str) -> str:
+        """The text that says whether a column lies in the input, found out once for all rows of a window."""
+        level, taps, tests = self.level(at.depends - {tap}), op.kernel[-1], self.within(at, size)
+        key = (level, taps, *tests)
+        if key not in self.columns:
+            name = self.fresh("in_input")
+            self.columns[key] = "", name
+            known = f"for (int {tap} = 0; {tap} < {taps}; ++{tap}) {name}[{tap}] = {' && '.join(tests) or 'true'};"
+            level.lines += [f"bool {name}[{taps}];", "#pragma unroll", known]
+        return f"{self.columns[key][1]}[{tap}]"
 
     def column(self, op: Window, at: Coordinate, size: Dim, tap: str) -> Column | None:
         """Where a window's columns lie, once for all its rows: a warp, which goes along them, needs no branch at the edges.

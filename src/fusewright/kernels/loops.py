@@ -27,6 +27,7 @@ class Loop:
     dims: tuple[int, ...]
     size: Dim
     step: int = 1  # elements that a thread takes
+    counted: str = ROW  # the variable that counts them
 
     @property
     def variable(self) -> str:
@@ -55,7 +56,7 @@ class Walk:
             if lane and loop in lane_loop:
                 here = here + Coordinate({Axis(LANE, 1 << 20): 1})
             if loop.step > 1:
-                here = here + Coordinate({Axis(ROW, loop.step): 1})
+                here = here + Coordinate({Axis(loop.counted, loop.step): 1})
             found[loop.dims[-1]] = here
         element = tuple(found.get(d, Coordinate()) for d in range(len(kernel.space)))
         row = tuple(Coordinate() if d in kernel.along else c for d, c in enumerate(element))

@@ -17,7 +17,7 @@ from ..prims import Coordinates, Pointwise, Prim, Window, arithmetic_type
 from . import text
 from .expression import LANE, Evaluator, Level, converted_to, either_way, indent
 from .loops import SECTOR, Walk, accessed, c_product, decode, moved, vector_conditions, vector_width, walk
-from .rows import ROW, Rows, reach
+from .rows import COLUMN, ROW, Columns, Rows, in_a_run, lead, lying_along, pieces, reach, without
 from .text import KernelText
 
 THREADS = 256
@@ -28,6 +28,9 @@ RESIDENT = 132 * 2048  # threads that an H200 holds at a time: with fewer, more 
 # of 4 by 2, along a line: 2.96, 3.75, 3.95.
 ALONE = {1: 1.25, 2: 1.04, 3: 1.02, 4: 1.0}
 MOST_LOADS, MOST_WORK = 96, 512  # of a thread: what is unrolled has to stay short enough to fetch
+BYTES_A_CLOCK, WARP = 17, 32  # of an H200's memory for each multiprocessor: 4.2 TB/s, 132 of them at 1.85 GHz
+BUSY = 0.5  # of the time that memory takes: from there on what caches take shows. H200: a 3x3x3 pool by 2, at 0.7, had 60 % of memory
+MOST_IN_A_RUN = 16  # elements of a row that a thread holds
 MOST_LOADS_OF_HALVES = 64  # which take conversions: of 81, for four rows of 3x3x3, ptxas spills a register
 
 
@@ -39,7 +42,8 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
     if width == 1 or mostly_one_by_one(kernel, prims, graph, loops):
         by_rows = with_rows(kernel, prims, graph, loops)
         if any(loop.step > 1 for loop in by_rows.kept):
-            return rows_kernel(kernel, prims, by_rows, comment)
+            columns = columns_of(kernel, prims, graph, by_rows)
+            return rows_kernel(kernel, prims, by_rows, columns, comment)
     turned = turned_walk(kernel, prims, graph, loops) if width > 1 else None
     if turned is not None:
         loops, width = turned, vector_width(kernel, prims, turned.kept, SECTOR)
@@ -134,27 +138,35 @@ def turned_walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph, loops: Wal
     return found_walk if vector_width(kernel, prims, found_walk.kept, SECTOR) > 1 else None
 
 
-def rows_kernel(kernel: Kernel, prims: dict[str, Prim], loops: Walk, comment: list[str]) -> KernelText:
+def rows_kernel(
+    kernel: Kernel, prims: dict[str, Prim], loops: Walk, columns: Columns | None, comment: list[str]
+) -> KernelText:
     """Each thread computes the elements of several rows, all its loads under way together."""
     along = next(loop for loop in loops.kept if loop.step > 1)
+    if columns is not None:
+        loops = with_columns(loops, columns.count)
     axes = frozenset(loop.variable for loop in loops.kept)
-    body, below = Level(axes), Level(axes | {ROW}, array=True)
-    rows = Rows(along.step, along.variable, along.size)
+    body, below = Level(axes), Level(axes | {ROW, COLUMN}, array=True)
+    rows = Rows(along.step, along.variable, along.size, columns)
     evaluator = Evaluator(prims, kernel.loads, [body, below], vector=False, rows=rows)
     if not isinstance(along.steps, int) and along is not loops.kept[0]:
         evaluator.named_sizes[along.steps] = evaluator.fresh("row_groups")
+    if columns is not None and not isinstance(loops.kept[-1].steps, int):
+        evaluator.named_sizes[loops.kept[-1].steps] = evaluator.fresh("column_groups")
     at, _ = loops.at(kernel, lane=False)
-    there = evaluator.row_exists()
+    there = evaluator.exists()
     for name in kernel.stores:
         prim = prims[name]
         result = text.to_memory(prim, converted_to(evaluator.value(name, at), prim))
         stored = f"{text.target(kernel, name)}[{evaluator.offset(prim.offset(at))}] = {result};"
         below.lines += evaluator.each_lane([f"if ({there}) {stored}" if there else stored])
-    if there:
+    if rows.ragged:
         evaluator.whole.insert(0, f"{along.variable} + ROWS <= {evaluator.size(along.size)}")
     lines = either_way(below.lines, evaluator.whole, evaluator.fresh("compute")) if evaluator.whole else below.lines
+    columns_too = [f"constexpr int COLUMNS = {columns.count};  // of each, along {columns.along}"] if columns is not None else []
     position = [
         f"constexpr int ROWS = {along.step};  // that a thread computes, along {along.variable}",
+        *columns_too,
         f"const Index group = static_cast<Index>(blockIdx.x) * {THREADS_OF_ROWS} + threadIdx.x;",
         "if (group >= groups) return;",
         *decode(loops.kept, "group", evaluator),
@@ -167,15 +179,14 @@ def rows_kernel(kernel: Kernel, prims: dict[str, Prim], loops: Walk, comment: li
         lines=[*position, *body.lines, *lines],
         threads=str(THREADS_OF_ROWS),  # as many registers as ptxas likes: with all loads under way at once none of six was quicker
         extra=[("Index", "groups")],
-        width=1,
-        conditions=[],
+        width=columns.vector if columns is not None else 1,
+        conditions=list(dict.fromkeys(evaluator.run_conditions)),
         setup=[
             f"const long long groups = {c_product([loop.steps for loop in loops.kept])};",
             "if (groups == 0) return nullptr;",
         ],
-        grid="dim3(static_cast<unsigned>((groups + {span} - 1) / {span}))",
+        grid=f"dim3(static_cast<unsigned>((groups + {THREADS_OF_ROWS} - 1) / {THREADS_OF_ROWS}))",
         block=f"dim3({THREADS_OF_ROWS})",
-        span=THREADS_OF_ROWS,
     )
 
 
@@ -196,8 +207,16 @@ class Pool:
 
     op: Window
     at: Coordinates
-    reads: int
+    read: list[tuple[Prim, Coordinates]]
     cost: int
+
+    @property
+    def reads(self) -> int:
+        return len(self.read)
+
+    def read_along(self, dim: int) -> list[tuple[Prim, Coordinates]]:
+        """What is not the same at every tap along a dimension."""
+        return [(prim, at) for prim, at in self.read if any(f"k{dim}" in c.depends for c in at)]
 
     def taps(self, along: str, rows: int) -> int:
         """Taps that a thread takes for its rows along a loop."""
@@ -214,14 +233,21 @@ class Work:
     """What computing an element takes: its pools, and what is read and computed beside them."""
 
     pools: list[Pool]
-    reads: int
+    read: list[tuple[Prim, Coordinates]]
     cost: int
+    windows: list[Window]  # of all kinds, at any depth
+
+    @property
+    def reads(self) -> int:
+        return len(self.read)
 
 
 def work_of(prims: dict[str, Prim], leaves: set[str], roots: list[tuple[str, Coordinates]]) -> Work:
     """Of all roots together, each value at each place once."""
     pools: list[Pool] = []
-    reads, cost, seen = 0, 0, set()
+    read: list[tuple[Prim, Coordinates]] = []
+    windows: list[Window] = []
+    cost, seen = 0, set()
     stack = list(roots)
     while stack:
         name, at = stack.pop()
@@ -229,15 +255,91 @@ def work_of(prims: dict[str, Prim], leaves: set[str], roots: list[tuple[str, Coo
         if key in seen:
             continue
         seen.add(key)
+        if isinstance(prim.op, Window) and name not in leaves:
+            windows.append(prim.op)
         if name in leaves or prim.is_load:
-            reads += 1
+            read.append((prim, at))
         elif isinstance(prim.op, Window) and math.prod(prim.op.kernel) > 1:
             tap = work_of(prims, leaves, inputs_at(prims, prim, at))
-            pools.append(Pool(prim.op, at, tap.reads, tap.cost))
+            pools.append(Pool(prim.op, at, tap.read, tap.cost))
+            windows += tap.windows
         else:
             cost += prim.op.cost if isinstance(prim.op, Pointwise) else 0
             stack += inputs_at(prims, prim, at)
-    return Work(pools, reads, cost)
+    return Work(pools, read, cost, windows)
+
+
+def with_columns(loops: Walk, count: int) -> Walk:
+    """The walk with several elements side by side to a thread, along the innermost loop."""
+    return replace(loops, kept=(*loops.kept[:-1], replace(loops.kept[-1], step=count, counted=COLUMN)))
+
+
+def columns_of(kernel: Kernel, prims: dict[str, Prim], graph: Graph, loops: Walk) -> Columns | None:
+    """Elements side by side for each thread of a walk by rows, where loads of single elements would keep its caches busy for long.
+
+    A load of a warp takes a clock of the first-level cache for every 128 bytes from its first element to its last. Single loads
+    are as many as a window has taps, each as far apart as the windows; what a thread reads of a row for several windows is a few.
+    """
+    along = next(loop for loop in loops.kept if loop.step > 1)
+    elements = graph.hint(sizes.product(loop.size for loop in loops.kept))
+    moved_bytes = sum(graph.hint(sizes.product(prims[n].shape)) * prims[n].dtype.itemsize for n in (*kernel.loads, *kernel.stores))
+    best, found = cache_clocks(kernel, prims, loops, None), None
+    if along is loops.kept[-1] or best < BUSY * WARP * moved_bytes / elements / BYTES_A_CLOCK:
+        return None
+    for count in (2, 4):
+        columns = vectors_of(kernel, prims, loops, count)
+        if columns is None or elements // (along.step * count) < RESIDENT:
+            continue
+        clocks = cache_clocks(kernel, prims, loops, columns)
+        if clocks < best:
+            best, found = clocks, columns
+    return found
+
+
+def vectors_of(kernel: Kernel, prims: dict[str, Prim], loops: Walk, count: int) -> Columns | None:
+    """So many elements side by side, where all that the kernel's pools read along them lies so too."""
+    at, _ = with_columns(loops, count).at(kernel, lane=False)
+    work = work_of(prims, set(kernel.loads), [(name, at) for name in kernel.stores])
+    if len(work.windows) > len(work.pools):
+        return None  # pools of pools, values put at some place
+    whole: list[Dim] = []  # what vectors have to divide,
+    most = MOST_IN_A_RUN  # and how long they may be
+    for pool in work.pools:
+        last = len(pool.op.kernel) - 1
+        beside = lying_along(pool.op, pool.at, COLUMN)
+        if beside is None or beside.dim != last or reach(pool.op, last, count, beside.step) > MOST_IN_A_RUN:
+            return None
+        for prim, where in pool.read_along(last):
+            if not in_a_run(prim, where, f"k{last}"):
+                return None
+            whole += [count * beside.step, prim.shape[-1]]
+            most = min(most, 16 // prim.dtype.itemsize)
+    vector = math.gcd(most, *(size for size in whole if isinstance(size, int)))
+    return Columns(count, loops.kept[-1].variable, loops.kept[-1].size, vector) if whole and vector > 1 else None
+
+
+def cache_clocks(kernel: Kernel, prims: dict[str, Prim], loops: Walk, columns: Columns | None) -> float:
+    """Clocks that the first-level cache takes for what a warp computes of one element for each thread."""
+    along, count = next(loop for loop in loops.kept if loop.step > 1), columns.count if columns is not None else 1
+    at, _ = (with_columns(loops, count) if columns is not None else loops).at(kernel, lane=False)
+    work = work_of(prims, set(kernel.loads), [(name, at) for name in kernel.stores])
+
+    def clocks(prim: Prim, step: int) -> float:
+        """Of a load or a store whose elements lie so far apart."""
+        return max(1.0, WARP * step * count * prim.dtype.itemsize / 128)
+
+    total = sum(clocks(prim, 1) for prim in [*(prim for prim, _ in work.read), *(prims[name] for name in kernel.stores)])
+    for pool in work.pools:
+        last = len(pool.op.kernel) - 1
+        lines = pool.taps(along.variable, along.step) / along.step / pool.op.kernel[last]
+        for prim, where in pool.read_along(last):
+            loads = pool.op.kernel[last]
+            if columns is not None:
+                run = reach(pool.op, last, count, pool.op.stride[last])
+                ahead = lead(without(without(where[-1], f"k{last}"), COLUMN), columns)
+                loads = run if ahead is None else pieces(ahead, run, columns.vector)
+            total += lines * loads * clocks(prim, pool.op.stride[last]) / count
+    return total
 
 
 def with_rows(kernel: Kernel, prims: dict[str, Prim], graph: Graph, loops: Walk) -> Walk:
