@@ -8,7 +8,7 @@
 template <typename T> __device__ __forceinline__ T choose(bool first, T a, T b) { return first ? a : b; }
 
 //: section inverse_of needs rcp_fast
-// 1 / x of x between 2^-100 and 2^100, or NaN: the reciprocal with what it lacks, to half a unit in the last place or little more.
+// 1 / x of x from 2^-126 to 2^126, or NaN: the reciprocal and what it lacks, to half a unit in the last place or little more.
 __device__ __forceinline__ float inverse_of(float x) {
   const float y = rcp_fast(x);
   return fmaf(y, fmaf(-x, y, 1.0f), y);

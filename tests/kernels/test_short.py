@@ -11,7 +11,6 @@ import math
 import re
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,7 +81,7 @@ def mish(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("name", "low", "high", "exact", "most"),
     [
-        ("inverse_of", 2.0**-100, 2.0**100, torch.reciprocal, 0.51),
+        ("inverse_of", 2.0**-125, 2.0**125, torch.reciprocal, 0.51),
         ("log1p_unit", 0.0, 1.0, torch.log1p, 1.4),
         ("expm1_below", -math.inf, 0.0, torch.expm1, 1.5),
         ("sigmoid_of", -87.0, math.inf, torch.sigmoid, 5.5),
