@@ -108,7 +108,7 @@ def binary_cross_entropy_with_logits(build: Lowering, node: Node, a: dict[str, A
     names = floats(build, a["self"], a["target"], *given)
     if names is None:
         return None
-    log_sigmoid = "(fminf({0}, 0.0f) - log1pf(expf(-fabsf({0}))))"
+    log_sigmoid = "(fminf({0}, 0.0f) - log1p_unit(expf(-fabsf({0}))))"
     scale = f"(1.0f + ({{{len(names) - 1}}} - 1.0f) * {{1}}) * " if a["pos_weight"] is not None else ""
     text = f"(1.0f - {{1}}) * {{0}} - {scale}{log_sigmoid}"
     text = f"({text}) * {{2}}" if a["weight"] is not None else text

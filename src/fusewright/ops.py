@@ -300,16 +300,14 @@ pointwise(
 
 def _clamp(x: str, low: str | None, high: str | None) -> str:
     """NaN stays NaN, as in PyTorch."""
-    text = x if high is None else f"({x} > {high} ? {high} : {x})"
-    return text if low is None else f"({x} < {low} ? {low} : {text})"
+    text = x if low is None else f"larger({x}, {low})"
+    return text if high is None else f"smaller({text}, {high})"
 
 
 def _clamp_between(x: str, low: str | None, high: str | None) -> str:
     """Bounds may be tensors, and a NaN among them counts; where they are in the wrong order the upper one holds."""
-    if any(bound is not None and bound.startswith("{") for bound in (low, high)):
-        text = x if low is None else f"larger({x}, {low})"
-        return text if high is None else f"smaller({text}, {high})"
-    if low is not None and high is not None and not _number(low) <= _number(high):
+    known = not any(bound is not None and bound.startswith("{") for bound in (low, high))
+    if known and low is not None and high is not None and not _number(low) <= _number(high):
         return f"({x} == {x} ? {high} : {x})"
     return _clamp(x, low, high)
 
@@ -328,19 +326,21 @@ def _gelu(a: Any) -> str:
 
 def _elu(a: Any) -> str:
     inner = a.self if a.input_scale in ("1", "1.0f", "1.0") else f"{a.self} * {a.input_scale}"
-    return f"{_scaled(f'({a.self} > 0.0f ? {a.self} : {a.alpha} * expm1f({inner}))', a.scale)}"
+    below = _expm1(inner, _number(a.input_scale))
+    return f"{_scaled(f'choose({a.self} > 0.0f, {a.self}, {a.alpha} * {below})', a.scale)}"
 
 
-def _mish(a: Any) -> str:
-    """x tanh(log(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2): one exponential and one division."""
-    n = f"(expf({a.self}) * (expf({a.self}) + 2.0f))"
-    return f"({a.self} > 20.0f ? {a.self} : {a.self} * ({n} / ({n} + 2.0f)))"
+def _expm1(x: str, factor: float) -> str:
+    """Of a multiple of what is not above 0."""
+    return f"expm1_below({x})" if factor > 0 else f"expm1f({x})"
 
 
 def _softplus(a: Any) -> str:
-    if a.beta in ("1.0f", "1"):
-        return f"({a.self} > {a.threshold} ? {a.self} : log1pf(expf({a.self})))"
-    return f"({a.self} * {a.beta} > {a.threshold} ? {a.self} : log1pf(expf({a.self} * {a.beta})) / {a.beta})"
+    """log(1 + exp(y)) = max(y, 0) + log(1 + exp(-|y|))"""
+    single = a.beta in ("1.0f", "1.0", "1")
+    y = a.self if single else f"({a.self} * {a.beta})"
+    above = f"(fmaxf({y}, 0.0f) + log1p_unit(expf(-fabsf({y}))))"
+    return f"choose({y} > {a.threshold}, {a.self}, {above if single else f'{above} * (1.0f / {a.beta})'})"
 
 
 pointwise(
@@ -367,7 +367,7 @@ pointwise("elu", aten.elu.default, cuda=_elu, cost=12)
 pointwise(
     "selu",
     aten.selu.default,
-    cuda=lambda a: f"1.0507009873554805f * ({a.self} > 0.0f ? {a.self} : 1.6732632423543772f * expm1f({a.self}))",
+    cuda=lambda a: f"1.0507009873554805f * choose({a.self} > 0.0f, {a.self}, 1.6732632423543772f * expm1_below({a.self}))",
     monotone=1,
     bounds=lambda x: (-1.7580994, INF),
     cost=12,
@@ -375,7 +375,7 @@ pointwise(
 pointwise(
     "celu",
     aten.celu.default,
-    cuda=lambda a: f"({a.self} > 0.0f ? {a.self} : {a.alpha} * expm1f({a.self} / {a.alpha}))",
+    cuda=lambda a: f"choose({a.self} > 0.0f, {a.self}, {a.alpha} * {_expm1(f'{a.self} * (1.0f / {a.alpha})', _number(a.alpha))})",
     cost=16,
 )
 pointwise(
@@ -389,7 +389,7 @@ pointwise(
 pointwise(
     "silu",
     aten.silu.default,
-    cuda=lambda a: f"{a.self} / (1.0f + expf(-{a.self}))",
+    cuda=lambda a: f"{a.self} * sigmoid_of({a.self})",
     valley=(-1.279, -1.278),
     bounds=lambda x: (-0.2785, max(x[1], 0)),
     cost=12,
@@ -397,7 +397,7 @@ pointwise(
 pointwise(
     "mish",
     aten.mish.default,
-    cuda=_mish,
+    cuda=lambda a: f"mish_of({a.self}, expf({a.self}))",
     valley=(-1.193, -1.192),
     bounds=lambda x: (-0.309, max(x[1], 0)),
     cost=24,
@@ -406,7 +406,7 @@ pointwise(
     "sigmoid",
     aten.sigmoid.default,
     aten.special_expit.default,
-    cuda=lambda a: f"1.0f / (1.0f + expf(-{a.self}))",
+    cuda=lambda a: f"sigmoid_of({a.self})",
     monotone=1,
     bounds=lambda x: (0, 1),
     cost=12,
@@ -414,7 +414,7 @@ pointwise(
 pointwise(
     "log_sigmoid",
     aten.log_sigmoid.default,
-    cuda=lambda a: f"fminf({a.self}, 0.0f) - log1pf(expf(-fabsf({a.self})))",
+    cuda=lambda a: f"fminf({a.self}, 0.0f) - log1p_unit(expf(-fabsf({a.self})))",
     monotone=1,
     bounds=lambda x: (-INF, 0),
     cost=16,

@@ -156,7 +156,7 @@ def fill(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 
 # ---- what lies beyond the ends, from inside
 
-AT_ENDS = {"reflect": "mirrored", "replicate": "clamped", "circular": "wrapped"}
+AT_ENDS = {"reflect": "mirrored", "replicate": "clamped", "circular": "wrapped_once"}  # no pad is longer than what it joins
 
 
 def padded_from_inside(build: Lowering, node: Node, source: str, pads: Sequence[Any], mode: str) -> str | None:
@@ -189,11 +189,27 @@ def roll(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         return None
     if not a["dims"]:
         flat = build.reshape(source, [sizes.product(node.shape)])
-        return build.reshape(build.view("", Shift("wrapped", (0,), (shifts[0],)), flat, build[flat].shape), node.shape)
+        return build.reshape(rolled(build, flat, {0: shifts[0]}), node.shape)
     places: dict[int, int] = {}
     for dim, shift in zip(a["dims"], shifts, strict=True):
         places[dim % len(node.shape)] = places.get(dim % len(node.shape), 0) + shift
-    return build.view("", Shift("wrapped", tuple(places), tuple(places.values())), source, node.shape)
+    return rolled(build, source, places)
+
+
+def rolled(build: Lowering, source: str, places: dict[int, int]) -> str:
+    """By so many places along each dimension: less than once around it where it is sure to be as long."""
+    shape = build[source].shape
+    for dim, by in places.items():
+        size = shape[dim]
+        places[dim] = by % size if isinstance(size, int) and size else by
+    once = all(abs(by) <= at_least(build, shape[dim]) for dim, by in places.items())
+    return build.view("", Shift("wrapped_once" if once else "wrapped", tuple(places), tuple(places.values())), source, shape)
+
+
+def at_least(build: Lowering, size: Dim) -> int:
+    """What a size is sure to be."""
+    known = build.graph.symbols.get(size) if isinstance(size, sympy.Symbol) else None
+    return size if isinstance(size, int) else known.lower if known is not None else 1
 
 
 # ---- pieces that overlap

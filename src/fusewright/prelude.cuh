@@ -92,7 +92,7 @@ template <> __device__ __forceinline__ float absolute<float>(float x) { return f
 template <> __device__ __forceinline__ double absolute<double>(double x) { return fabs(x); }
 
 //: section sign_of
-template <typename T> __device__ __forceinline__ T sign_of(T x) { return static_cast<T>((x > 0) - (x < 0)); }
+template <typename T> __device__ __forceinline__ T sign_of(T x) { return static_cast<T>(x > 0) - static_cast<T>(x < 0); }
 
 //: section remainder_of
 // Has the sign of the divisor, as Python's %.
@@ -107,11 +107,24 @@ template <typename I, typename N> __device__ __forceinline__ I wrapped(I i, N n)
   return rest < 0 ? rest + static_cast<I>(n) : rest;
 }
 
+//: section wrapped_once
+// The same, of positions less than n beyond either end: what would be negative is large as an unsigned number.
+template <typename I, typename N> __device__ __forceinline__ I wrapped_once(I i, N n) {
+  const unsigned long long here = i, before = i - static_cast<I>(n), behind = i + static_cast<I>(n);
+  const unsigned long long one = here < before ? here : before;
+  return static_cast<I>(one < behind ? one : behind);
+}
+template <typename N> __device__ __forceinline__ int wrapped_once(int i, N n) {
+  const unsigned here = i, before = i - static_cast<int>(n), behind = i + static_cast<int>(n);
+  const unsigned one = here < before ? here : before;
+  return static_cast<int>(one < behind ? one : behind);
+}
+
 //: section mirrored
 // Positions beyond the ends of n are those as far inside; the ends are the mirrors.
 template <typename I, typename N> __device__ __forceinline__ I mirrored(I i, N n) {
-  const I from_start = i < 0 ? -i : i;
-  return from_start < static_cast<I>(n) ? from_start : 2 * (static_cast<I>(n) - 1) - from_start;
+  const I from_start = i < 0 ? -i : i, from_end = 2 * (static_cast<I>(n) - 1) - from_start;
+  return from_start < from_end ? from_start : from_end;
 }
 
 //: section clamped

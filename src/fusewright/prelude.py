@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-FILES = ("prelude.cuh", "prelude_ptx.cuh", "prelude_fast.cuh")
+FILES = ("prelude.cuh", "prelude_ptx.cuh", "prelude_fast.cuh", "prelude_short.cuh")
 
 # A section is used when one of these words appears in the kernels; most are called as they are named.
 WORDS = {

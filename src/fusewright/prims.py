@@ -154,7 +154,8 @@ class Parts(View):
 class Shift(View):
     """Each of `dims` moved on by its number of `places`; what comes from beyond an end is taken from elsewhere in the source.
 
-    `how` is a device function: wrapped (from the other end), mirrored (the end is the mirror) or clamped (the end itself).
+    `how` is a device function: wrapped (from the other end; wrapped_once where nothing lies further), mirrored (the end is the
+    mirror) or clamped (the end itself).
     """
 
     how: str

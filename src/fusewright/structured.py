@@ -306,7 +306,7 @@ def glu(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     source, dim = value_of(build, a["self"]), a["dim"] % len(node.shape)
     first = build.view("first", Slice(dim, 0), source, node.shape)
     second = build.view("second", Slice(dim, node.shape[dim]), source, node.shape)
-    return build.pointwise("", "{0} * (1.0f / (1.0f + expf(-{1})))", [first, second], node.dtype, cost=12)
+    return build.pointwise("", "{0} * sigmoid_of({1})", [first, second], node.dtype, cost=12)
 
 
 # ---- elements of operators with several results
@@ -492,8 +492,9 @@ def softmax(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         log_total = build.reduce("log_sum", "LogSumExp", source, dims, "log_total()")
         return build.pointwise("", "({0} - {1}) - {2}", [source, largest, log_total], node.dtype)
     total = build.reduce("sum", "LogSumExp", source, dims, "total()")
-    inverse = build.pointwise("inverse", "1.0f / {0}", [total], torch.float32, cost=8)  # once a row: a division is ten instructions
-    return build.pointwise("", "expf({0} - {1}) * {2}", [source, largest, inverse], node.dtype, cost=10)
+    inverse = build.pointwise("inverse", "inverse_of({0})", [total], torch.float32, cost=4)  # 1 and more, the maximum's own, or NaN
+    exponential = build.pointwise("exp", "expf({0} - {1})", [source, largest], torch.float32, cost=9)
+    return build.pointwise("", "{0} * {1}", [exponential, inverse], node.dtype)
 
 
 def moments(

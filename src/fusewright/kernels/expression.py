@@ -98,6 +98,7 @@ class Evaluator:
         self.place = "".join(f"[{variable}]" for variable, _ in self.counted)  # of an element in such an array,
         self.places = "".join(f"[{count}]" for _, count in self.counted)  # and how many there are
         self.memo: dict[object, tuple[Value, Level]] = {}
+        self.held: dict[tuple[str, object], Value] = {}  # what an earlier pass has left where this one finds it
         self.said: dict[object, Value] = {}  # what was written at a level: the same by another way of counting is the same
         self.known = known_sizes(prims)
         self.names: set[str] = set(self.known.symbols)
@@ -176,6 +177,8 @@ class Evaluator:
 
     def value(self, name: str, at: Coordinates) -> Value:
         key = (name, tuple_key(at))
+        if key in self.held:
+            return self.held[key]
         if key in self.memo and self.memo[key][1] in self.levels:
             return self.memo[key][0]
         found = self.compute(self.prims[name], at)

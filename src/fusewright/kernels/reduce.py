@@ -13,13 +13,17 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from .. import sizes
+from ..access import tuple_key
 from ..graph import Dim, Graph
 from ..index import Coordinate
 from ..plan import Kernel
 from ..prims import Prim, arithmetic_type
 from . import text
 from .expression import LANE, Evaluator, Level, Value, converted_to, indent, pointer
+from .kept_values import maximum_first, worth_keeping
 from .loops import Walk, c_product, decode, full_at, needed_reduces, row_at, vector_conditions, vector_width, walk
 from .text import KernelText, Workspace
 
@@ -32,6 +36,7 @@ WORDS = {
     "Max": 1,
     "Min": 1,
     "LogSumExp": 2,
+    "FastLogSumExp": 2,
     "Moments": 3,
     "CloseMoments": 4,
     "IntegerSum": 2,
@@ -41,7 +46,7 @@ WORDS = {
 CLOSER = {"Moments": "CloseMoments"}  # what kernels that wait for memory have the time for; convolutions do not
 WIDE = ("IntegerSum", "ArgMax", "ArgMin")  # of 64-bit words
 TOGETHER = 4  # of a thread's loads that are under way before the first is used: the compiler waits for each in a loop that may end
-COLLECTED = ("LogSumExp", "CloseMoments", "Sum")  # accumulators that take several elements at once for less, or more exactly
+COLLECTED = ("LogSumExp", "FastLogSumExp", "CloseMoments", "Sum")  # which take several elements at once for less, or more exactly
 
 
 @dataclass(frozen=True)
@@ -97,11 +102,14 @@ def reduce_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
         if kept_in_registers(kernel, prims, length, parts):
             threads = next((t for t in (32, 128, 256) if length <= t * KEPT), 512 if length <= 512 * KEPT + KEPT_SHARED else 1024)
         width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims, loops.reduced)
-        threads = next((t for t in SHORT_ROWS if length <= t * width), threads)
+        threads = 1 if length <= ALONE else next((t for t in SHORT_ROWS if length <= t * width), threads)
         if one_pass and rows * max(1, threads // 128) < FULL_GPU and length >= 1 << 14:
             return Split(kernel, prims, graph, comment, loops, parts).write()
         while one_pass and 128 <= threads < 1024 and rows * threads < STREAMING and length >= threads * width * 2 * TOGETHER:
             threads *= 2
+        if kept_in_registers(kernel, prims, length, parts) and length <= threads * KEPT:
+            prims = maximum_first(kernel, prims)
+            parts = accumulators(kernel, prims)
         return Rows(kernel, prims, graph, comment, loops, parts, threads).write()
     width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims, loops.kept)
     across, down = columns_block(-(-rows // width), length, width, parts)
@@ -110,7 +118,8 @@ def reduce_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
     return Columns(kernel, prims, graph, comment, loops, parts, down, across).write()
 
 
-SHORT_ROWS = (4, 8, 16)  # threads of a warp for a row that leaves the others nothing to read
+SHORT_ROWS = (1, 2, 4, 8, 16)  # threads of a warp for a row that leaves the others nothing to read
+ALONE = 4  # elements of a row that one thread reads, if need be one by one: what several threads of it would say to each other is more
 KEPT = 32  # elements of a row that a thread keeps in registers from one pass to the next; chosen by register counts, not timed
 KEPT_SHARED = 10 << 10  # elements of a longer row in shared memory: 40 KB, so that two blocks of 512 threads fit, one reading, one writing
 
@@ -173,6 +182,13 @@ def scaled(count: int | str, step: str) -> str:
     return str(count) if step == "1" else f"{count} * {step}"
 
 
+def kind_of(part: Accumulator, prims: dict[str, Prim]) -> str:
+    """The accumulator as it is written. Of a sum of exp(x - maximum) only the logarithm may be wanted: what the short form of exp
+    lacks grows with maximum - x, but the terms vanish faster."""
+    logarithm = part.kind == "LogSumExp" and all(prims[name].op.field != "total()" for name in part.members)
+    return "FastLogSumExp" if logarithm else CLOSER.get(part.kind, part.kind)
+
+
 class Base:
     """State while one reduce kernel is written."""
 
@@ -196,7 +212,7 @@ class Base:
             graph,
             comment,
             loops,
-            [replace(part, kind=CLOSER.get(part.kind, part.kind)) for part in parts],
+            [replace(part, kind=kind_of(part, prims)) for part in parts],
         )
         lanes = loops.reduced if loops.lanes_reduce else loops.kept
         single = not self.vectors or text.has_window(kernel, prims)
@@ -218,8 +234,11 @@ class Base:
 
     # ---- one pass over the row
 
-    def pass_over(self, turn: int) -> list[str]:
-        """The body of the loop over the row in this pass: fills accumulators, writes full values that are ready."""
+    def pass_over(self, turn: int, keeping: dict[str, str] | None = None) -> list[str]:
+        """The body of the loop over the row in this pass: fills accumulators, writes full values that are ready.
+
+        `keeping` are values that it leaves in an array for a later pass.
+        """
         element = Level(self.all_axes)
         lanes = Level(self.all_axes | {LANE})
         self.evaluator.levels += [element, lanes]
@@ -229,6 +248,9 @@ class Base:
         for name in self.kernel.stores:
             if self.kernel.members[name] == "full" and self.turn_of(name) == turn:
                 self.store_full(name, element, lanes, after)
+        for name, row in (keeping or {}).items():
+            value, place = self.evaluator.value(name, self.at), f"{row}[step][{LANE}]" if self.width > 1 else f"{row}[step]"
+            (lanes if self.width > 1 else element).lines.append(f"{place} = {value.text};")
         self.evaluator.levels.remove(element)
         self.evaluator.levels.remove(lanes)
         lines = list(element.lines)
@@ -435,8 +457,8 @@ class Rows(Base):
 
     @property
     def shares_warp(self) -> bool:
-        """Several rows are in one warp."""
-        return self.threads < 32
+        """Several rows are in one warp, whose threads meet."""
+        return 1 < self.threads < 32
 
     @property
     def rows_a_block(self) -> int:
@@ -472,7 +494,8 @@ class Rows(Base):
             lines += self.take_row_lines()
             lines += [f"{a.kind} {a.name};" for a in self.parts if a.turn == turn]
             lines += loop
-            lines += [f"{a.name} = merge_row<{self.threads}>({a.name});" for a in self.parts if a.turn == turn]
+            if self.threads > 1:
+                lines += [f"{a.name} = merge_row<{self.threads}>({a.name});" for a in self.parts if a.turn == turn]
             self.publish(turn)
         stores = []
         for name in self.row_stores():
@@ -482,7 +505,9 @@ class Rows(Base):
                 f"{text.target(self.kernel, name)}[{self.evaluator.offset(offset)}] = {text.to_memory(prim, converted_to(result, prim))};"
             )
         values = self.take_row_lines()
-        if stores:  # one thread reads and writes: a buffer may be overwritten
+        if self.threads == 1:
+            lines += [*values, *stores]
+        elif stores:  # one thread reads and writes: a buffer may be overwritten
             first = "inside && threadIdx.x == 0" if self.shares_warp else "threadIdx.x == 0"
             lines += [f"if ({first}) {{", *indent([*values, *stores]), "}"]
         setup = [
@@ -506,12 +531,19 @@ class Rows(Base):
     def loop(self, turn: int, keeps: bool) -> list[str]:
         length = sizes.product(loop.size for loop in self.loops.reduced)
         inside = "inside && " if self.shares_warp else ""
-        step = f"{self.threads} * VEC" if self.width > 1 else str(self.threads)
-        start = "threadIdx.x * VEC" if self.width > 1 else "threadIdx.x"
+        step = self.vec if self.threads == 1 else scaled(self.threads, self.vec)
+        start = "0" if self.threads == 1 else scaled("threadIdx.x", self.vec)
         if not keeps:
             return self.sweep(turn, start, step, inside)
-        body, decoded = self.pass_over(turn), decode(self.loops.reduced, "item", self.evaluator)
+        keeping = self.keeping(turn)
+        body, decoded = self.pass_over(turn, keeping), decode(self.loops.reduced, "item", self.evaluator)
         lines = self.kept_loop(turn, body, decoded, step)
+        lines[:0] = [f"float {row}[STEPS][VEC];" if self.width > 1 else f"float {row}[STEPS];" for row in keeping.values()]
+        held, self.evaluator.held = self.evaluator.held, {}
+        body = self.pass_over(turn) if keeping or held else body
+        place, axes = (f"[step][{LANE}]", self.all_axes | {LANE}) if self.width > 1 else ("[step]", self.all_axes)
+        new = {(name, tuple_key(self.at)): Value(f"{row}{place}", torch.float32, axes) for name, row in keeping.items()}
+        self.evaluator.held = held | new
         if isinstance(length, int) and length <= self.threads * KEPT + self.kept_shared:
             return lines
         start = f"(STEPS + MORE) * {step} + {start}" if self.kept_shared else f"STEPS * {step} + {start}"
@@ -521,6 +553,17 @@ class Rows(Base):
             *indent([*decoded, *body]),
             "}",
         ]
+
+    def keeping(self, turn: int) -> dict[str, str]:
+        """Values that this pass leaves in registers for those after it: each with the array that it is in."""
+        if self.kept_shared:
+            return {}
+        full = [name for name in self.kernel.stores if self.kernel.members[name] == "full"]
+        roots = [(a.turn, a.source) for a in self.parts] + [(self.turn_of(name), name) for name in full]
+        now, later = [root for t, root in roots if t == turn], [root for t, root in roots if t > turn]
+        already = {name for name, _ in self.evaluator.held}
+        found = worth_keeping(now, later, self.kernel, self.prims, most=len(whole_tensors(self.kernel, self.prims)))
+        return {name: self.evaluator.fresh(f"{name}_row") for name in found if name not in already}
 
     @property
     def stride(self) -> int:
@@ -542,7 +585,7 @@ class Rows(Base):
             outside = f"!inside || ({outside})" if whole else f"!inside || {outside}"
 
         def over(lines: list[str], first: str = "", steps: str = "STEPS") -> list[str]:
-            place = f"({first}step * {self.threads} + threadIdx.x)"
+            place = "step" if self.threads == 1 else f"({first}step * {self.threads} + threadIdx.x)"
             return [
                 "#pragma unroll",
                 f"for (int step = 0; step < {steps}; ++step) {{",

@@ -184,7 +184,7 @@ def mentioned(kernel: Kernel, prims: dict[str, Prim]) -> set[str]:
 
 
 # Off by 1e-5 at most: for what is rounded to 8 or 11 bits when it is stored, or was to TF32 before.
-FAST = {"expf": "exp_fast", "tanhf": "tanh_fast", "LogSumExp": "FastLogSumExp"}
+FAST = {"expf": "exp_fast", "tanhf": "tanh_fast", "sigmoid_of": "sigmoid_fast", "LogSumExp": "FastLogSumExp"}
 
 
 def with_fast_functions(source: str) -> str:
