@@ -22,6 +22,7 @@ from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from . import sizes, stand_ins
 from .errors import Unsupported
+from .functional import functional
 from .graph import Binding, Graph, Node, Output, Ref, Where
 from .tracing import lean
 
@@ -69,7 +70,7 @@ def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.exp
     with lean():
         exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
         detach_what_needs_no_gradient(exported.graph_module)
-        return exported.run_decompositions({})
+        return functional(exported)
 
 
 def _can_be_written(graph: Graph) -> bool:
