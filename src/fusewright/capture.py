@@ -22,7 +22,9 @@ from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from . import sizes, stand_ins
 from .errors import Unsupported
+from .functional import functional
 from .graph import Binding, Graph, Node, Output, Ref, Where
+from .tracing import lean
 
 # Words that a value must not be called, in the Python or in the CUDA that is written.
 RESERVED = set(keyword.kwlist) | set(
@@ -65,12 +67,10 @@ def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
 
 
 def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.export.ExportedProgram:
-    import torch._dynamo  # which the exporter needs: half a second
-
-    with torch._dynamo.config.patch(fake_tensor_cache_enabled=False):  # filling it takes a quarter of the time, and little is met again
+    with lean():
         exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
         detach_what_needs_no_gradient(exported.graph_module)
-        return exported.run_decompositions({})
+        return functional(exported)
 
 
 def _can_be_written(graph: Graph) -> bool:

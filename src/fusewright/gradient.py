@@ -25,6 +25,7 @@ from . import ops, sizes
 from .capture import LAYOUT_GUARDS, RESERVED, Tracer, quiet
 from .graph import Binding, Graph, Node, Output, Ref, map_refs
 from .structured import ELEMENTS
+from .tracing import lean
 
 aten = torch.ops.aten
 
@@ -65,7 +66,7 @@ def gradient_graph(
     results, left = [graph[name] for name in outputs], [graph[name] for name in kept]
     traces = {} if traces is None else traces
     form = form_of(nodes, given, results, wanted, kept)
-    with quiet():
+    with quiet(), lean():
         try:
             if form not in traces:
                 traces[form] = None  # where it fails, it fails for all of its form
@@ -115,7 +116,6 @@ class Trace:
         self.forward, self.nodes, self.given, self.results, self.wanted = graph, nodes, given, results, wanted
         self.environment = ShapeEnv(duck_shape=False, specialize_zero_one=False)
         self.fake = FakeTensorMode(shape_env=self.environment)
-        self.fake.cache_enabled = False  # as in `capture`
         self.extent = {str(symbol): self._symbol(str(symbol), binding.hint) for symbol, binding in graph.symbols.items()}
         self.rename = {self.extent[str(symbol)].node.expr: symbol for symbol in graph.symbols}
         self.named: dict[sympy.Basic, sympy.Basic] = {}  # sizes that have a name of their own here: long ones take long to handle
