@@ -7,7 +7,7 @@ positions in `pooled`. Loops stay loops in the emitted text; `#pragma unroll` ke
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import dedent
 
 import torch
@@ -215,13 +215,17 @@ def rows(shape: Layout, ending: Ending, reduce: OverChannels, value: str) -> str
     met, count, shared = lanes_met(held)
     own = f"(lane & {shared}) == 0" if shared else "true"
     unbounded = reduce.accumulator == "LogSumExp" and not reduce.bounded
-    if unbounded and shape.tile.warps_c == 1:
+    alone = shape.tile.warps_c == 1
+    summed = unbounded and shape.tile.warpgroups
+    if summed:
+        text = summed_rows(shape, reduce, value, met, held, count, own)
+    elif unbounded and alone:
         text = relative_rows(shape, reduce, value, met, count)
     else:
         text = lane_total(shape, reduce, value)
         text += "int position = 0;  // the first position that is whole in this lane\n" + met
-    if shape.tile.warps_c > 1:
-        text += across_warps(shape, reduce, held, count, own)
+    if not alone:
+        text += "" if summed else across_warps(shape, accumulator(reduce), held, count, own)
         own = f"{own} && warp_c == 0" if shared else "warp_c == 0"
     where = positions(shape, True)
     f, e = ("p / PAIR", "p % PAIR") if shape.pair == 2 else ("p", "0")
@@ -229,7 +233,7 @@ def rows(shape: Layout, ending: Ending, reduce: OverChannels, value: str) -> str
     names = ("d", "h", "w")[3 - shape.conv.dims :]
     total = "total[k]" if count > 1 else "total[0]"
     reduced = f"{total}.result()" if unbounded or reduce.accumulator != "LogSumExp" else f"logf({total}.result())"
-    if unbounded and shape.tile.warps_c == 1:
+    if unbounded and (alone or summed):
         reduced = total.replace("total", "reduced")
     reduced += plus(reduce)
     statements, result = ending.after.element("value", "n", "0", names)
@@ -339,10 +343,49 @@ def rows_exchanged(shape: Layout, ending: Ending, reduce: OverChannels, value: s
     return "\n".join(lines) + "\n"
 
 
-def across_warps(shape: Layout, reduce: OverChannels, held: int, count: int, own: str) -> str:
-    """Merge the totals of the warps that hold other channels of the same positions, in a fixed order."""
-    name = accumulator(reduce)
-    index = f"((warp / WARPS_C * WARPS_C + {{c}}) * 4 + quad) * {held} + position + k"
+def summed_rows(shape: Layout, reduce: OverChannels, value: str, met: str, held: int, count: int, own: str) -> str:
+    """reduced[k]: as `relative_rows`, where warps hold other channels of a position. These share no value to be relative to, so sums
+    of plain exponentials meet; where one overflows, vanishes or is not finite, the block does it again relative to the largest."""
+    real = "" if shape.whole_channels else "if (channel0 + lane_channel + 8 * i < channel_end) "
+    each = f"for (int k = 0; k < {count}; ++k) " if count > 1 else ""
+    unroll, k = ("#pragma unroll\n", "k") if count > 1 else ("", "0")
+    plain = lane_total(shape, replace(reduce, bounded=True), value)
+    largest = lane_total(shape, OverChannels("Max"), value)
+    relative = (
+        "Sum total[HELD * PAIR];\n#pragma unroll\nfor (int f = 0; f < HELD; ++f)\n#pragma unroll\n  for (int e = 0; e < PAIR; ++e) {\n"
+        "    const float pivot = pivots[f * PAIR + e];\n#pragma unroll\n"
+        f"    for (int i = 0; i < LANE_CHANNELS; ++i) {real}total[f * PAIR + e].add(exp2_fast(({value} - pivot) * LOG2_E));\n  }}\n"
+    )
+    slow = [
+        f"float* const pivots = scratch_words + (warp * 4 + quad) * {held + 1};",
+        "position = 0;",
+        "{",
+        shifted(largest + met + across_warps(shape, "Max", held, count, own), 2),
+        "  __syncthreads();  // all have read what met",
+        f"{unroll}  {each}{{",
+        f"    reduced[{k}] = fabsf(total[{k}].result()) < INFINITY ? total[{k}].result() : 0.0f;",
+        f"    pivots[position + {k}] = reduced[{k}];",
+        "  }",
+        "}",
+        "__syncwarp();",
+        "position = 0;",
+        relative + met + across_warps(shape, "Sum", held, count, own),
+        f"{unroll}{each}reduced[{k}] += logf(total[{k}].result());",
+    ]
+    return (
+        f"int position = 0;  // the first position that is whole in this lane\nfloat reduced[{count}];\nbool fits = true;\n{{\n"
+        + shifted(plain + met + across_warps(shape, "Sum", held, count, own), 2)
+        + f"\n{unroll}  {each}{{\n    const float sum = total[{k}].result();\n    fits = fits && sum > 1e-30f && sum < 1e30f;\n"
+        + f"    reduced[{k}] = logf(sum);\n  }}\n}}\n"
+        + "if (__syncthreads_or(!fits)) {  // relative to the largest\n"
+        + shifted("\n".join(slow), 2)
+        + "\n}\n"
+    )
+
+
+def across_warps(shape: Layout, name: str, held: int, count: int, own: str) -> str:
+    """Merge the totals, accumulators called `name`, of the warps that hold other channels of the same positions, in a fixed order."""
+    index = f"((warp / WARPS_C * WARPS_C + {{c}}) * 4 + quad) * {held + 1} + position + k"  # lanes meet no bank twice
     return (
         f"{name}* const scratch = reinterpret_cast<{name}*>(scratch_words);\n"
         f"#pragma unroll\nfor (int k = 0; k < {count}; ++k)\n"
@@ -363,7 +406,7 @@ def softmax_like(shape: Layout, ending: Ending, reduce: OverChannels, value: str
         "  for (int mask = 4; mask < 32; mask *= 2) meet(total[k], shuffle_xor(total[k], mask));\n"
     )
     if shape.tile.warps_c > 1:
-        text += "const int position = 0;\n" + across_warps(shape, reduce, held, held, "group == 0")
+        text += "const int position = 0;\n" + across_warps(shape, accumulator(reduce), held, held, "group == 0")
     names = ("d", "h", "w")[3 - shape.conv.dims :]
     statements, result = ending.after.element("value", "n", "c", names)
     own_total = (r"(?<!\.)\btotal\b", "total[f * PAIR + e]")
@@ -518,7 +561,7 @@ def ending_text(shape: Layout, ending: Ending) -> EndingText:
             state = f"{name} total_lane[LANE_CHANNELS];  // of the lane's positions so far\n"
             tile = accumulate_tile(shape, value).replace("total[i]", "total_lane[i]")
             return EndingText(state, finish + tile, partials(shape, reduce))
-        case OverChannels() as reduce if shape.tile.warpgroups:
+        case OverChannels() as reduce if shape.exchanges:
             return EndingText(finish=finish + rows_exchanged(shape, ending, reduce, value))
         case OverChannels(keep=True) as reduce:
             return EndingText(finish=finish + softmax_like(shape, ending, reduce, value))

@@ -9,6 +9,7 @@ from math import prod
 from fusewright.kernels.conv_spec import Conv, Ending, OverChannels, OverPositions, Tile, triple, widened
 
 SHARED_PER_SM = 227 * 1024  # sm_90; what one block may take at most
+FEW_HELD = 16  # positions of a lane: below, threads share what is left of four warps' elements
 WORDS = {"LogSumExp": 2, "Sum": 1, "Max": 1, "Min": 1, "Moments": 3}  # 32-bit words of an accumulator
 STRAIGHT_PRODUCTS = 1024  # of a strided transposed convolution, whose taps are written out
 WINDOW_REGISTERS = 48  # most registers for input rows kept for several kernel rows
@@ -188,6 +189,12 @@ class Layout:
         return -(-self.row_groups * -(-(self.lead + self.pitch) // 4) // self.tile.threads)
 
     @property
+    def exchanges(self) -> bool:
+        """Four warps' elements go to shared memory to be reduced over channels: few positions are left, and threads share them.
+        Where a lane holds more, it reduces its own channels and only what warps have of a position's total meets."""
+        return self.tile.warpgroups and prod(self.held) * self.pair < FEW_HELD
+
+    @property
     def input_stages(self) -> int:
         return 2 * (prod(self.tile.warps) if self.tile.alone else 1)
 
@@ -224,10 +231,10 @@ def layout(conv: Conv, ending: Ending, tile: Tile) -> Layout:
     shape = Layout(widened(conv), tile, window, interleave, across, pair, tables, 0)
     positions = prod(tile.warps) * prod(shape.held) * 4 * pair
     match ending.reduce:
-        case OverChannels() if tile.warpgroups:
+        case OverChannels() if shape.exchanges:
             scratch = positions * (shape.block_channels + 4)
         case OverChannels(accumulator=accumulator) if tile.warps_c > 1:
-            scratch = tile.warps_c * positions * WORDS[accumulator]
+            scratch = tile.warps_c * (positions + 4 * prod(tile.warps)) * WORDS[accumulator]
         case OverPositions(accumulator=accumulator):
             scratch = prod(tile.warps) * shape.block_channels * WORDS[accumulator]
         case _:
@@ -290,6 +297,6 @@ def refused_by_warpgroups(shape: Layout, ending: Ending) -> str | None:
         return "four warps over channels, all taps in a step"
     if tile.fragments[1] not in (8, 16) or tile.fragments[2] != 1:
         return "a product is 64 or 128 positions, eight columns wide"
-    if isinstance(ending.reduce, OverChannels) and (ending.reduce.keep or shape.conv.out_channels % 4):
+    if isinstance(ending.reduce, OverChannels) and (ending.reduce.keep or (shape.exchanges and shape.conv.out_channels % 4)):
         return "elements go to shared memory to be reduced, four channels at a time"
     return None

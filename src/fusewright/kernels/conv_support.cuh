@@ -48,8 +48,11 @@ __device__ __forceinline__ int keep_half(A (&total)[SIZE], int lane, int mask) {
   const bool upper = lane & mask;
 #pragma unroll
   for (int k = 0; k < COUNT / 2; ++k) {
-    A kept = upper ? total[k + COUNT / 2] : total[k];
-    const A given = upper ? total[k] : total[k + COUNT / 2];
+    A kept = total[k], given = total[k + COUNT / 2];
+    if (upper) {  // not ?: of places, which would have to be in memory
+      const A first = kept;
+      kept = given, given = first;
+    }
     meet(kept, shuffle_xor(given, mask));
     total[k] = kept;
   }

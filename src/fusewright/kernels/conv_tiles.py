@@ -104,7 +104,7 @@ def warpgroup_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
             if fragments[1] % high:
                 continue
             for warps in ((1, 1, 2), (1, 2, 1), (1, 1, 1)):
-                for blocks in (2, 1, 3):
+                for blocks in (2, 1, 3) if prod(warps) > 1 else (2, 1, 3, 4, 5):
                     for weights, chunk in (("resident", 16), ("resident", 8), ("staged", 16), ("staged", 8)):
                         base = Tile(channel_tiles, fragments, warps, 4, chunk, blocks_per_sm=blocks, weights=weights)
                         yield replace(base, warpgroups=True)

@@ -113,6 +113,19 @@ def test_nan_and_infinity_are_kept() -> None:
         assert torch.equal(out.isnan(), value.isnan()) and torch.equal(out.isinf(), value.isinf())
 
 
+@pytest.mark.parametrize("channels", [22, 64])
+def test_logsumexp_of_numbers_whose_exponentials_are_none(channels: int) -> None:
+    """Some overflow, some all vanish: the block that has one does it again, relative to the largest."""
+    conv = conv2d(8, channels, 3, padding=1)
+    x, _, _ = operands(conv, 2, (20, 12))
+    x[0, :, :10] *= 900.0
+    x[1, :, 5, 5] = -700.0
+    out, found = run(conv, Ending(reduce=OverChannels("LogSumExp")), 2, (20, 12), SMALL, input=x)
+    value, allowed = REDUCTIONS["LogSumExp"](*found)
+    assert float(value.max()) > 100 and bool(out.isfinite().all())
+    assert explain(out, value, allowed + 1e-6 * value.abs()) is None
+
+
 def test_what_is_refused() -> None:
     conv, kept = conv2d(8, 64, 3), Ending(reduce=OverChannels("LogSumExp", keep=True))
     for tile, ending, why in (
