@@ -80,7 +80,7 @@ def lengths(build: Lowering, along: list[Division], dim: int, behind: int = 0) -
         return size
     shape = [division.parts if d == dim else 1 for d in range(len(along) + behind)]
     part, n = build.add("part", Iota(dim), [], shape, torch.int64), division.parts
-    end, start = f"(({{0}} + 1) * {{1}} + {sizes.tidy(n - 1)}) / {n}", f"{{0}} * {{1}} / {n}"
+    end, start = f"(((long long){{0}} + 1) * {{1}} + {sizes.tidy(n - 1)}) / {n}", f"(long long){{0}} * {{1}} / {n}"
     return build.pointwise("length", f"{end} - {start}", [part, size], torch.int64)
 
 

@@ -24,6 +24,7 @@ from . import sizes, stand_ins
 from .errors import Unsupported
 from .functional import functional
 from .graph import Binding, Graph, Node, Output, Ref, Where
+from .prelude import device_names
 from .tracing import lean
 
 # Words that a value must not be called, in the Python or in the CUDA that is written.
@@ -34,8 +35,9 @@ RESERVED = set(keyword.kwlist) | set(
     "row lane item v Model ModelNew acc main std and or not xor "
     "rows element elements piece start within inside partial wide whole_vectors stream sizes arguments named dim3 threadIdx blockIdx "
     "load store larger smaller absolute aligned launch_error NAN INFINITY packed partials slices batch blocks "
-    "r ROWS group groups holds".split()
+    "r c ROWS COLUMNS group groups holds sums".split()
 )
+RESERVED |= device_names()
 RESERVED |= {f"{letter}{digit}" for letter in "ik" for digit in range(10)}  # the kernels' loops
 
 # Guards made while the tracer decides about strides and contiguity: the graph's meaning does not depend on them.

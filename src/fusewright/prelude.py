@@ -41,6 +41,14 @@ def sections() -> tuple[Section, ...]:
     return tuple(found)
 
 
+@functools.lru_cache(maxsize=1)
+def device_names() -> frozenset[str]:
+    """What the functions and types that kernels share are called: no value in a kernel may be."""
+    text = "\n".join(section.text for section in sections())
+    functions = re.findall(r"^(?:template <[^>]*> )?(?:inline|static|__device__|__host__)[^(\n=]*?(\w+)\(", text, flags=re.MULTILINE)
+    return frozenset(functions) | frozenset(re.findall(r"^(?:template <[^>]*> )?(?:struct|using) (\w+)", text, flags=re.MULTILINE))
+
+
 def used(kernels: str) -> list[Section]:
     """Sections that the kernels mention, and those these need."""
     by_name = {section.name: section for section in sections()}

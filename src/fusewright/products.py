@@ -48,18 +48,23 @@ def product_of(node: Node, plan: Plan) -> Anchor | None:
     if found is None or found.batched or node.dtype is not torch.float32 or tf32_allowed() or node.shape is None:
         return None
     weight = graph[found.right.name]
-    if weight.shape is None or not all(isinstance(size, int) and size >= LEAST for size in weight.shape):
+    if weight.shape is None:
+        return None
+    columns, depth = weight.shape if found.by_rows else reversed(weight.shape)
+    if not isinstance(columns, int) or columns < LEAST or graph.hint(depth) < LEAST:
         return None
     matrix, by_rows = upright(lowered.value.get(found.right.name, ""), found.by_rows, plan)
-    left, right = in_memory(lowered.value.get(found.left.name, ""), plan), in_memory(matrix, plan)
+    rows, upright_rows = upright(lowered.value.get(found.left.name, ""), True, plan)
+    left, right = in_memory(rows, plan), in_memory(matrix, plan)
     bias = in_memory(lowered.value.get(found.bias.name, ""), plan) if found.bias is not None else None
     if left is None or right is None or (found.bias is not None and bias is None):
         return None
-    if found.bias is not None and len(graph[found.bias.name].shape or ()) != 1:
+    if found.bias is not None and graph[found.bias.name].shape != (columns,):  # one number for all columns, say
         return None
-    columns, depth = weight.shape if found.by_rows else reversed(weight.shape)
-    product = Product(depth, columns, bias is not None, turned=not by_rows)
-    return Anchor(product, lowered.value[node.name], left, right, bias, node.shape, node.name)
+    product = Product(
+        graph.hint(depth), columns, bias is not None, turned=not by_rows, rows_turned=not upright_rows, varies=not isinstance(depth, int)
+    )
+    return Anchor(product, lowered.value[node.name], left, right, bias, node.shape, node.name, depth)
 
 
 def upright(value: str, by_rows: bool, plan: Plan) -> tuple[str, bool]:

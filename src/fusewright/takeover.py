@@ -48,6 +48,7 @@ class Anchor:
     bias: str | None
     out_shape: tuple[object, ...]
     node: str  # in the graph
+    depth: Any = 0  # of a product: how many numbers a sum has
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,10 @@ def take_over(plan: Plan, own: frozenset[str] | None = None, stored: bool | None
     for call in plan.calls:
         if own is not None and call.node.name not in own:
             continue
-        if own is not None and (product := product_of(call.node, plan)) is not None and not too_large([], plan, product):
-            steps = with_product(product, call, steps, plan)
+        if own is not None and (product := product_of(call.node, plan)) is not None:
+            reading = [k for k in steps if isinstance(k, Kernel) and product.value in k.loads]
+            if not too_large(reading, plan, product):
+                steps = with_product(product, call, steps, plan)
             continue
         anchor = anchor_of(call.node, plan)
         if anchor is None:

@@ -72,3 +72,9 @@ def test_short_parts_are_no_reduction(tmp_path: Path) -> None:
     problem = problem_of(tmp_path, "F.adaptive_avg_pool2d(x, (9, 7))", IMAGE)
     _, plan, _ = compile_problem(problem, Options(gradients=False))
     assert not any(kernel.is_reduce for kernel in plan.kernels)
+
+
+def test_positions_whose_products_need_64_bits(tmp_path: Path) -> None:
+    """Where the parts begin is a quotient: of something larger than any offset."""
+    problem = problem_of(tmp_path, "F.adaptive_avg_pool1d(x, 16000)", (1, 2, 300000))
+    check(problem, [(1, 2, size) for size in (300000, 441000, 150001, 320000)], torch.float32, exact=False)

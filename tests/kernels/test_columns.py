@@ -13,6 +13,7 @@ from fusewright.candidate import load_candidate
 from fusewright.kernels import pointwise
 from fusewright.options import Options
 from fusewright.pipeline import compile_problem
+from fusewright.problem import load_problem
 
 CASES = {f"maxima {name}": case for name, case in MAXIMA.items()} | {f"sums {name}": case for name, case in SUMS.items()}
 CASES |= {
@@ -101,3 +102,10 @@ def test_what_is_no_number_and_what_is_infinite(tmp_path: Path, forward: str) ->
             x[1, 2, row, column] = value
             with torch.no_grad():
                 torch.testing.assert_close(new(x), original(x), rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_value_called_as_the_loop_over_columns(tmp_path: Path) -> None:
+    problem_of(tmp_path, "F.max_pool2d(x, 3, 2, 1) * self.weight", IMAGE)
+    file = tmp_path / "model.py"
+    file.write_text(file.read_text().replace("weight", "c"))
+    check(load_problem(file), [IMAGE, *widths(IMAGE)], torch.float32, exact=True)

@@ -24,7 +24,7 @@ from fusewright.tune import Choices, own_of
 from fusewright.verify import verify
 
 NARROW, WIDE = ProductTile(fragments=8), ProductTile()
-SHAPES = {  # rows, depth, columns; the tile; whether the matrix lies by columns
+SHAPES = {  # rows, depth, columns; the tile; whether the matrix lies by columns, and the rows do
     "whole tiles": (128, 64, 128, WIDE, False),
     "one row": (1, 32, 16, NARROW, False),
     "one step and a part, by columns": (70, 45, 65, NARROW, True),
@@ -33,16 +33,22 @@ SHAPES = {  # rows, depth, columns; the tile; whether the matrix lies by columns
     "few columns": (257, 100, 17, WIDE, False),
     "many tiles, by columns": (150, 32, 300, WIDE, True),
     "deep, split": (40, 513, 24, replace(NARROW, splits=3), True),
+    "a depth that varies": (70, 99, 33, NARROW, True, False, True),
     "one group of four warps": (70, 99, 130, ProductTile(1, 16), False),
+    "rows by columns": (70, 45, 40, NARROW, False, True),
+    "both by columns": (135, 40, 33, NARROW, True, True),
 }
 
 
-def multiplied(x: Tensor, weight: Tensor, bias: Tensor | None, tile: ProductTile, turned: bool = False) -> Tensor:
-    rows, columns = x.shape[0], weight.shape[0]
-    product = Product(x.shape[1], columns, bias is not None, turned)
+def multiplied(
+    x: Tensor, weight: Tensor, bias: Tensor | None, tile: ProductTile, turned: bool = False, rows_turned: bool = False, varies: bool = False
+) -> Tensor:
+    (rows, depth), columns = x.shape, weight.shape[0]
+    product = Product(depth, columns, bias is not None, turned, rows_turned, varies)
     text = product_kernel("k", product, Ending(), tile)
     out = torch.full((rows, columns), float("nan"))
-    values = {"input": x, "weight": weight.t().contiguous() if turned else weight, "out": out, "rows": rows}
+    x = x.t().contiguous() if rows_turned else x
+    values = {"input": x, "weight": weight.t().contiguous() if turned else weight, "out": out, "rows": rows, "depth": depth}
     values |= {} if bias is None else {"bias": bias}
     sums = torch.full((tile.splits * rows * columns,), float("nan"))
     launch(load(text), text, **values, sums=sums)
@@ -59,11 +65,11 @@ def plain(x: Tensor, weight: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda name: name.replace(" ", "-"))
 def test_shapes(shape: str) -> None:
-    rows, depth, columns, tile, turned = SHAPES[shape]
+    rows, depth, columns, tile, *turned = SHAPES[shape]
     x, weight, bias = torch.randn(rows, depth), torch.randn(columns, depth), torch.randn(columns)
     exact = x.double() @ weight.double().t() + bias.double()
     allowed = 2.0**-22 * (x.abs().double() @ weight.abs().double().t() + bias.abs().double())
-    assert bool(((multiplied(x, weight, bias, tile, turned).double() - exact).abs() <= allowed).all())
+    assert bool(((multiplied(x, weight, bias, tile, *turned).double() - exact).abs() <= allowed).all())
 
 
 def test_unaligned_operands() -> None:
@@ -84,15 +90,15 @@ def test_as_exact_as_plain_arithmetic(depth: int, signs: str) -> None:
     assert ours.square().mean() < (2 * theirs.square().mean().sqrt()) ** 2
 
 
-@pytest.mark.parametrize("tile", [WIDE, replace(NARROW, splits=2)], ids=str)
-def test_what_is_not_finite(tile: ProductTile) -> None:
+@pytest.mark.parametrize(("tile", "turned"), [(WIDE, False), (replace(NARROW, splits=2), True)], ids=str)
+def test_what_is_not_finite(tile: ProductTile, turned: bool) -> None:
     """An infinity stays one: its two parts would be NaN, or an infinity of each sign. Numbers that round up to one stay numbers."""
     x, weight = torch.randn(150, 96), torch.rand(70, 96) + 0.5
     x[3, 5], x[77, 90], x[100, 40] = torch.inf, -torch.inf, torch.nan
     weight[9] = 1.0  # of which nothing is in the low part
     x[120, 0], x[120, 1:] = torch.finfo(torch.float32).max, 0.0
     weight[11, 0] = 0.5
-    exact, out = (x.double() @ weight.double().t()).float(), multiplied(x, weight, None, tile)
+    exact, out = (x.double() @ weight.double().t()).float(), multiplied(x, weight, None, tile, turned, turned)
     assert torch.equal(exact.isfinite(), out.isfinite())
     assert torch.equal(exact[3], out[3]) and torch.equal(exact[77], out[77]) and bool(out[100].isnan().all())
     assert out[120, 11] == x[120, 0] * 0.5
@@ -109,7 +115,7 @@ def test_tiles_are_chosen_by_counting() -> None:
 @pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
 @pytest.mark.parametrize(("tile", "turned"), [(WIDE, False), (replace(NARROW, splits=2), True)], ids=str)
 def test_sanitized(sanitize: str, tile: ProductTile, turned: bool) -> None:
-    text = product_kernel("k", Product(70, 37, True, turned), Ending(), tile)
+    text = product_kernel("k", Product(70, 37, True, turned, turned), Ending(), tile)
     floats = {"input": 131 * 70, "weight": 37 * 70, "bias": 37, "out": 131 * 37, "sums": tile.splits * 131 * 37}
     check_sanitized(text, floats, {"rows": 131}, sanitize)
 
@@ -164,10 +170,45 @@ FORWARDS = {  # what is returned; how many products; kernels; calls to the libra
     "read elsewhere": ("self.first(x).flip(0) * 2", (9, 48), 1, 2, 0),
     "of a computed matrix": ("torch.mm(x, torch.exp(self.matrix))", (9, 48), 1, 2, 0),
     "of a transposed matrix": ("torch.relu(torch.matmul(x, self.first.weight.t()))", (9, 48), 1, 1, 0),
+    "of transposed rows": ("torch.relu(x.t() @ y) * 2", (33, 24), 1, 1, 0),
     "of other shapes": ("self.first(x.flatten(1).view(-1, 48)) * 2", (4, 96), 1, 1, 0),
     "of a view": ("self.first(x[:, 1]) * 2", (4, 3, 48), 0, 1, 1),
     "of a batch of matrices": ("torch.bmm(torch.sin(x), y.mT)", (2, 9, 48), 0, 1, 1),
 }
+
+
+def test_a_bias_that_is_one_number(tmp_path: Path) -> None:
+    front = front_of(tmp_path, "F.linear(x, self.first.weight, self.scale[:1] * 2)", (5, 48))
+    assert own_of(front.finish(Choices(own=products(front.graph)))[0]) == frozenset()
+
+
+@pytest.mark.parametrize("name", ["done", "at", "sums", "sum", "split", "c", "depth", "choose", "COLUMNS"])
+def test_names_that_kernels_use(name: str, tmp_path: Path) -> None:
+    """Of a split product, which has both kernels."""
+    text = MODEL.replace("{forward}", f"F.elu(self.first(x)) * {name}").replace("x, y):", f"x, {name}):")
+    text = text.replace("nn.Linear(48, 40)", "nn.Linear(1024, 40)")
+    text = text.replace("torch.randn{shape}, torch.randn{shape}", "torch.randn(3, 1024), torch.randn(3, 40)")
+    (tmp_path / "model.py").write_text(text)
+    front = read_problem(load_problem(tmp_path / "model.py"), Options(target="host"))
+    made, emitted = front.finish(Choices(own=products(front.graph)))
+    assert len(made.kernels) == 1 and "merge<<<" in emitted.text
+    new, original = load_candidate(emitted.text, "host", name="new.py").build_model(front.problem), front.problem.model()
+    new.load_state_dict(original.state_dict())
+    x, other = front.problem.inputs()
+    with torch.no_grad():
+        torch.testing.assert_close(new(x, other), original(x, other), rtol=1e-5, atol=1e-5)
+
+
+def test_the_depth_of_many_rows_is_not_split() -> None:
+    """A file for few rows, called with many: there are tiles enough, and the sums of all would fill memory."""
+    text = product_kernel("k", Product(1024, 40), Ending(), replace(NARROW, splits=2), split_rows=70)
+    library = load(text)
+    weight = torch.randn(40, 1024)
+    for rows in (70, 71):
+        x, out, sums = torch.randn(rows, 1024), torch.full((rows, 40), float("nan")), torch.full((2 * 70 * 40,), float("nan"))
+        launch(library, text, input=x, weight=weight, out=out, sums=sums, rows=rows)
+        torch.testing.assert_close(out, x @ weight.t(), rtol=1e-5, atol=1e-4)
+        assert bool(sums.isnan().all()) == (rows > 70)
 
 
 def front_of(folder: Path, forward: str, shape: tuple[int, ...]) -> Front:

@@ -19,7 +19,7 @@ from .conv_tiles import best_tile
 from .depthwise import depthwise_kernel, is_depthwise
 from .expression import Evaluator, Level, converted_to, indent, paren, pointer
 from .loops import row_at
-from .product import Product, product_kernel, product_tile
+from .product import Product, most_split_rows, product_kernel, product_tile
 from .reduce import WORDS, accumulators
 from .shortened import shortened
 
@@ -32,6 +32,12 @@ TAKEN = set(
 )
 TAKEN |= set(
     "shared partials batch in_d in_h in_w count mean m2 channel0 channel_end local scratch inside whole".split()
+)
+# And that of a product.
+TAKEN_BY_PRODUCTS = set(
+    "rows sums sum split done at elements c0 row0 column0 lane_row lane_column odd first last band high place quartet late before stage "
+    "next load_row load_column load store_rows store_columns held_rows held_columns multiply move load_four plain_sum store_split "
+    "depth".split()
 )
 
 
@@ -70,7 +76,8 @@ def body_of(
     fixed, channel, element = Level(frozenset()), Level(frozenset({"n", "c"})), Level(everywhere)
     loads = [name for name in kernel.loads if name != leaf]
     evaluator = Evaluator(prims, loads, [fixed, channel, element], vector=False)
-    evaluator.names |= TAKEN | taken
+    of_product = isinstance(anchor.conv, Product)  # in float32, of many rows: nothing is coarse, or prepared for a sample
+    evaluator.names |= TAKEN | taken | (TAKEN_BY_PRODUCTS if of_product else set())
     evaluator.results[leaf] = "value"
     if not row and totals is None:
         evaluator.results[anchor.value] = "value"
@@ -80,7 +87,6 @@ def body_of(
         evaluator.results.setdefault(member, "value")
     result = evaluator.value(root, here)
     final = converted_to(result, prims[root])
-    of_product = isinstance(anchor.conv, Product)  # in float32, of many rows: nothing is coarse, or prepared for a sample
     exact, hoist = of_product or is_depthwise(anchor.conv), not row and not of_product
     shorter = shortened(fixed.lines + channel.lines, element.lines, final, hoist=hoist, exact=exact, may_shift=may_shift)
     element_lines, final_text, kept, tables = shorter.element, shorter.final, shorter.kept, shorter.tables
@@ -183,8 +189,11 @@ def anchored_product(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str
     """As above, for a matrix product."""
     anchor = fused.anchor
     rows = sizes.tidy(sizes.product(anchor.out_shape[:-1]))
-    tile = product_tile(anchor.conv, plan.graph.hint(rows))
-    made = product_kernel(kernel.name, anchor.conv, fused.ending, tile, "\n".join(comment))
+    hint = plan.graph.hint(rows)
+    tile = product_tile(anchor.conv, hint)
+    most = most_split_rows(anchor.conv, tile, hint) if tile.splits > 1 and not isinstance(rows, int) else None
+    made = product_kernel(kernel.name, anchor.conv, fused.ending, tile, "\n".join(comment), most)
+    texts = {"out": kernel.stores[0], "rows": sizes.text(rows), "sums": f"sums{own}", "depth": sizes.text(anchor.depth)}
     handed = []
     for _kind, name in made.launcher_args:
         if name in ("input", "weight", "bias"):
@@ -192,8 +201,9 @@ def anchored_product(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str
         elif name.endswith("_ptr"):
             handed.append(argument(name.removesuffix("_ptr")))
         else:
-            handed.append({"out": kernel.stores[0], "rows": sizes.text(rows), "sums": f"sums{own}"}.get(name, name))
-    workspace = {f"sums{own}": sizes.tidy(tile.splits * anchor.conv.columns * rows)} if tile.splits > 1 else {}
+            handed.append(texts.get(name, name))
+    few = rows if most is None else sympy.Min(rows, most)
+    workspace = {f"sums{own}": sizes.tidy(tile.splits * anchor.conv.columns * few)} if tile.splits > 1 else {}
     return AnchoredText(
         (kernel.name,), made.source, (), made.smem, (), tuple(workspace.items()),
         (f'_launch("{kernel.name}", {", ".join(handed)})',), tile, tf32=False,

@@ -12,7 +12,7 @@ from ..access import accesses, axes_of, unsqueezed
 from ..graph import Dim, Graph
 from ..index import Axis, Coordinate
 from ..plan import Kernel, element_at
-from ..prims import Coordinates, Prim
+from ..prims import Coordinates, Parts, Prim
 from .expression import LANE, Evaluator, pointer
 from .rows import ROW
 
@@ -281,13 +281,31 @@ def c_product(items: list[Dim]) -> str:
 def largest_tensor(kernel: Kernel, prims: dict[str, Prim]) -> str | None:
     """A C++ expression that is true when some offset may pass 2³¹, or None when it cannot."""
     tests = []
-    for shape in {prims[name].shape for name in (*kernel.loads, *kernel.stores)} | {kernel.space}:
+    shapes = {prims[name].shape for name in (*kernel.loads, *kernel.stores)} | {kernel.space, *multiplied_positions(kernel, prims)}
+    for shape in shapes:
         total = sizes.product(shape)
         if not isinstance(total, int):
             tests.append(f"{c_product(list(shape))} > {LONGEST_INT}LL")
         elif total > LONGEST_INT:
             return "true"
     return " || ".join(sorted(tests)) if tests else None
+
+
+def multiplied_positions(kernel: Kernel, prims: dict[str, Prim]) -> set[tuple[Dim, ...]]:
+    """The factors of what is divided to find where the parts of a dimension begin."""
+    found: set[tuple[Dim, ...]] = set()
+    stack, seen = list(kernel.stores), set()
+    while stack:
+        name = stack.pop()
+        if name in seen or (name in kernel.loads and name not in kernel.stores):
+            continue
+        seen.add(name)
+        prim = prims[name]
+        if isinstance(prim.op, Parts):
+            source = prims[prim.inputs[0]].shape
+            found |= set(zip(prim.shape[-2 * prim.op.rank : -prim.op.rank], source[-prim.op.rank :], strict=True))
+        stack += prim.inputs
+    return found
 
 
 __all__ = ["Loop", "Walk", "pointer", "walk"]

@@ -3,13 +3,13 @@ namespace ${name}_detail {
 
 $constants
 
-// Four numbers of a row of an operand, from `k` on; zeros behind the operand's end.
+// Four numbers of a row of an operand, of which so many are `left`; zeros behind its end.
 template <int VECTOR>
-__device__ __forceinline__ void load_four(float (&to)[4], const float* __restrict__ from, bool real, int k, int apart) {
+__device__ __forceinline__ void load_four(float (&to)[4], const float* __restrict__ from, bool real, int left, int apart) {
 #pragma unroll
   for (int v = 0; v < 4; v += VECTOR) {
     float some[VECTOR];
-    load_if<VECTOR>(real && k + v < DEPTH, from + v * apart, some);
+    load_if<VECTOR>(real && v < left, from + v * apart, some);
 #pragma unroll
     for (int j = 0; j < VECTOR; ++j) to[v + j] = some[j];
   }
@@ -28,14 +28,14 @@ __device__ __forceinline__ void store_split(float* to, const float (&x)[4], int 
 
 // One element by plain arithmetic, for sums that are not finite: there the two parts of a number do not add up to it.
 __device__ __forceinline__ float plain_sum(const float* __restrict__ input, const float* __restrict__ weight, int n, int c,
-                                           int first, int last) {
+                                           int rows, int depth, int first, int last) {
   float sum = 0.0f;
 #pragma unroll 1
-  for (int k = first; k < last; ++k) sum = fmaf(input[(long long)n * DEPTH + k], $weight_element, sum);
+  for (int k = first; k < last; ++k) sum = fmaf($input_element, $weight_element, sum);
   return sum;
 }
 
-template <int VECTOR>
+template <int VECTOR, int SPLITS>
 __global__ void __launch_bounds__(THREADS, 1)
 kernel($parameters) {
   extern __shared__ __align__(128) float shared[];
@@ -44,21 +44,15 @@ kernel($parameters) {
   const int tiles_n = (rows + TILE_ROWS - 1) / TILE_ROWS, band = int(blockIdx.x) / (BAND * TILES_C) * BAND;
   const int high = min(tiles_n - band, BAND), place = int(blockIdx.x) % (BAND * TILES_C);
   const int row0 = (band + place % high) * TILE_ROWS, column0 = place / high * TILE_COLUMNS;
-  const int first = STEPS * int(blockIdx.y) / SPLITS, last = STEPS * (int(blockIdx.y) + 1) / SPLITS;
+$depth
+  const int steps = (depth + STEP - 1) / STEP, first = steps * int(blockIdx.y) / SPLITS, last = steps * (int(blockIdx.y) + 1) / SPLITS;
 $setup
 
   // A thread loads four numbers of a row of each operand in every round, a step ahead of the one that stores them.
-  const int load_row = threadIdx.x / (STEP / 4), load_four_of_row = threadIdx.x % (STEP / 4);
-$weight_place
+$places
   float held_rows[ROW_ROUNDS][4], held_columns[COLUMN_ROUNDS][4];
   auto load = [&](int step) {
-    const int k = step * STEP + 4 * load_four_of_row;
-#pragma unroll
-    for (int r = 0; r < ROW_ROUNDS; ++r) {
-      const int n = row0 + r * ROUND + load_row;
-      load_four<VECTOR>(held_rows[r], input + (long long)n * DEPTH + k, n < rows && step < last, k, 1);
-    }
-$load_weight
+$loads
   };
   auto store_rows = [&](float* stage) {
 #pragma unroll
@@ -131,7 +125,7 @@ $load_weight
     for (int i = threadIdx.x; i < TILE_ROWS * TILE_COLUMNS; i += THREADS) {
       const int n = row0 + i / TILE_COLUMNS, c = column0 + i % TILE_COLUMNS;
       if (!(fabsf(shared[i]) < INFINITY) && n < rows && c < COLUMNS)
-        shared[i] = plain_sum(input, weight, n, c, first * STEP, min(last * STEP, DEPTH));
+        shared[i] = plain_sum(input, weight, n, c, rows, depth, first * STEP, min(last * STEP, depth));
     }
     __syncthreads();
 #pragma unroll

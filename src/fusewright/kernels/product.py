@@ -31,12 +31,15 @@ TILE_CYCLES = 5000  # to fill the stages, and to write a tile: not measured
 
 @dataclass(frozen=True)
 class Product:
-    """input [rows, depth] times weight [columns, depth], or [depth, columns] where `turned`, plus a bias for each column."""
+    """input [rows, depth] times weight [columns, depth], plus a bias for each column. Where they are turned, they lie
+    as [depth, rows] and [depth, columns]."""
 
     depth: int
     columns: int
     bias: bool = False
     turned: bool = False
+    rows_turned: bool = False
+    varies: bool = False  # the depth is only known when the kernel is launched: it is about the one above
 
     dtype = "float32"
 
@@ -90,8 +93,19 @@ def product_ms(product: Product, tile: ProductTile, rows: int) -> float:
     return cycles / CYCLES_PER_MS + merged + LAUNCH_MS
 
 
-def product_kernel(name: str, product: Product, ending: Ending, tile: ProductTile, comment: str = "") -> KernelText:
-    """The CUDA text of one product, its merging kernel where the depth is split, and their launcher.
+def most_split_rows(product: Product, tile: ProductTile, rows: int) -> int:
+    """Up to how many rows to split the depth: beyond, there are blocks enough, and the sums would fill memory."""
+    whole = ProductTile(tile.quartets, tile.fragments)
+    while product_ms(product, tile, 2 * rows) < product_ms(product, whole, 2 * rows):
+        rows *= 2
+    return rows
+
+
+def product_kernel(
+    name: str, product: Product, ending: Ending, tile: ProductTile, comment: str = "", split_rows: int | None = None
+) -> KernelText:
+    """The CUDA text of one product, its merging kernel where the depth is split, and their launcher. The depth of more than
+    `split_rows` rows is not split; None: of all.
 
     >>> product_kernel("k", Product(64, 128), Ending(), ProductTile()).launcher_args[-1]
     ('long long', 'rows')
@@ -102,12 +116,12 @@ def product_kernel(name: str, product: Product, ending: Ending, tile: ProductTil
         comment=comment or f"// Product of rows of {product.depth} with {product.columns} columns, and what follows it.",
         constants="\n".join(constants(product, tile)),
         parameters=parameters(product, ending, split),
-        setup="" if split else setup(ending),
-        weight_element="weight[(long long)k * COLUMNS + c]" if product.turned else "weight[(long long)c * DEPTH + k]",
-        **weight_loading(product),
-        finish=shifted(store_sums(product, tile) if split else store_elements(product, ending, tile), 2),
-        merge=merge(product, ending) if split else "",
-        launcher="\n".join(launcher(name, product, ending, tile)),
+        setup=setup(ending),
+        depth="" if product.varies else "  constexpr int depth = DEPTH;",
+        **loading(product),
+        finish=shifted(finish(product, ending, tile), 2),
+        merge=merge(product, ending, tile.splits) if split else "",
+        launcher="\n".join(launcher(name, product, ending, tile, split_rows)),
     )
     return KernelText(
         name=name,
@@ -122,12 +136,11 @@ def constants(product: Product, tile: ProductTile) -> Iterator[str]:
     def line(text: str, comment: str = "") -> str:
         return f"constexpr int {text};" + (f"  // {comment}" if comment else "")
 
-    yield line(f"DEPTH = {product.depth}, COLUMNS = {product.columns}")
+    yield line(("" if product.varies else f"DEPTH = {product.depth}, ") + f"COLUMNS = {product.columns}")
     yield line(f"TILE_ROWS = {tile.rows}, TILE_COLUMNS = {tile.columns}, FRAGMENTS = {tile.fragments}", "a fragment: 8 columns")
     yield line(f"TILES_C = {-(-product.columns // tile.columns)}, BAND = {BAND}")
     yield line(f"THREADS = {tile.threads}")
-    yield line(f"STEP = {STEP}, STEPS = {-(-product.depth // STEP)}, SPLITS = {tile.splits}", "of the depth")
-    yield line(f"STAGES = {STAGES}")
+    yield line(f"STEP = {STEP}, STAGES = {STAGES}", "of the depth; as many steps are in shared memory")
     yield line("ROW_PLANE = 4 * TILE_ROWS + 4, COLUMN_PLANE = 4 * TILE_COLUMNS + 4", "words of four of the depth")
     yield line("ROW_STAGE = STEP / 4 * ROW_PLANE, COLUMN_STAGE = STEP / 4 * COLUMN_PLANE", "of a step's high or low parts")
     yield line("STAGE = 2 * (ROW_STAGE + COLUMN_STAGE)")
@@ -136,28 +149,35 @@ def constants(product: Product, tile: ProductTile) -> Iterator[str]:
     yield line(f"SHARED_BYTES = {tile.shared_bytes}")
 
 
-def weight_loading(product: Product) -> dict[str, str]:
-    """Threads side by side read what lies side by side: the depth of a column, or neighbouring columns."""
-    if product.turned:
-        place = (
-            "const int load_column = threadIdx.x % ROUND, load_four_of_column = threadIdx.x / ROUND;  // neighbours in a row"
+def loading(product: Product) -> dict[str, str]:
+    """Threads side by side read what lies side by side: the depth of a row or column, or neighbouring rows or columns."""
+    operands = [
+        ("row", "n", "row0", "rows", "input", product.rows_turned),
+        ("column", "c", "column0", "COLUMNS", "weight", product.turned),
+    ]
+    places, loads = [], []
+    for name, index, start, count, operand, turned in operands:
+        across, along = ("%", "/") if turned else ("/", "%")
+        size = "ROUND" if turned else "(STEP / 4)"
+        places.append(
+            f"const int load_{name} = threadIdx.x {across} {size}, load_four_of_{name} = threadIdx.x {along} {size};"
+            + ("  // neighbours lie side by side" if turned else "")
         )
-        load = """\
-const int k_of_column = step * STEP + 4 * load_four_of_column;
-#pragma unroll
-for (int r = 0; r < COLUMN_ROUNDS; ++r) {
-  const int c = column0 + r * ROUND + load_column;
-  load_four<1>(held_columns[r], weight + (long long)k_of_column * COLUMNS + c, c < COLUMNS && step < last, k_of_column, COLUMNS);
-}"""
-    else:
-        place = "const int load_column = load_row, load_four_of_column = load_four_of_row;"
-        load = """\
-#pragma unroll
-for (int r = 0; r < COLUMN_ROUNDS; ++r) {
-  const int c = column0 + r * ROUND + load_column;
-  load_four<VECTOR>(held_columns[r], weight + (long long)c * DEPTH + k, c < COLUMNS && step < last, k, 1);
-}"""
-    return {"weight_place": shifted(place, 2), "load_weight": shifted(load, 4)}
+        where = f"(long long)k * {count} + {index}" if turned else f"(long long){index} * depth + k"
+        width, apart = ("1", count) if turned else ("VECTOR", "1")
+        loads += [
+            "#pragma unroll",
+            f"for (int r = 0; r < {name.upper()}_ROUNDS; ++r) {{",
+            f"  const int {index} = {start} + r * ROUND + load_{name}, k = step * STEP + 4 * load_four_of_{name};",
+            f"  load_four<{width}>(held_{name}s[r], {operand} + {where}, {index} < {count} && step < last, depth - k, {apart});",
+            "}",
+        ]
+    return {
+        "places": shifted("\n".join(places), 2),
+        "loads": shifted("\n".join(loads), 4),
+        "input_element": "input[(long long)k * rows + n]" if product.rows_turned else "input[(long long)n * depth + k]",
+        "weight_element": "weight[(long long)k * COLUMNS + c]" if product.turned else "weight[(long long)c * depth + k]",
+    }
 
 
 def setup(ending: Ending) -> str:
@@ -166,8 +186,12 @@ def setup(ending: Ending) -> str:
 
 def parameters(product: Product, ending: Ending, split: bool) -> str:
     operands = [("const float* __restrict__", "input"), ("const float* __restrict__", "weight")]
-    handed = [*operands, ("float* __restrict__", "sums")] if split else [*operands, *finishing(product, ending)]
-    return listed([*handed, ("int", "rows")])
+    sums = [("float* __restrict__", "sums")] if split else []
+    return listed([*operands, *sums, *finishing(product, ending), *(("int", name) for name in size_names(product))])
+
+
+def size_names(product: Product) -> tuple[str, ...]:
+    return ("rows", "depth") if product.varies else ("rows",)
 
 
 def listed(parameters: list[tuple[str, str]]) -> str:
@@ -217,6 +241,14 @@ def store_elements(product: Product, ending: Ending, tile: ProductTile) -> str:
     return EACH + shifted("\n".join(lines), 4) + "\n  }\n}\n"
 
 
+def finish(product: Product, ending: Ending, tile: ProductTile) -> str:
+    elements = store_elements(product, ending, tile)
+    if tile.splits == 1:
+        return elements
+    sums = store_sums(product, tile)
+    return f"if constexpr (SPLITS > 1) {{\n{shifted(sums, 2)}\n}} else {{\n{shifted(elements, 2)}\n}}\n"
+
+
 def store_sums(product: Product, tile: ProductTile) -> str:
     whole = product.columns % tile.columns == 0
     where = "sums + ((long long)blockIdx.y * rows + n) * COLUMNS + c0"
@@ -234,7 +266,7 @@ def stored(where: str, first: str, second: str, product: Product) -> str:
     return f"float* const at = {where};\nif (c0 < COLUMNS) at[0] = {first};\nif (c0 + 1 < COLUMNS) at[1] = {second};"
 
 
-def merge(product: Product, ending: Ending) -> str:
+def merge(product: Product, ending: Ending, splits: int) -> str:
     """The kernel behind a product whose depth several blocks share."""
     kinds = [("const float* __restrict__", "sums"), *finishing(product, ending), ("int", "rows")]
     body = [
@@ -244,7 +276,7 @@ def merge(product: Product, ending: Ending) -> str:
         *ending.before.setup,
         "float sum = 0.0f;",
         "#pragma unroll",
-        "for (int split = 0; split < SPLITS; ++split) sum += sums[split * elements + at];",
+        f"for (int split = 0; split < {splits}; ++split) sum += sums[split * elements + at];",
         *element(product, ending, "sum", "out[at]").splitlines(),
     ]
     head = [
@@ -263,31 +295,45 @@ def launcher_args(product: Product, ending: Ending, split: bool) -> tuple[tuple[
     sums = [("float*", "sums")] if split else []
     return (
         ("const float*", "input"), ("const float*", "weight"), *pointers, *sums,
-        *(("long long", name) for name in (*scalars, "rows")),
+        *(("long long", name) for name in (*scalars, *size_names(product))),
     )  # fmt: skip
 
 
-def launcher(name: str, product: Product, ending: Ending, tile: ProductTile) -> Iterator[str]:
+def launcher(name: str, product: Product, ending: Ending, tile: ProductTile, split_rows: int | None) -> Iterator[str]:
     split = tile.splits > 1
     args = ", ".join(f"{kind} {arg}" for kind, arg in launcher_args(product, ending, split))
     handed = [arg if kind.endswith(("*", "__restrict__")) else f"({kind})({arg})" for kind, arg in finishing(product, ending)]
-    call = ", ".join(["input", "weight", *(["sums"] if split else handed), "int(rows)"])
+    sizes = [f"int({size})" for size in size_names(product)]
+    call = ", ".join(["input", "weight", *(["sums"] if split else []), *handed, *sizes])
     yield f'extern "C" const char* {name}({args}, void* stream) {{'
     yield f"  using namespace {name}_detail;"
     yield "  if (rows <= 0) return nullptr;"
-    yield "  const dim3 grid((unsigned)((rows + TILE_ROWS - 1) / TILE_ROWS * TILES_C), SPLITS);"
-    aligned = ["(size_t)input % 16 == 0", *([] if product.turned else ["(size_t)weight % 16 == 0"])]
-    variants = [(4, " && ".join(aligned)), (1, "")] if product.depth % 4 == 0 else [(1, "")]
-    for vector, condition in variants:
-        if len(variants) > 1:
-            yield f"  if ({condition}) {{" if condition else "  } else {"
-        inside = "    " if len(variants) > 1 else "  "
-        yield f"{inside}cudaFuncSetAttribute(kernel<{vector}>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);"
-        yield f"{inside}kernel<{vector}><<<grid, THREADS, SHARED_BYTES, (cudaStream_t)stream>>>({call});"
-    if len(variants) > 1:
+    yield "  const unsigned tiles = (unsigned)((rows + TILE_ROWS - 1) / TILE_ROWS * TILES_C);"
+    both = split and split_rows is not None
+    for splits in (tile.splits, 1) if both else (tile.splits,):
+        lines = [*vector_variants(product, splits, call)]
+        if splits > 1:
+            merged = ", ".join(["sums", *handed, "int(rows)"])
+            lines.append(f"merge<<<dim3((unsigned)((rows * COLUMNS + 255) / 256)), 256, 0, (cudaStream_t)stream>>>({merged});")
+        if both:
+            yield f"  if (rows <= {split_rows}) {{  // too few tiles otherwise" if splits > 1 else "  } else {"
+        yield shifted("\n".join(lines), 4 if both else 2)
+    if both:
         yield "  }"
-    if split:
-        merged = ", ".join(["sums", *handed, "int(rows)"])
-        yield f"  merge<<<dim3((unsigned)((rows * COLUMNS + 255) / 256)), 256, 0, (cudaStream_t)stream>>>({merged});"
     yield "  return launch_error();"
     yield "}"
+
+
+def vector_variants(product: Product, splits: int, call: str) -> Iterator[str]:
+    """By 16 bytes where operands that are read along the depth are aligned."""
+    wide = [name for name, turned in (("input", product.rows_turned), ("weight", product.turned)) if not turned]
+    tests = [*(["depth % 4 == 0"] if product.varies else []), *(f"(size_t){name} % 16 == 0" for name in wide)]
+    by_vectors = wide and (product.varies or product.depth % 4 == 0)
+    for vector in (4, 1) if by_vectors else (1,):
+        kernel, inside = f"kernel<{vector}, {splits}>", "  " if by_vectors else ""
+        if by_vectors:
+            yield f"if ({' && '.join(tests)}) {{" if vector == 4 else "} else {"
+        yield f"{inside}cudaFuncSetAttribute({kernel}, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);"
+        yield f"{inside}{kernel}<<<dim3(tiles, {splits}), THREADS, SHARED_BYTES, (cudaStream_t)stream>>>({call});"
+    if by_vectors:
+        yield "}"
