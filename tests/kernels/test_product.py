@@ -14,7 +14,7 @@ from kernels.conv.test_conv_nvcc import compiled
 from torch import Tensor
 
 from fusewright.candidate import load_candidate
-from fusewright.kernels.conv import Ending
+from fusewright.kernels.conv import Ending, Pointwise
 from fusewright.kernels.product import Product, ProductTile, product_kernel, product_ms, product_tile
 from fusewright.options import Options
 from fusewright.pipeline import Front, read_problem
@@ -102,6 +102,21 @@ def test_what_is_not_finite(tile: ProductTile, turned: bool) -> None:
     assert torch.equal(exact.isfinite(), out.isfinite())
     assert torch.equal(exact[3], out[3]) and torch.equal(exact[77], out[77]) and bool(out[100].isnan().all())
     assert out[120, 11] == x[120, 0] * 0.5
+
+
+@pytest.mark.parametrize("tile", [NARROW, replace(NARROW, splits=2)], ids=str)
+@pytest.mark.parametrize("columns", [33, 40])
+def test_the_product_is_kept_where_there_is_memory_for_it(tile: ProductTile, columns: int) -> None:
+    double = Pointwise(lambda value, n, c, position: ([], f"{value} * 2.0f"))
+    text = product_kernel("k", Product(64, columns, True, kept=True), Ending(before=double), tile)
+    x, weight, bias = torch.randn(70, 64), torch.randn(columns, 64), torch.randn(columns)
+    library, sums = load(text), torch.empty(tile.splits * 70 * columns)
+    for keeps in (True, False):
+        out, kept = torch.full((70, columns), float("nan")), torch.full((70, columns), float("nan"))
+        values = {"input": x, "weight": weight, "bias": bias, "out": out, "sums": sums, "rows": 70, "kept": kept if keeps else 0}
+        launch(library, text, **values)
+        torch.testing.assert_close(out, 2 * (x @ weight.t() + bias), rtol=1e-5, atol=1e-4)
+        assert torch.equal(kept * 2, out) if keeps else bool(kept.isnan().all())
 
 
 def test_tiles_are_chosen_by_counting() -> None:

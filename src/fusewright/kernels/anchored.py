@@ -35,9 +35,10 @@ TAKEN |= set(
 )
 # And that of a product.
 TAKEN_BY_PRODUCTS = set(
-    "rows sums sum split done at elements c0 row0 column0 lane_row lane_column odd first last band high place quartet late before stage "
-    "next load_row load_column load store_rows store_columns held_rows held_columns multiply move load_four plain_sum store_split "
-    "depth".split()
+    "rows sums sum split done at elements c0 row0 column0 lane_row lane_column odd first last band high place quartet late "
+    "before stage next kept product load_row load_column load store_rows store_columns held_rows held_columns multiply move "
+    "load_four plain_sum store_split depth".split()
+)
 )
 
 
@@ -187,13 +188,15 @@ def anchored_kernel(
 
 def anchored_product(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str], argument: Any, own: str) -> AnchoredText:
     """As above, for a matrix product."""
-    anchor = fused.anchor
+    kept = fused.anchor.value in kernel.stores[1:]
+    anchor = replace(fused.anchor, conv=replace(fused.anchor.conv, kept=kept))
     rows = sizes.tidy(sizes.product(anchor.out_shape[:-1]))
     hint = plan.graph.hint(rows)
     tile = product_tile(anchor.conv, hint)
     most = most_split_rows(anchor.conv, tile, hint) if tile.splits > 1 and not isinstance(rows, int) else None
     made = product_kernel(kernel.name, anchor.conv, fused.ending, tile, "\n".join(comment), most)
-    texts = {"out": kernel.stores[0], "rows": sizes.text(rows), "sums": f"sums{own}", "depth": sizes.text(anchor.depth)}
+    texts = {"out": kernel.stores[0], "kept": anchor.value, "sums": f"sums{own}"}
+    texts |= {"rows": sizes.text(rows), "depth": sizes.text(anchor.depth)}
     handed = []
     for _kind, name in made.launcher_args:
         if name in ("input", "weight", "bias"):

@@ -40,6 +40,7 @@ class Product:
     turned: bool = False
     rows_turned: bool = False
     varies: bool = False  # the depth is only known when the kernel is launched: it is about the one above
+    kept: bool = False  # the product itself is written too, where there is memory given for it
 
     dtype = "float32"
 
@@ -203,14 +204,16 @@ def listed(parameters: list[tuple[str, str]]) -> str:
 def finishing(product: Product, ending: Ending) -> list[tuple[str, str]]:
     """What the ending reads and writes."""
     bias = [("const float* __restrict__", "bias")] if product.bias else []
-    return [*bias, *extra_params(ending), ("float* __restrict__", "out")]
+    kept = [("float* __restrict__", "kept")] if product.kept else []
+    return [*bias, *extra_params(ending), ("float* __restrict__", "out"), *kept]
 
 
-def element(product: Product, ending: Ending, value: str, result: str) -> str:
-    """The chain at (n, c), from the sum to what is written."""
+def element(product: Product, ending: Ending, value: str, result: str, kept: str) -> str:
+    """The chain at (n, c), from the sum to what is written; the product itself, where that is kept, goes to `kept`."""
     statements, final = ending.before.element("value", "n", "c", ())
     sum_ = f"{value} + bias[c]" if product.bias else value
-    return "\n".join([f"const float value = {sum_};", *statements, f"{result} = {final};"])
+    keeping = [kept] if product.kept else []
+    return "\n".join([f"const float value = {sum_};", *keeping, *statements, f"{result} = {final};"])
 
 
 EACH = """\
@@ -226,17 +229,20 @@ for (int i = 0; i < 2; ++i) {
 
 def store_elements(product: Product, ending: Ending, tile: ProductTile) -> str:
     whole, even = product.columns % tile.columns == 0, product.columns % 2 == 0
-    inner = element(product, ending, "sum[f][2 * i + e]", "done[e]")
+    inner = element(product, ending, "sum[f][2 * i + e]", "done[e]", "product[e] = value;")
     guard = "" if whole else "if (c0 + e < COLUMNS) "
+    place = stored("kept + (long long)n * COLUMNS + c0", "product[0]", "product[1]", product)
+    keeping = ["if (kept != nullptr) {", shifted(place, 2), "}"]
     lines = [
         *([] if whole or not even else ["if (c0 >= COLUMNS) continue;"]),
-        "float done[2];",
+        f"float done[2]{', product[2]' if product.kept else ''};",
         "#pragma unroll",
         f"for (int e = 0; e < 2; ++e) {'' if even else guard}{{",
         "  const int c = c0 + e;",
         shifted(inner, 2),
         "}",
         stored("out + (long long)n * COLUMNS + c0", "done[0]", "done[1]", product),
+        *(keeping if product.kept else []),
     ]
     return EACH + shifted("\n".join(lines), 4) + "\n  }\n}\n"
 
@@ -277,7 +283,7 @@ def merge(product: Product, ending: Ending, splits: int) -> str:
         "float sum = 0.0f;",
         "#pragma unroll",
         f"for (int split = 0; split < {splits}; ++split) sum += sums[split * elements + at];",
-        *element(product, ending, "sum", "out[at]").splitlines(),
+        *element(product, ending, "sum", "out[at]", "if (kept != nullptr) kept[at] = value;").splitlines(),
     ]
     head = [
         "",
