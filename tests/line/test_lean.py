@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from fusewright.candidate import load_candidate
-from fusewright.emit import padded
+from fusewright.emit.launches import padded
 from fusewright.options import Options
 from fusewright.pipeline import compile_problem
 from fusewright.problem import load_problem

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fusewright.capture import capture
-from fusewright.emit import packed
+from fusewright.emit.values import packed
 from fusewright.errors import Unsupported
 from fusewright.graph import Graph
 from fusewright.interpret import interpret

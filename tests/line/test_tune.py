@@ -301,7 +301,8 @@ def test_choices_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 
 def test_a_wrong_kernel_of_backward_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fusewright import emit_gradient, pipeline
+    from fusewright import pipeline
+    from fusewright.emit import gradient as emit_gradient
 
     right = emit_gradient.gradient_graph
 

@@ -7,17 +7,19 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from . import prelude
-from .graph import Graph
-from .kernels.kept_columns import kept_columns_kernel, sharers
-from .kernels.pointwise import pointwise_kernel
-from .kernels.reduce import reduce_kernel
-from .kernels.scan import scan_kernel
-from .kernels.text import KernelText, with_fast_functions
-from .kernels.turned import turned_kernel, turned_loads, turns_results
-from .kernels.turned_reduce import turned_reduce, turned_reduce_kernel
-from .plan import Kernel
-from .prims import Prim
+from .. import prelude, sizes
+from ..graph import Graph
+from ..kernels.kept_columns import kept_columns_kernel, sharers
+from ..kernels.pointwise import pointwise_kernel
+from ..kernels.reduce import reduce_kernel
+from ..kernels.scan import scan_kernel
+from ..kernels.text import KernelText, with_fast_functions
+from ..kernels.turned import turned_kernel, turned_loads, turns_results
+from ..kernels.turned_reduce import turned_reduce, turned_reduce_kernel
+from ..plan import Kernel, Plan, operator_name, origins
+from ..prims import Prim
+from ..source import FORBIDDEN
+from ..takeover import conv_flops
 
 ASCII = str.maketrans(
     {
@@ -91,10 +93,57 @@ def comments(source: str) -> list[str]:
     return list(itertools.takewhile(lambda line: line.startswith("//"), source.splitlines()))
 
 
-def together(facts: list[KernelFacts]) -> tuple[KernelFacts, ...]:
+def comment(kernel: Kernel, plan: Plan) -> list[str]:
+    """What the kernel replaces, and the laws that led to it: the lines above its text."""
+    nodes = origins(kernel, plan.lowered.prims, plan.graph)
+    lines = []
+    for node in nodes:
+        place = f"{node.where.file}:{node.where.line}" if node.where.line else ""
+        code = node.where.code if not FORBIDDEN.search(node.where.code) else ""
+        lines.append(f"//   {operator_name(node, plan.graph):<24} {place}  {code}".rstrip())
+    own = {node.name for node in nodes}
+    laws = [
+        f"//   law: {rule}"
+        for rule in plan.rules
+        if any(name == rule.node or name.startswith(f"{rule.node}_") for name in own)
+    ]
+    roles = "statistics of" if kernel.name.endswith("_statistics") else "replaces"
+    return [f"// {kernel.name} {roles}", *dict.fromkeys(lines), *laws]
+
+
+def facts(kernel: Kernel, launchers: tuple[str, ...], plan: Plan) -> list[KernelFacts]:
+    """One for each function that is launched for the kernel; the first has all the numbers."""
+    prims, graph = plan.lowered.prims, plan.graph
+    moved = sum(
+        graph.hint(sizes.product(prims[n].shape)) * prims[n].dtype.itemsize for n in (*kernel.loads, *kernel.stores)
+    )
+    replaces = tuple(dict.fromkeys(operator_name(node, graph) for node in origins(kernel, prims, graph)))
+    flops = flops_of(kernel, prims, graph)
+    if kernel.fused is not None:
+        flops += conv_flops(kernel.fused.anchor, plan)
+    first, *rest = launchers
+    return [KernelFacts(first, replaces, moved, flops), *(KernelFacts(name, replaces, 0, 0) for name in rest)]
+
+
+def flops_of(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> int:
+    total = 0
+    stack, seen = list(kernel.stores), set()
+    while stack:
+        name = stack.pop()
+        if name in seen or name in kernel.loads:
+            continue
+        seen.add(name)
+        prim = prims[name]
+        of_source = prims[prim.inputs[0]].shape if prim.inputs and type(prim.op).__name__ == "Reduce" else prim.shape
+        total += graph.hint(sizes.product(of_source)) * getattr(prim.op, "cost", 1)
+        stack += prim.inputs
+    return total
+
+
+def together(every: list[KernelFacts]) -> tuple[KernelFacts, ...]:
     """A kernel that is launched for several places moves and computes what all of them do."""
     found: dict[str, KernelFacts] = {}
-    for fact in facts:
+    for fact in every:
         known = found.setdefault(fact.name, KernelFacts(fact.name, (), 0, 0))
         replaces = tuple(dict.fromkeys((*known.replaces, *fact.replaces)))
         found[fact.name] = KernelFacts(fact.name, replaces, known.bytes + fact.bytes, known.flops + fact.flops)
@@ -116,3 +165,8 @@ def with_prelude(kernels: str, launchers: list[str]) -> str:
 
 def ascii_only(text: str) -> str:
     return text.translate(ASCII).encode("ascii", "replace").decode()
+
+
+def names_text(names: list[str]) -> str:
+    """Launchers, as the items of a tuple in Python."""
+    return "".join(f'\n    "{name}",' for name in names) + ("\n" if names else "")

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from . import sizes
-from .emit import Region, Writer
-from .emit_kernels import kernel_text
-from .errors import Unsupported
-from .gradient import gradient_graph
-from .graph import Ref
-from .layout import spread
-from .lower import Lowered, lower
-from .plan import Call, Cyclic, Kernel, Plan, plan
-from .prims import Load, Pointwise, Prim, View
-from .rewrite import rewrite
+from torch import nn
+
+from .. import sizes
+from ..errors import Unsupported
+from ..gradient import Trace, gradient_graph
+from ..graph import Ref
+from ..layout import spread
+from ..lower import Lowered, lower
+from ..plan import Call, Cyclic, Kernel, Plan, plan
+from ..prims import Load, Pointwise, Prim, View
+from ..rewrite import rewrite
+from .flow import trainable
+from .kept import worth_keeping
+from .kernels import Shared, comment, names_text, with_prelude
+from .launches import Launches
+from .regions import Region, Regions
+from .values import Values
 
 
 @dataclass(frozen=True)
@@ -28,17 +34,39 @@ class GradientText:
     kept: tuple[str, ...]  # primitives inside the region that forward hands over to it
 
 
-def gradient_text(writer: Writer, region: Region) -> GradientText | None:
+@dataclass
+class Gradients:
+    """The kernels of backward, a unit of its own: who only infers never builds it."""
+
+    regions: dict[str, GradientText] = field(default_factory=dict)  # where they can be had
+    unit: Shared = field(default_factory=Shared)
+
+    def text(self) -> str:
+        found = [name for gradient in self.regions.values() for name in gradient.kernels]
+        if not found:
+            return "_CUDA_GRADIENTS, _GRADIENT_KERNELS = None, ()  # no kernels for backward"
+        cuda = with_prelude("\n".join(map(self.unit.source, found)), found)
+        return f"_CUDA_GRADIENTS = '''\n{cuda}'''\n\n_GRADIENT_KERNELS = ({names_text(found)})"
+
+
+def find_gradients(regions: Regions, model: nn.Module) -> Gradients:
+    unit, traces = Shared(), dict[str, Trace | None]()
+    asked = trainable(regions.graph, model)
+    found = {region.name: gradient_text(region, regions, asked, unit, traces) for region in regions}
+    return Gradients({name: gradient for name, gradient in found.items() if gradient is not None}, unit)
+
+
+def gradient_text(
+    region: Region, regions: Regions, asked: set[str], unit: Shared, traces: dict[str, Trace | None]
+) -> GradientText | None:
     """None where training asks for no gradient of what the region reads, or PyTorch's operators do as well."""
-    graph, arguments = writer.graph, writer.meaning_inputs(region)
-    outputs = [n for n in writer.region_outputs(region) if writer.differentiable(n)]
-    asked = writer.trainable
+    graph, arguments, outputs = regions.graph, regions.meaning_inputs(region), regions.differentiated(region)
     wanted = [name for name in arguments if name in asked and graph[name].dtype.is_floating_point]  # type: ignore[union-attr]
     if not wanted or not outputs:
         return None
-    kept = writer.worth_keeping(region)
+    kept = worth_keeping(region, regions)
     while True:
-        found = gradient_graph(graph, writer.meaning_nodes(region), arguments, outputs, wanted, writer.traces, list(kept))
+        found = gradient_graph(graph, regions.meaning_nodes(region), arguments, outputs, wanted, traces, list(kept))
         if found is None:
             return None
         unread = [name for name in kept if not found.users()[name]]
@@ -47,11 +75,15 @@ def gradient_text(writer: Writer, region: Region) -> GradientText | None:
         kept = {name: prim for name, prim in kept.items() if name not in unread}
     try:
         lowered = apart(lower(rewrite(found)[0]), [name for name in wanted if graph[name].is_leaf], wanted)
-        made = laid_out(plan(lowered, channels_last=bool(writer.channels_last)), writer, outputs, wanted)
-        made = stepped(made, [f"grad_{name}" for name in outputs])
+        made = plan(lowered, channels_last=bool(regions.channels_last))
+        made = laid_out(made, regions.channels_last, outputs, wanted)
+        made = named(stepped(made, [f"grad_{name}" for name in outputs]), region)
         if made.calls and not made.kernels:
             return None
-        return GradientWriter(made, writer, region, arguments, wanted, tuple(kept.values())).text()
+        function = GradientFunction(made, unit, region, regions.plan)
+        text = function.text(arguments, wanted)
+        first = tuple(kernel.name for kernel in made.kernels if function.launches.is_first(kernel))
+        return GradientText(text, tuple(name in wanted for name in arguments), first, tuple(kept.values()))
     except (Unsupported, Cyclic, sizes.Unprintable):
         return None
 
@@ -78,9 +110,8 @@ def apart(lowered: Lowered, parameters: list[str], wanted: list[str]) -> Lowered
     return replace(lowered, prims=prims, value=value)
 
 
-def laid_out(made: Plan, of: Writer, outputs: list[str], wanted: list[str]) -> Plan:
+def laid_out(made: Plan, last: set[str], outputs: list[str], wanted: list[str]) -> Plan:
     """What lies channels-last in forward does so here, and so do the gradients of it."""
-    last = of.channels_last
     value = made.lowered.value
     read = {value[name] for name in last if name in made.graph.inputs}
     read |= {value[f"grad_{name}"] for name in outputs if name in last}
@@ -105,21 +136,19 @@ def stepped(made: Plan, upstream: list[str]) -> Plan:
     return replace(made, lowered=replace(made.lowered, prims=prims))
 
 
-class GradientWriter(Writer):
-    """Writes one function; every step of its plan stands in it, in order."""
+def named(made: Plan, region: Region) -> Plan:
+    """Its kernels are called after the region."""
+    base = "fused" + region.name + "_gradient"
+    steps: list[Kernel | Call] = []
+    for step in made.steps:
+        number = sum(isinstance(s, Kernel) for s in steps) + 1
+        name = base if number == 1 else f"{base}_{number}"
+        steps.append(replace(step, name=name) if isinstance(step, Kernel) else step)
+    return replace(made, steps=tuple(steps))
 
-    def __init__(
-        self, made: Plan, of: Writer, region: Region, arguments: list[str], wanted: list[str], kept: tuple[str, ...]
-    ):
-        self.of, self.forward_region = of, region
-        self.arguments, self.wanted, self.kept = arguments, wanted, kept
-        base = "fused" + region.name + "_gradient"
-        steps: list[Kernel | Call] = []
-        for step in made.steps:
-            number = sum(isinstance(s, Kernel) for s in steps) + 1
-            name = base if number == 1 else f"{base}_{number}"
-            steps.append(replace(step, name=name) if isinstance(step, Kernel) else step)
-        super().__init__(replace(made, steps=tuple(steps)), "", of.model)
+
+class OneRegion(Regions):
+    """Every kernel of a plan whose steps all stand in one function, in order."""
 
     def find_regions(self) -> list[Region]:
         return [Region("gradient", tuple(self.plan.kernels))]
@@ -127,56 +156,50 @@ class GradientWriter(Writer):
     def condenses(self, kernel: Kernel) -> bool:
         return False  # nothing is differentiated again from here
 
-    def value_text(self, name: str) -> str:
-        if self.graph[name].is_leaf or name in self.lowered.library:
-            return name
-        return self.view_text(
-            self.lowered.value[name], lambda prim: prim if prim in self.home else self.prims[prim].origin
-        )
+
+class GradientFunction:
+    """Writes the function that launches the gradients of `region`, which is one of the plan `of`."""
+
+    def __init__(self, made: Plan, unit: Shared, region: Region, of: Plan):
+        self.plan, self.graph, self.lowered, self.prims = made, made.graph, made.lowered, made.lowered.prims
+        self.region, self.of = region, of
+        self.regions = OneRegion(made)
+        self.values = Values(self.regions)
+        self.launches = Launches(self.values, unit)
+        for kernel in made.kernels:
+            self.launches.add(kernel, self.comment(kernel))
 
     def comment(self, kernel: Kernel) -> list[str]:
-        lines = [line for k in self.forward_region.kernels for line in self.of.comment(k)[1:] if "law:" not in line]
+        lines = [line for k in self.region.kernels for line in comment(k, self.of)[1:] if "law:" not in line]
         first = kernel is self.plan.kernels[0]
         return [f"// {kernel.name} replaces the gradients of{'' if first else ' the same'}", *(dict.fromkeys(lines) if first else ())]
 
-    def text(self) -> GradientText:
-        for kernel in self.plan.kernels:
-            text = kernel_text(kernel, self.prims, self.graph, self.comment(kernel))
-            self.texts[kernel.name] = self.of.gradient_kernels.add(text)
-        first = tuple(kernel.name for kernel in self.plan.kernels if self.is_first(kernel))
-        asked = tuple(name in self.wanted for name in self.arguments)
-        return GradientText(self.function(), asked, first, self.kept)
-
-    def straightened(self, name: str, load: str) -> str:
-        step = self.prims[load].step
-        return f"{name}, {step} = _with_step({name})" if step else super().straightened(name, load)
-
-    def function(self) -> str:
-        region = self.regions[0]
+    def text(self, arguments: list[str], wanted: list[str]) -> str:
+        """From the region's `arguments` and the gradients of its results to the gradients of those that are wanted."""
+        (region,) = self.regions
         symbols = [str(s) for s in self.graph.symbols]
         lines = [f"{', '.join(symbols)}{',' if len(symbols) == 1 else ''} = sizes"] if symbols else []
         guards = " and ".join(f"({sizes.text(guard)})" for guard in self.graph.guards)
         lines += [f"if not ({guards}):", "    return None"] if guards else []
         leaving = [output.value.name for output in self.graph.outputs if isinstance(output.value, Ref)]
-        self.shape_results([*leaving, *(name for call in self.plan.calls for name in call.node.inputs)])
-        scratch = self.scratch(region)
-        lines += self.scratch_lines(region, scratch)
+        self.values.shape_results([*leaving, *(name for call in self.plan.calls for name in call.node.inputs)])
+        scratch = self.launches.scratch(region)
+        lines += self.launches.scratch_lines(region, scratch)
         straight: set[str] = set()
         for step in self.plan.steps:
             if isinstance(step, Call):
-                lines.append(f"{step.node.name} = {self.library_text(step.node, self.device())}")
+                lines.append(f"{step.node.name} = {self.values.library_text(step.node)}")
                 continue
             for load in (name for name in step.read_only if self.prims[name].is_load):
                 if load not in straight:
                     straight.add(load)
-                    lines.append(self.straightened(self.prims[load].origin, load))
-            lines += self.launch_lines(step, scratch)
-        found = dict(zip(self.wanted, self.graph.outputs, strict=True))
-        values = [found[name].value if name in found else None for name in self.arguments]
-        results = [self.result_of(name, value, values) for name, value in zip(self.arguments, values, strict=True)]
+                    lines.append(self.launches.straightened(self.prims[load].origin, load))
+            lines += self.launches.lines(step, scratch)
+        found = dict(zip(wanted, self.graph.outputs, strict=True))
+        values = [found[name].value if name in found else None for name in arguments]
+        results = [self.result_of(name, value, values) for name, value in zip(arguments, values, strict=True)]
         lines.append(f"return ({', '.join(results)},)")
-        name = f"{self.forward_region.name}_gradient"
-        head = f"def {name}(sizes, {', '.join(self.graph.inputs)}):\n"
+        head = f"def {self.region.name}_gradient(sizes, {', '.join(self.graph.inputs)}):\n"
         return head + "\n".join(f"    {line}" for line in lines)
 
     def result_of(self, argument: str, value: Any, values: list[Any]) -> str:
@@ -184,10 +207,10 @@ class GradientWriter(Writer):
         if not isinstance(value, Ref):
             return "None"
         own = self.memory_of(value)
-        made_here = own in self.home or self.prims[own].origin in self.lowered.library
+        made_here = own in self.regions.home or self.prims[own].origin in self.lowered.library
         earlier = [self.memory_of(v) for v in values[: values.index(value)] if isinstance(v, Ref)]
         alone = made_here and own not in earlier and values.count(value) == 1
-        return self.value_text(value.name) + ("" if alone or not self.of.graph[argument].is_leaf else ".clone()")
+        return self.values.text(value.name) + ("" if alone or not self.of.graph[argument].is_leaf else ".clone()")
 
     def memory_of(self, value: Ref) -> str:
         return self.plan.base(self.lowered.value[value.name]).name

@@ -1,0 +1,85 @@
+"""Plan -> the text of one self-contained Python file, and what each of its kernels stands for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from string import Template
+
+from torch import nn
+
+from .. import __version__
+from ..plan import Plan
+from ..source import FORBIDDEN, without_forbidden_remarks
+from .assumptions import Assumptions, training_modes
+from .forward import Forward
+from .functions import Functions
+from .gradient import Gradients, find_gradients
+from .kept import storing
+from .kernels import KernelFacts, Shared, ascii_only, comment, facts, names_text, together, with_prelude
+from .launches import Launches
+from .regions import Regions, with_overwrites
+from .signature import Signature
+from .template import FILE, FOR_HOPPER, UNCHANGED
+from .values import ForwardValues
+
+
+@dataclass(frozen=True)
+class Emitted:
+    text: str
+    kernels: tuple[KernelFacts, ...]
+    calls: tuple[str, ...]
+    regions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the nodes that each of its functions computes
+
+
+def emit(plan: Plan, source: str, model: nn.Module, gradients: bool = True) -> Emitted:
+    regions = Regions(with_overwrites(Regions(plan), model))
+    backward = find_gradients(regions, model) if gradients else Gradients()
+    regions = storing({name: gradient.kept for name, gradient in backward.regions.items()}, regions)
+    calls = tuple(str(call.node.target) for call in plan.calls if call.node.target != "getitem")
+    if not plan.kernels:
+        return Emitted(behind(source, Template(UNCHANGED).substitute(version=__version__)), (), calls)
+    return with_kernels(regions, backward, source, model, calls)
+
+
+def with_kernels(
+    regions: Regions, backward: Gradients, source: str, model: nn.Module, calls: tuple[str, ...]
+) -> Emitted:
+    """The file. Regions are written first, then `forward`: only then is known what is read of the model."""
+    plan = regions.plan
+    values, signature, modes = ForwardValues(regions, model), Signature(plan.graph, model), training_modes(model)
+    launches = Launches(values, Shared())
+    for kernel in plan.kernels:
+        launches.add(kernel, comment(kernel, plan))
+    launchers = list(dict.fromkeys(name for kernel in plan.kernels for name in launches.launchers(kernel)))
+    cuda = with_prelude(launches.source(), launchers)
+    functions = Functions(launches, values, backward.regions)
+    regions_text = "\n\n\n".join(map(functions.text, regions))
+    forward = Forward(values, functions, signature, looks_at_modes=bool(modes)).text()
+    assumptions = Assumptions(values, launches, signature, modes)
+    ours = Template(FILE).substitute(
+        version=__version__,
+        cuda=cuda,
+        kernels=names_text(launchers),
+        gradients=backward.text(),
+        flags=assumptions.flags_text(),
+        for_hopper=FOR_HOPPER if "wgmma" in cuda else "",
+        architecture=", *_for_hopper()" if "wgmma" in cuda else "",
+        held=assumptions.held_text(),
+        constants=values.constants_text(),
+        planned=assumptions.planned_text(),
+        regions=regions_text,
+        forward=forward,
+    )
+    ours = ascii_only(re.sub(r"\n{4,}", "\n\n\n", ours))
+    found = FORBIDDEN.search(ours)
+    assert found is None, f"the emitted text holds the word {found[0] if found else ''!r}"
+    known = together([fact for kernel in plan.kernels for fact in facts(kernel, launches.launchers(kernel), plan)])
+    nodes = {region.name: tuple(node.name for node in regions.meaning_nodes(region)) for region in regions}
+    return Emitted(behind(source, ours), known, calls, nodes)
+
+
+def behind(source: str, ours: str) -> str:
+    """The model's file, and what we add to it."""
+    return without_forbidden_remarks(source) + "\n\n" + ours.strip("\n") + "\n"

@@ -1,0 +1,174 @@
+"""`forward` as Python: the test whether the plan fits, each step in order, what it changes, and what it returns."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from ..errors import Unsupported
+from ..graph import Graph, Output, Ref
+from ..kernels.text import wrapped
+from ..layout import is_copy, memory_format
+from ..plan import Call, counts_up, operator_name
+from ..pytext import argument_text, attribute_text
+from .functions import Functions
+from .regions import Region
+from .signature import Signature
+from .values import ForwardValues
+
+
+class Forward:
+    """Writes the method."""
+
+    def __init__(self, values: ForwardValues, functions: Functions, signature: Signature, looks_at_modes: bool):
+        self.values, self.functions, self.signature = values, functions, signature
+        self.looks_at_modes = looks_at_modes
+        self.regions, self.graph, self.prims, self.model = values.regions, values.graph, values.prims, values.model
+
+    def text(self) -> str:
+        lines = [self.sizes_line(p) for p in dict.fromkeys(binding.input for binding in self.graph.symbols.values())]
+        lines += self.steps()
+        lines += self.updates()
+        lines.append(f"return {self.result_text()}")
+        held = self.values.held_leaves()  # complete only now
+        if held:
+            unpacked = f",) = {self.values.free_name('tensors')}"
+            lines[:0] = wrapped("(", [node.name for node in held], unpacked, limit=112)
+        body = "\n".join(f"        {line}" for line in lines)
+        parameters, unpack = self.signature.text()
+        return f"    def forward(self, {parameters}):\n{unpack}{self.check_text(parameters)}{body}"
+
+    def check_text(self, parameters: str) -> str:
+        """The way to the original, where the plan does not fit, and to the device of the inputs."""
+        modes, held = self.looks_at_modes, bool(self.values.held)
+        modules, tensors = self.values.free_name("modules"), self.values.free_name("tensors")
+        given = [*([modules] if modes else []), *([tensors] if held else []), ", ".join(self.signature.argument_names())]
+        check = f"        {modules} = _modules(self)\n" if modes else ""
+        check += f"        {tensors} = _tensors({modules if modes else '_modules(self)'})\n" if held else ""
+        check += f"        if not _planned_for({', '.join(given)}):\n"
+        check += f"            return super().forward({parameters})\n"
+        check += f"        if _elsewhere({self.graph.inputs[0]}):\n"
+        check += f"            with torch.cuda.device({self.values.device()}):\n"
+        check += f"                return ModelNew.forward(self, {parameters})\n"
+        return check
+
+    def sizes_line(self, position: int) -> str:
+        """The sizes of an argument that have names."""
+        argument = self.signature.argument_name(position)
+        named = {b.dim: str(symbol) for symbol, b in self.graph.symbols.items() if b.input == position}
+        if len(named) == 1:
+            ((dim, name),) = named.items()
+            return f"{name} = {argument}.shape[{dim}]"
+        return f"{', '.join(named.get(dim, '_') for dim in range(len(self.graph[argument].shape or ())))} = {argument}.shape"
+
+    def steps(self) -> list[str]:
+        """Library calls and regions, in the plan's order."""
+        lines: list[str] = []
+        symbols = self.graph.symbols
+        sizes_text = f"({', '.join(map(str, symbols))}{',' if len(symbols) == 1 else ''})"
+        done: set[int] = set()
+        for step in self.regions.plan.steps:
+            if isinstance(step, Call):
+                lines.append(f"{step.node.name} = {self.values.library_text(step.node)}")
+                continue
+            region = self.regions.region_of(step)
+            if id(region) in done:
+                continue
+            done.add(id(region))
+            outputs, extra = self.regions.results(region)
+            results = [*outputs, *extra]
+            arguments = ", ".join(text for _, text in self.functions.arguments(region))
+            if not results:  # it only overwrites buffers
+                lines.append(f"{region.name}({sizes_text}, {arguments})")
+                continue
+            target = f"({', '.join(results)},)" if len(results) == 1 else ", ".join(results)
+            run = f"_run({region.name}_region, {sizes_text}, {arguments})"
+            lines.append(self.unless_turned(region, run) or f"{target} = {run}")
+        return lines
+
+    def unless_turned(self, region: Region, run: str) -> str:
+        """Where a region only turns an input: nothing, if it lies so already."""
+        stored = [self.prims[name] for kernel in region.kernels for name in kernel.stores]
+        if len(stored) != 1 or not is_copy(self.graph.index.get(stored[0].name)):
+            return ""
+        (copy,) = stored
+        source = self.values.text(self.prims[copy.inputs[0]].origin)
+        return f"{copy.name} = {source} if {source}.is_contiguous({memory_format(copy)}) else {run}[0]"
+
+    # ---- what it changes
+
+    def updates(self) -> list[str]:
+        changed = [o for o in self.graph.outputs if o.kind != "return"]
+        leaves = {node.args[0]: node for node in self.graph.nodes if node.target == "buffer"}
+        where = {id(o): o.path for o in changed}
+        for o in changed:
+            if o.kind == "buffer":
+                known = o.path in leaves
+                where[id(o)] = self.values.leaf_text(leaves[o.path]) if known else attribute_text(self.model, o.path)
+        lines = []
+        counted: dict[int, list[str]] = {}
+        for output in changed:
+            step = counts_up(output, self.graph)
+            if step is not None:
+                counted.setdefault(step, []).append(where[id(output)])
+            elif self.regions.overwrites(output) and not is_batch_norm(output, self.graph):
+                lines.append(f"torch.autograd.graph.increment_version({where[id(output)]})")
+        for step, counters in counted.items():
+            several = f"torch._foreach_add_([{', '.join(counters)}], {step})"
+            lines.append(several if len(counters) > 1 else f"{counters[0]}.add_({step})")
+        copied = [o for o in changed if not self.regions.is_applied(o)]
+        copies = [f"    {where[id(o)]}.copy_({self.values.text(o.value.name)})" for o in copied]
+        return [*lines, *(["with torch.no_grad():", *copies] if copies else [])]
+
+    # ---- what it returns
+
+    def result_text(self) -> str:
+        def write(tree: Any) -> str:
+            kind = type(tree)
+            if isinstance(tree, dict):
+                text = "{" + ", ".join(f"{key!r}: {write(item)}" for key, item in tree.items()) + "}"
+                return text if kind is dict else f"{class_text(kind, self.model)}({text})"
+            if isinstance(tree, list):
+                text = f"[{', '.join(map(write, tree))}]"
+                return text if kind is list else f"{class_text(kind, self.model)}({text})"
+            if isinstance(tree, tuple):
+                items = ", ".join(map(write, tree))
+                if hasattr(tree, "_fields"):  # a namedtuple
+                    return f"{class_text(kind, self.model)}({items})"
+                text = f"({items}{',' if len(tree) == 1 else ''})"
+                return text if kind is tuple else f"{class_text(kind, self.model)}({text})"
+            if kind is int:
+                return self.output_text(self.graph.outputs[tree])
+            raise Unsupported(f"the model returns a {kind.__name__}, which is not rebuilt")
+
+        return write(self.graph.result)
+
+    def output_text(self, output: Output) -> str:
+        if not isinstance(output.value, Ref):
+            return argument_text(output.value, self.values.text, self.values.device())
+        node, lowered = self.graph[output.value.name], self.regions.lowered
+        text = self.values.text(node.name)
+        copied = not node.is_leaf and node.name not in lowered.library and self.prims[lowered.value[node.name]].is_load
+        return f"{text}.clone()" if copied else text
+
+
+def is_batch_norm(output: Output, graph: Graph) -> bool:
+    """PyTorch's own batch norm changes its buffers without telling autograd."""
+    node = graph[output.value.name]
+    return node.target == "getitem" and operator_name(node, graph) == "batch_norm"
+
+
+def class_text(kind: type, model: nn.Module) -> str:
+    """How the model's own file names a class, such as that of a namedtuple; torch has names for its own."""
+    if kind.__module__ == "torch.return_types":
+        return f"torch.return_types.{kind.__name__}"
+    known = vars(sys.modules[type(model).__module__])
+    for name, value in known.items():
+        if value is kind:
+            return str(name)
+        if isinstance(value, ModuleType) and getattr(value, kind.__name__, None) is kind:
+            return f"{name}.{kind.__name__}"
+    raise Unsupported(f"the model returns a {kind.__name__}, which its file has no name for")

@@ -1,0 +1,121 @@
+"""A region as Python: the function that launches its kernels, its meaning in PyTorch's operators, and what `_run` is told of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..gradient import plain_form
+from ..graph import Graph, Node
+from ..kernels.text import wrapped
+from ..pytext import call_text
+from .flow import meaning_reads
+from .gradient import GradientText
+from .launches import Launches
+from .regions import Region, Regions
+from .values import Values
+
+
+class Functions:
+    """Writes the functions of regions. `values` are those of `forward`, which calls them."""
+
+    def __init__(self, launches: Launches, values: Values, gradients: Mapping[str, GradientText]):
+        self.launches, self.values, self.gradients = launches, values, gradients
+        self.regions, self.graph, self.prims = values.regions, values.graph, values.prims
+
+    def arguments(self, region: Region) -> list[tuple[str, str]]:
+        """(name inside the region, text in `forward`) of every tensor it takes."""
+        found = {name: self.values.text(name) for name in self.regions.meaning_inputs(region)}
+        for load in self.regions.loads(region):
+            holder = self.prims[load].origin if self.prims[load].is_load else self.regions.node_holding(load)
+            if holder is not None:
+                found.setdefault(holder, self.values.text(holder))
+            else:
+                found[load] = load
+        if not found:  # constants only: an input says on which device
+            found[self.graph.inputs[0]] = self.values.text(self.graph.inputs[0])
+        return list(found.items())
+
+    def text(self, region: Region) -> str:
+        names = [name for name, _ in self.arguments(region)]
+        outputs, extra = self.regions.results(region)
+        symbols = [str(s) for s in self.graph.symbols]
+        unpack = f"    {', '.join(symbols)}{',' if len(symbols) == 1 else ''} = sizes\n" if symbols else ""
+        lines = []
+        read = [load for kernel in region.kernels for load in kernel.read_only if load not in self.regions.home]
+        loaded = {self.regions.argument_of(load): load for load in read}
+        for name in (n for n in names if n in loaded):  # (what kernels made lies as it should)
+            lines.append(f"    {self.launches.straightened(name, loaded[name])}")
+        self.values.shape_results(outputs)
+        gradient = self.gradients.get(region.name)
+        kept = gradient.kept if gradient is not None else ()
+        scratch = self.launches.scratch(region, kept)
+        work = self.launches.scratch_lines(region, scratch)
+        for kernel in region.kernels:
+            work += self.launches.lines(kernel, scratch)
+        lines += [f"    {line}" for line in work]
+        value = self.regions.lowered.value
+        results = [self.values.view_text(value[n], lambda prim: prim) for n in outputs] + extra
+        given = list(names)
+        if kept:
+            handed = self.values.free_name("kept")
+            given.append(f"{handed}=None")
+            lines += [f"    if {handed} is not None:  # for backward", f"        {handed} += [{', '.join(kept)}]"]
+        run = f"def {region.name}(sizes, {', '.join(given)}):\n{unpack}" + "\n".join(lines)
+        run += f"\n    return ({', '.join(results)},)" if results else ""
+        if not results:
+            return run
+        parts = [run, self.meaning_text(region, names, unpack), *([gradient.function] if gradient else [])]
+        return "\n\n\n".join([*parts, self.record_text(region)])
+
+    def meaning_text(self, region: Region, names: list[str], unpack: str) -> str:
+        """The same values by PyTorch's operators; what backward differentiates."""
+        read = self.regions.meaning_inputs(region)
+        parameters = ", ".join([*read, *(["*_"] if len(read) < len(names) else [])])
+        lines = [f"def {region.name}_meaning(sizes, {parameters}):", *([unpack.rstrip("\n")] if unpack else [])]
+        device = f"{(read or names)[0]}.device" if names else "torch.device('cuda')"
+        for node in self.regions.meaning_nodes(region):
+            lines.append(f"    {node.name} = {meaning_call(node, device)}")
+        found = self.regions.differentiated(region)
+        lines.append(f"    return ({', '.join(found)}{',' if found else ''})")
+        return "\n".join(lines)
+
+    def record_text(self, region: Region) -> str:
+        """What `_run` is told of the region."""
+        outputs, extra = self.regions.results(region)
+        gradient = self.gradients.get(region.name)
+        marks = [gradient_sources(name, region, self.regions) for name in outputs] + [False] * len(extra)
+        read = self.regions.meaning_inputs(region)
+        changed = tuple(i for i, name in enumerate(read) if is_overwritten(name, self.graph))
+        given = [region.name, f"{region.name}_meaning"]
+        given += [f"{region.name}_gradient", f"asked={gradient.asked}"] if gradient is not None else []
+        given += ["keeps=True"] if gradient is not None and gradient.kept else []
+        given += [f"differentiable={tuple(marks)}"] if not all(mark is True for mark in marks) else []
+        given += [f"changed={changed}"] if changed else []
+        head, line = f"{region.name}_region = _Region(", ", ".join(given)
+        return f"{head}{line})" if len(head + line) < 130 else "\n".join([head, *wrapped("    ", given, ","), ")"])
+
+
+def meaning_call(node: Node, device: str) -> str:
+    """The node's aten call, in a form that autograd knows."""
+    return call_text(plain_form(node), lambda n: n, device)
+
+
+def gradient_sources(name: str, region: Region, regions: Regions) -> bool | tuple[int, ...]:
+    """Positions of the tensors its meaning reads that a result's gradient flows to: True for all, False for none."""
+    if not regions.flow.differentiable(name):
+        return False
+    read, smooth = regions.meaning_inputs(region), regions.flow.smooth
+    reached: dict[str, set[str]] = {n: {n} & smooth for n in read}
+    for node in regions.meaning_nodes(region):
+        behind = set().union(*(reached[n] for n in meaning_reads(node)))
+        reached[node.name] = behind if node.name in smooth else set()
+    found = tuple(i for i, n in enumerate(read) if n in reached[name])
+    return found if len(found) < len(smooth & set(read)) else True
+
+
+def is_overwritten(name: str, graph: Graph) -> bool:
+    """A buffer or an input that `forward` changes after its kernels have read it."""
+    node = graph.index.get(name)
+    paths = {(o.kind, o.path) for o in graph.outputs}
+    of_buffer = node is not None and node.target == "buffer" and ("buffer", node.args[0]) in paths
+    return of_buffer or ("input", name) in paths

@@ -1,0 +1,71 @@
+"""What forward keeps for backward: values inside a region that take long to compute again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from .. import sizes
+from ..plan import Kernel, Plan
+from ..prims import Prim
+from .regions import Region, Regions
+
+FEW = 64  # elements read for each that is stored for backward's sake: who only infers pays 2 % at most
+
+
+def worth_keeping(region: Region, regions: Regions) -> dict[str, str]:
+    """Nodes -> primitives that take long to compute again: those that the region's kernels leave to one another, and
+    small ones that a kernel makes on its way and may as well store."""
+    value, home = regions.lowered.value, regions.home
+    outputs = {regions.plan.base(value[name]).name for name in regions.outputs(region)}
+    found: dict[str, str] = {}
+    for node in regions.meaning_nodes(region):
+        prim = regions.prims.get(value.get(node.name, ""))
+        if prim is None or prim.name in outputs or prim.name in found.values() or not prim.dtype.is_floating_point:
+            continue
+        stored_by = home.get(prim.name)
+        if stored_by is None:
+            worth = maker(prim, region, regions) is not None
+        else:
+            ours = regions.region_of(stored_by) is region and prim.name not in stored_by.overwrites
+            worth = ours and takes_long(stored_by, prim, regions)
+        if worth:
+            found[node.name] = prim.name
+    return found
+
+
+def maker(prim: Prim, region: Region, regions: Regions) -> Kernel | None:
+    """The kernel that has a value of each of its rows in registers and may store it: next to nothing beside what it reads."""
+    hint = regions.graph.hint
+    left = hint(sizes.product(prim.shape))
+    for kernel in region.kernels:
+        of_a_row = kernel.members.get(prim.name) in ("reduce", "row") and kernel.is_reduce
+        if of_a_row and left * FEW < hint(sizes.product(kernel.space)) and not regions.condenses(kernel):
+            return kernel if kernel.fused is None else None
+    return None
+
+
+def takes_long(kernel: Kernel, prim: Prim, regions: Regions) -> bool:
+    """A convolution's result, or a sum of much: the latter is small as well."""
+    if kernel.fused is not None:
+        return bool(prim.name == kernel.fused.anchor.value)
+    work, left = (regions.graph.hint(sizes.product(shape)) for shape in (kernel.space, prim.shape))
+    return kernel.is_reduce and left * 16 < work
+
+
+def storing(kept: Mapping[str, Sequence[str]], regions: Regions) -> Regions:
+    """Those of the plan in which kernels also store what backward is handed, by region, and was in no one's memory."""
+    more: dict[int, list[str]] = {}
+    for region in regions:
+        for name in kept.get(region.name, ()):
+            kernel = maker(regions.prims[name], region, regions) if name not in regions.home else None
+            if kernel is not None:
+                more.setdefault(id(kernel), []).append(name)
+    if not more:
+        return regions
+    plan: Plan = regions.plan
+    steps = [
+        replace(step, stores=(*step.stores, *more.get(id(step), ()))) if isinstance(step, Kernel) else step
+        for step in plan.steps
+    ]
+    return Regions(replace(plan, steps=tuple(steps)))

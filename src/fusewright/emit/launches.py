@@ -1,0 +1,159 @@
+"""Kernels as a function of the file sees them: the lines of Python that allocate for them and launch them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from .. import sizes
+from ..graph import Dim
+from ..index import contiguous
+from ..kernels.anchored import AnchoredText, anchored_kernel
+from ..kernels.text import KernelText
+from ..layout import memory_format
+from ..plan import Kernel
+from ..prims import Prim
+from .kernels import Shared, kernel_text
+from .regions import Region
+from .values import Values
+
+Scratch = dict[str, Dim]  # the parts of one allocation, and their bytes
+ALIGNED = 256  # bytes: parts of known size, and those of sizes that say nothing, fill a multiple of it
+WIDEST = 16  # bytes: what one load takes; a part whose size is a multiple of it is left as it is
+
+
+class Launches:
+    """The kernels of one plan in CUDA, and what is launched how."""
+
+    def __init__(self, values: Values, unit: Shared):
+        self.values, self.unit = values, unit
+        self.regions, self.plan, self.prims = values.regions, values.plan, values.prims
+        self.texts: dict[str, KernelText] = {}
+        self.anchored: dict[str, AnchoredText] = {}  # those that compute a convolution or a product
+
+    def add(self, kernel: Kernel, comment: list[str]) -> None:
+        """Write the kernel; `comment` stands above it."""
+        if kernel.fused is None:
+            self.texts[kernel.name] = self.unit.add(kernel_text(kernel, self.prims, self.plan.graph, comment))
+            return
+        name_of = functools.partial(self.tensor_name, kernel)
+        number = [k for k in self.regions.region_of(kernel).kernels if k.fused is not None].index(kernel) + 1
+        own = f"_{number}" if number > 1 else ""
+        self.anchored[kernel.name] = anchored_kernel(kernel, kernel.fused, self.plan, comment, name_of, own)
+
+    # ---- the kernels in the file
+
+    @property
+    def on_tensor_cores(self) -> list[AnchoredText]:
+        return [text for text in self.anchored.values() if text.tensor_cores]
+
+    def launchers(self, kernel: Kernel) -> tuple[str, ...]:
+        return self.anchored[kernel.name].names if kernel.fused is not None else (self.texts[kernel.name].name,)
+
+    def is_first(self, kernel: Kernel) -> bool:
+        """It stands in the file; another of its shape is launched by its name."""
+        return kernel.fused is not None or self.texts[kernel.name].name == kernel.name
+
+    def source(self) -> str:
+        """Every kernel once, after what those with an anchor share."""
+        firsts = [kernel.name for kernel in self.plan.kernels if self.is_first(kernel)]
+        parts = [self.unit.source(name) or self.anchored[name].source for name in firsts]
+        support = list(dict.fromkeys(part for text in self.anchored.values() for part in text.support))
+        return "\n".join([*support, *parts])
+
+    # ---- what a kernel is given
+
+    def lines(self, kernel: Kernel, scratch: Scratch) -> list[str]:
+        """Allocations, and the launch."""
+        made = [name for name in kernel.stores if name not in kernel.overwrites and name not in scratch]
+        lines = [self.allocation_of(self.prims[name]) for name in made]
+        workspace = {name: size for name, size in self.workspace(kernel).items() if name not in scratch}
+        lines += [allocation(name, (size,), (1,), torch.float32) for name, size in workspace.items()]
+        if kernel.fused is not None:
+            return [*lines, *self.anchored[kernel.name].lines]
+        text = self.texts[kernel.name]
+        tensors = [*(self.tensor_name(kernel, name) for name in text.tensors), *self.workspace(kernel)]
+        lines.append(f"_launch({', '.join([repr(text.name).replace(chr(39), chr(34)), *tensors, *text.sizes])})")
+        return lines
+
+    def tensor_name(self, kernel: Kernel, prim: str) -> str:
+        """What a tensor that the kernel reads is called in its region."""
+        return prim if prim in self.regions.own_values(kernel) else self.regions.argument_of(prim)
+
+    def straightened(self, name: str, load: str) -> str:
+        """The tensor laid out as kernels read it; the same one if it lies so."""
+        step = self.prims[load].step
+        if step:
+            return f"{name}, {step} = _with_step({name})"
+        return f"{name} = {name}.contiguous({memory_format(self.prims[load])})"
+
+    def allocation_of(self, prim: Prim) -> str:
+        shape = self.values.shaped.get(prim.name)
+        strides = prim.strides if shape is None else contiguous(shape)
+        return allocation(prim.name, prim.shape if shape is None else shape, strides, prim.dtype)
+
+    def workspace(self, kernel: Kernel) -> dict[str, Dim]:
+        """What the kernel needs besides its tensors, in words of four bytes."""
+        if kernel.fused is not None:
+            return dict(self.anchored[kernel.name].workspace)
+        found = self.texts[kernel.name].workspace
+        return {partial_of(kernel): sizes.tidy(found.count * found.words)} if found is not None else {}
+
+    # ---- what only kernels see
+
+    def scratch(self, region: Region, kept: Sequence[str] = ()) -> Scratch:
+        """What only the region's kernels see, and its bytes, to lie in one allocation: each takes as long as a launch."""
+        outputs, extra = self.regions.results(region)
+        seen = {self.plan.base(self.plan.lowered.value[n]).name for n in outputs} | set(extra) | set(kept)
+        needed: Scratch = {}
+        for kernel in region.kernels:
+            for name in (n for n in kernel.stores if n not in seen and n not in kernel.overwrites):
+                prim = self.prims[name]
+                needed[name] = sizes.tidy(sizes.product(prim.shape) * prim.dtype.itemsize)
+            needed |= {name: sizes.tidy(words * 4) for name, words in self.workspace(kernel).items()}
+        return needed if len(needed) > 1 else {}
+
+    def scratch_lines(self, region: Region, scratch: Scratch) -> list[str]:
+        """The allocation, and where each part begins: at the end of the one before it."""
+        lines = [line for kernel in region.kernels if kernel.fused is not None for line in self.anchored[kernel.name].sizes]
+        if not scratch:
+            return lines
+        whole, bytes_ = self.values.free_name("scratch"), [padded(size) for size in scratch.values()]
+        exact = sizes.tidy(sum(size for size in bytes_ if not isinstance(size, str)))
+        words = [sizes.text(sizes.factored(sizes.tidy(sympy.Rational(1, 4) * exact)))] if exact != 0 else []
+        words += [f"{size} // 4" for size in bytes_ if isinstance(size, str)]
+        lines.append(f"{allocation(whole, (' + '.join(words),), (1,), torch.float32)}  # what only kernels see")
+        start = f"{whole}.data_ptr()"
+        for name, size in zip(scratch, bytes_, strict=True):
+            lines.append(f"{name} = {start}")
+            start = f"{name} + {size if isinstance(size, str) else sizes.text(sizes.factored(size))}"
+        return lines
+
+
+def partial_of(kernel: Kernel) -> str:
+    """What the region calls the partial results of a kernel."""
+    return f"{kernel.name.removeprefix('fused_')}_partial"
+
+
+def allocation(name: str, shape: tuple[Any, ...], strides: tuple[Any, ...], dtype: torch.dtype) -> str:
+    """Memory of its own, for a kernel to write."""
+
+    def listed(sizes_: tuple[Any, ...]) -> str:
+        words = [size if isinstance(size, str) else sizes.text(sizes.factored(size)) for size in sizes_]
+        return f"({', '.join(words)}{',' if len(words) == 1 else ''})"
+
+    return f"{name} = _empty({listed(shape)}, {listed(strides)}, {dtype})"
+
+
+def padded(size: Dim) -> Dim | str:
+    """As many bytes as leave the next part aligned; text where that takes a division."""
+    if isinstance(size, int):
+        return -(-size // ALIGNED) * ALIGNED
+    factors = [term.as_coeff_Mul()[0] for term in sympy.Add.make_args(sympy.expand(size))]
+    if all(factor.is_Integer and factor % WIDEST == 0 for factor in factors):
+        return size
+    return f"({sizes.text(sizes.factored(size))} + {ALIGNED - 1}) // {ALIGNED} * {ALIGNED}"

@@ -1,0 +1,161 @@
+"""Values in memory as Python text: what a function of the file calls each, and the views of it that PyTorch makes."""
+
+from __future__ import annotations
+
+import functools
+import re
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import sizes
+from ..errors import Unsupported
+from ..graph import Dim, Node
+from ..layout import is_convolution, memory_format
+from ..prims import Expand, Permute, Reshape, Slice, Unfold
+from ..pytext import attribute_text, call_text, shape_text
+from .regions import Regions
+
+
+class Values:
+    """In a function that launches kernels: its arguments go by their own names, what kernels store by the primitives'."""
+
+    def __init__(self, regions: Regions):
+        self.regions, self.plan, self.home = regions, regions.plan, regions.home
+        self.graph, self.lowered, self.prims = regions.graph, regions.lowered, regions.prims
+        self.shaped: dict[str, tuple[Dim, ...]] = {}  # primitives that are allocated in another shape than theirs
+
+    def text(self, name: str) -> str:
+        """A node's value."""
+        if self.graph[name].is_leaf or name in self.lowered.library:
+            return name
+        return self.view_text(
+            self.lowered.value[name], lambda prim: prim if prim in self.home else self.prims[prim].origin
+        )
+
+    def view_text(self, name: str, source: Callable[[str], str]) -> str:
+        """A view of something in memory, made by PyTorch."""
+        prim = self.prims[name]
+        if prim.name in self.home or prim.is_load:
+            return source(prim.name)
+        if self.regions.elements(name) in self.shaped:
+            return source(self.regions.elements(name))
+        op, behind = prim.op, prim.inputs[0]
+        while isinstance(op, Reshape) and behind not in self.home and isinstance(self.prims[behind].op, Reshape):
+            behind = self.prims[behind].inputs[0]  # the last shape is the one that counts
+        inner = self.view_text(behind, source)
+        if isinstance(op, Reshape):
+            return f"{inner}.reshape({shape_text(prim.shape)})"
+        if isinstance(op, Expand):
+            return f"{inner}.expand({shape_text(prim.shape)})"
+        if isinstance(op, Permute):
+            return f"{inner}.permute({shape_text(op.order)})"
+        if isinstance(op, Unfold):
+            return f"{inner}.unfold({op.dim}, {sizes.text(prim.shape[-1])}, {op.step})"
+        assert isinstance(op, Slice), f"{op} is no view PyTorch can make"
+        stop = sizes.tidy(op.start + (prim.shape[op.dim] - 1) * op.step + 1)
+        cut = f"{sizes.text(op.start)}:{sizes.text(stop)}" + (f":{op.step}" if op.step != 1 else "")
+        return f"{inner}[{':, ' * op.dim}{cut}]"
+
+    def library_text(self, node: Node) -> str:
+        """A call to PyTorch. A convolution whose result lies channels-last is given an input that does."""
+        layout = memory_format(self.prims[self.lowered.value[node.name]]) if is_convolution(node) else ""
+
+        def value(name: str) -> str:
+            straight = not layout or name != node.args[0].name or self.prims[self.lowered.value[name]].channels_last
+            return self.text(name) if straight else f"{self.text(name)}.contiguous({layout})"
+
+        return call_text(node, value, self.device())
+
+    def device(self) -> str:
+        return f"{self.graph.inputs[0]}.device"
+
+    def shape_results(self, nodes: list[str]) -> None:
+        """What is seen only as a reshape of a kernel's result is allocated in that shape: PyTorch need not reshape it."""
+        values = [self.lowered.value[name] for name in nodes if name in self.lowered.value]
+        bases = [self.plan.base(value).name for value in values]
+        for value, base in zip(values, bases, strict=True):
+            alone = bases.count(base) == 1 and base in self.home and not self.prims[base].channels_last
+            if alone and value != base and self.regions.elements(value) == base:
+                self.shaped[base] = self.prims[value].shape
+
+    def free_name(self, name: str) -> str:
+        """A name for something of ours that no value of the model has."""
+        while name in self.graph.index or name in self.prims:
+            name += "_"
+        return name
+
+
+class ForwardValues(Values):
+    """In `forward`: regions return nodes under their names, and leaves are looked up in the model."""
+
+    def __init__(self, regions: Regions, model: nn.Module):
+        super().__init__(regions)
+        self.model = model
+        self.held: dict[str, Node] = {}  # path -> leaf: the tensors of the model that `forward` reads
+        self.constants: dict[str, str] = {}
+
+    def text(self, name: str) -> str:
+        node = self.graph[name]
+        if node.is_leaf:
+            return self.leaf_text(node)
+        if name in self.lowered.library or (self.plan.base(self.lowered.value[name]).name in self.home):
+            return name
+        return self.view_text(self.lowered.value[name], lambda prim: self.text(self.prims[prim].origin))
+
+    def leaf_text(self, node: Node) -> str:
+        if node.target == "input":
+            return node.name
+        if node.target == "constant" and not isinstance(self.attribute(node), torch.Tensor):
+            return self.constant_text(node)
+        owner = str(node.args[0]).rpartition(".")[0]
+        if owner and owner not in self.modules:
+            return attribute_text(self.model, node.args[0])
+        self.held.setdefault(str(node.args[0]), node)
+        return node.name
+
+    @functools.cached_property
+    def modules(self) -> set[str]:
+        return {path for path, _ in self.model.named_modules(remove_duplicate=False)}
+
+    def attribute(self, node: Node) -> Any:
+        owner: Any = self.model
+        for part in str(node.args[0]).split("."):
+            owner = getattr(owner, part, None)
+        return owner
+
+    def held_leaves(self) -> list[Node]:
+        """The tensors of the model that `forward` reads, the ones of a module next to each other."""
+        modules = list(dict.fromkeys(path.rpartition(".")[0] for path in self.held))
+        return sorted(self.held.values(), key=lambda node: modules.index(str(node.args[0]).rpartition(".")[0]))
+
+    def constant_text(self, node: Node) -> str:
+        value = node.kwargs["value"]
+        if value.numel() > 1 << 16 or value.is_complex():
+            raise Unsupported(
+                f"a constant tensor of {value.numel()} elements is made inside forward; make it a buffer of the model"
+            )
+        numbers = re.sub(r"\b(inf|nan)\b", r'float("\1")', repr(value.tolist())) if value.numel() <= 64 else ""
+        self.constants[node.name] = f"torch.tensor({numbers}, dtype={value.dtype})" if numbers else packed(value)
+        return f'_constant("{node.name}", {self.device()})'
+
+    def constants_text(self) -> str:
+        """The table of constants, and the function that looks one up."""
+        if not self.constants:
+            return ""
+        table = "".join(f'\n    "{name}": {text},' for name, text in self.constants.items())
+        imports = "import zlib\n\n" if "zlib." in table else ""
+        function = "@functools.lru_cache(maxsize=None)\ndef _constant(name, device):\n"
+        function += "    with torch.inference_mode(False):  # training may save it\n        return _CONSTANTS[name].to(device)\n"
+        return f"{imports}_CONSTANTS = {{{table}\n}}\n\n\n{function}"
+
+
+def packed(value: torch.Tensor) -> str:
+    """A tensor too long to be read as a list: its bytes, compressed, in hexadecimal (which spells no word)."""
+    data = zlib.compress(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(), 9).hex()
+    lines = "".join(f'\n        "{data[i : i + 100]}"' for i in range(0, len(data), 100))
+    read = f"torch.frombuffer(bytearray(zlib.decompress(bytes.fromhex({lines}\n    ))), dtype={value.dtype})"
+    return f"{read}.reshape({shape_text(tuple(value.shape))})"
