@@ -243,6 +243,14 @@ def test_models(case: str, tmp_path: Path) -> None:
     assert verdict.passed, verdict.worst
 
 
+def test_backward_is_handed_the_product(tmp_path: Path) -> None:
+    """It is not computed again, and who only infers does not write it."""
+    front = front_of(tmp_path, *FORWARDS["a chain"][:2])
+    text = front.finish(Choices(own=products(front.graph)))[1].text
+    assert "is not None else 0" in text and "keeps=True" in text
+    assert "addmm(" not in text and "functional.linear" in text  # the meaning has it
+
+
 def test_only_where_they_are_named(tmp_path: Path) -> None:
     front = front_of(tmp_path, "F.gelu(self.first(x))", (5, 48))
     assert own_of(front.finish(Choices())[0]) == frozenset()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from .. import sizes
+from ..kernels.product import Product
 from ..plan import Kernel, Plan
 from ..prims import Prim
 from .regions import Region, Regions
@@ -35,14 +36,24 @@ def worth_keeping(region: Region, regions: Regions) -> dict[str, str]:
 
 
 def maker(prim: Prim, region: Region, regions: Regions) -> Kernel | None:
-    """The kernel that has a value of each of its rows in registers and may store it: next to nothing beside what it reads."""
+    """The kernel that has a value of each of its rows in registers and may store it, next to nothing beside what it reads; or the
+    matrix product that it ends, which it stores only where backward will want it."""
     hint = regions.graph.hint
     left = hint(sizes.product(prim.shape))
     for kernel in region.kernels:
+        if is_asked_for(prim.name, kernel):
+            return kernel
         of_a_row = kernel.members.get(prim.name) in ("reduce", "row") and kernel.is_reduce
         if of_a_row and left * FEW < hint(sizes.product(kernel.space)) and not regions.condenses(kernel):
             return kernel if kernel.fused is None else None
     return None
+
+
+def is_asked_for(name: str, kernel: Kernel) -> bool:
+    """A product that its kernel ends: written where memory is given for it."""
+    if kernel.fused is None or not isinstance(kernel.fused.anchor.conv, Product):
+        return False
+    return bool(kernel.fused.anchor.value == name != kernel.stores[0])
 
 
 def takes_long(kernel: Kernel, prim: Prim, regions: Regions) -> bool:

@@ -17,6 +17,7 @@ from ..kernels.text import KernelText
 from ..layout import memory_format
 from ..plan import Kernel
 from ..prims import Prim
+from .kept import is_asked_for
 from .kernels import Shared, kernel_text
 from .regions import Region
 from .values import Values
@@ -70,7 +71,7 @@ class Launches:
     def lines(self, kernel: Kernel, scratch: Scratch) -> list[str]:
         """Allocations, and the launch."""
         made = [name for name in kernel.stores if name not in kernel.overwrites and name not in scratch]
-        lines = [self.allocation_of(self.prims[name]) for name in made]
+        lines = [self.allocation_of(self.prims[name]) + self.if_kept(name, kernel) for name in made]
         workspace = {name: size for name, size in self.workspace(kernel).items() if name not in scratch}
         lines += [allocation(name, (size,), (1,), torch.float32) for name, size in workspace.items()]
         if kernel.fused is not None:
@@ -79,6 +80,9 @@ class Launches:
         tensors = [*(self.tensor_name(kernel, name) for name in text.tensors), *self.workspace(kernel)]
         lines.append(f"_launch({', '.join([repr(text.name).replace(chr(39), chr(34)), *tensors, *text.sizes])})")
         return lines
+
+    def if_kept(self, name: str, kernel: Kernel) -> str:
+        return f" if {self.values.free_name('kept')} is not None else 0" if is_asked_for(name, kernel) else ""
 
     def tensor_name(self, kernel: Kernel, prim: str) -> str:
         """What a tensor that the kernel reads is called in its region."""

@@ -39,7 +39,6 @@ TAKEN_BY_PRODUCTS = set(
     "before stage next kept product load_row load_column load store_rows store_columns held_rows held_columns multiply move "
     "load_four plain_sum store_split depth".split()
 )
-)
 
 
 def body_of(
