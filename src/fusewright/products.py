@@ -42,35 +42,39 @@ def rows_of(anchor: Anchor) -> Dim:
 
 
 def product_of(node: Node, plan: Plan) -> Anchor | None:
-    """The product that a call is, if a kernel can compute it: of rows in memory with one matrix in memory."""
+    """The product that a call is, if a kernel can compute it: of rows in memory with a matrix in memory, or with one for each batch."""
     graph, lowered = plan.graph, plan.lowered
     found = product_at(Site(graph, node, {}), node)
-    if found is None or found.batched or node.dtype is not torch.float32 or tf32_allowed() or node.shape is None:
+    if found is None or node.dtype is not torch.float32 or tf32_allowed() or node.shape is None:
         return None
     weight = graph[found.right.name]
     if weight.shape is None:
         return None
-    columns, depth = weight.shape if found.by_rows else reversed(weight.shape)
-    if not isinstance(columns, int) or columns < LEAST or graph.hint(depth) < LEAST:
+    columns, depth = weight.shape if found.by_rows else weight.shape[:-3:-1]
+    if graph.hint(columns) < LEAST or graph.hint(depth) < LEAST:
         return None
     matrix, by_rows = upright(lowered.value.get(found.right.name, ""), found.by_rows, plan)
     rows, upright_rows = upright(lowered.value.get(found.left.name, ""), True, plan)
     left, right = in_memory(rows, plan), in_memory(matrix, plan)
     bias = in_memory(lowered.value.get(found.bias.name, ""), plan) if found.bias is not None else None
+    if not upright_rows and not found.batched and len(node.shape) != 2:  # each of several turned: not one matrix of rows
+        return None
     if left is None or right is None or (found.bias is not None and bias is None):
         return None
     if found.bias is not None and graph[found.bias.name].shape != (columns,):  # one number for all columns, say
         return None
     product = Product(
-        graph.hint(depth), columns, bias is not None, turned=not by_rows, rows_turned=not upright_rows, varies=not isinstance(depth, int)
-    )
+        graph.hint(depth), graph.hint(columns), bias is not None, turned=not by_rows, rows_turned=not upright_rows,
+        varies=not isinstance(depth, int), columns_vary=not isinstance(columns, int), batched=found.batched,
+    )  # fmt: skip
     return Anchor(product, lowered.value[node.name], left, right, bias, node.shape, node.name, depth)
 
 
 def upright(value: str, by_rows: bool, plan: Plan) -> tuple[str, bool]:
     """The matrix that a transposed one is, which lies the other way round."""
     prim = plan.lowered.prims.get(value)
-    turned = prim is not None and isinstance(prim.op, Permute) and prim.op.order == (1, 0)
+    last = len(prim.shape) - 1 if prim is not None else 0
+    turned = prim is not None and isinstance(prim.op, Permute) and prim.op.order == (*range(last - 1), last, last - 1)
     return (prim.inputs[0], not by_rows) if turned else (value, by_rows)  # type: ignore[union-attr]
 
 

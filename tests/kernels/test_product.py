@@ -55,6 +55,18 @@ def multiplied(
     return out
 
 
+@pytest.mark.parametrize(("turned", "rows_turned"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("columns", [40, 33])
+def test_batches(turned: bool, rows_turned: bool, columns: int) -> None:
+    x, matrices = torch.randn(3, 70, 45), torch.randn(3, columns, 45)
+    product = Product(45, columns, False, turned, rows_turned, varies=True, columns_vary=True, batched=True)
+    text = product_kernel("k", product, Ending(), NARROW)
+    out = torch.full((3, 70, columns), float("nan"))
+    values = {"input": x.mT.contiguous() if rows_turned else x, "weight": matrices.mT.contiguous() if turned else matrices}
+    launch(load(text), text, **values, out=out, batch=3, rows=70, depth=45, columns=columns)
+    torch.testing.assert_close(out, x @ matrices.mT, rtol=1e-5, atol=2e-5)
+
+
 def plain(x: Tensor, weight: Tensor) -> Tensor:
     """One number after the other, each time rounded: what a thread without tensor cores does."""
     sum_ = torch.zeros(x.shape[0], weight.shape[0])
@@ -188,7 +200,10 @@ FORWARDS = {  # what is returned; how many products; kernels; calls to the libra
     "of transposed rows": ("torch.relu(x.t() @ y) * 2", (33, 24), 1, 1, 0),
     "of other shapes": ("self.first(x.flatten(1).view(-1, 48)) * 2", (4, 96), 1, 1, 0),
     "of a view": ("self.first(x[:, 1]) * 2", (4, 3, 48), 0, 1, 1),
-    "of a batch of matrices": ("torch.bmm(torch.sin(x), y.mT)", (2, 9, 48), 0, 1, 1),
+    "of a batch of matrices": ("torch.relu(torch.bmm(torch.sin(x), y)) * y", (3, 20, 20), 1, 2, 0),
+    "of batches of transposed matrices": ("torch.matmul(x, y.transpose(-1, -2)) * 2 + y.mean()", (2, 3, 17, 19), 1, 2, 0),
+    "of batches of transposed rows": ("torch.matmul(x.mT, y)", (3, 33, 19), 1, 1, 0),
+    "of transposed rows and one matrix": ("torch.matmul(x.mT, self.matrix)", (3, 48, 19), 0, 0, 1),
 }
 
 

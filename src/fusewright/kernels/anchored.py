@@ -37,7 +37,7 @@ TAKEN |= set(
 TAKEN_BY_PRODUCTS = set(
     "rows sums sum split done at elements c0 row0 column0 lane_row lane_column odd first last band high place quartet late "
     "before stage next kept product load_row load_column load store_rows store_columns held_rows held_columns multiply move "
-    "load_four plain_sum store_split depth".split()
+    "load_four plain_sum store_split depth columns matrix in_matrix tiles".split()
 )
 
 
@@ -189,13 +189,15 @@ def anchored_product(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str
     """As above, for a matrix product."""
     kept = fused.anchor.value in kernel.stores[1:]
     anchor = replace(fused.anchor, conv=replace(fused.anchor.conv, kept=kept))
+    *batch, in_matrix, columns = anchor.out_shape if anchor.conv.batched else (1, 1, anchor.out_shape[-1])
     rows = sizes.tidy(sizes.product(anchor.out_shape[:-1]))
     hint = plan.graph.hint(rows)
     tile = product_tile(anchor.conv, hint)
     most = most_split_rows(anchor.conv, tile, hint) if tile.splits > 1 and not isinstance(rows, int) else None
     made = product_kernel(kernel.name, anchor.conv, fused.ending, tile, "\n".join(comment), most)
     texts = {"out": kernel.stores[0], "kept": anchor.value, "sums": f"sums{own}"}
-    texts |= {"rows": sizes.text(rows), "depth": sizes.text(anchor.depth)}
+    texts |= {"rows": sizes.text(in_matrix if anchor.conv.batched else rows), "batch": sizes.text(sizes.product(tuple(batch)))}
+    texts |= {"depth": sizes.text(anchor.depth), "columns": sizes.text(columns)}
     handed = []
     for _kind, name in made.launcher_args:
         if name in ("input", "weight", "bias"):

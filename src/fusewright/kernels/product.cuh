@@ -28,7 +28,7 @@ __device__ __forceinline__ void store_split(float* to, const float (&x)[4], int 
 
 // One element by plain arithmetic, for sums that are not finite: there the two parts of a number do not add up to it.
 __device__ __forceinline__ float plain_sum(const float* __restrict__ input, const float* __restrict__ weight, int n, int c,
-                                           int rows, int depth, int first, int last) {
+                                           int rows, int depth, int columns, int first, int last) {
   float sum = 0.0f;
 #pragma unroll 1
   for (int k = first; k < last; ++k) sum = fmaf($input_element, $weight_element, sum);
@@ -40,11 +40,12 @@ __global__ void __launch_bounds__(THREADS, 1)
 kernel($parameters) {
   extern __shared__ __align__(128) float shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quartet = __shfl_sync(0xffffffffu, warp / 4, 0);
+$sizes
   // Neighbouring blocks share rows and columns: they take BAND rows of tiles, one column of these after the other.
-  const int tiles_n = (rows + TILE_ROWS - 1) / TILE_ROWS, band = int(blockIdx.x) / (BAND * TILES_C) * BAND;
-  const int high = min(tiles_n - band, BAND), place = int(blockIdx.x) % (BAND * TILES_C);
+  const int tiles_n = (rows + TILE_ROWS - 1) / TILE_ROWS, tiles_c = (columns + TILE_COLUMNS - 1) / TILE_COLUMNS;
+$matrix
+  const int band = tile / (BAND * tiles_c) * BAND, high = min(tiles_n - band, BAND), place = tile % (BAND * tiles_c);
   const int row0 = (band + place % high) * TILE_ROWS, column0 = place / high * TILE_COLUMNS;
-$depth
   const int steps = (depth + STEP - 1) / STEP, first = steps * int(blockIdx.y) / SPLITS, last = steps * (int(blockIdx.y) + 1) / SPLITS;
 $setup
 
@@ -124,8 +125,8 @@ $loads
     __syncthreads();
     for (int i = threadIdx.x; i < TILE_ROWS * TILE_COLUMNS; i += THREADS) {
       const int n = row0 + i / TILE_COLUMNS, c = column0 + i % TILE_COLUMNS;
-      if (!(fabsf(shared[i]) < INFINITY) && n < rows && c < COLUMNS)
-        shared[i] = plain_sum(input, weight, n, c, rows, depth, first * STEP, min(last * STEP, depth));
+      if (!(fabsf(shared[i]) < INFINITY) && n < rows && c < columns)
+        shared[i] = plain_sum(input, weight, n, c, rows, depth, columns, first * STEP, min(last * STEP, depth));
     }
     __syncthreads();
 #pragma unroll

@@ -40,6 +40,8 @@ class Product:
     turned: bool = False
     rows_turned: bool = False
     varies: bool = False  # the depth is only known when the kernel is launched: it is about the one above
+    columns_vary: bool = False  # so are the columns
+    batched: bool = False  # many products, of matrices that lie one after the other on both sides
     kept: bool = False  # the product itself is written too, where there is memory given for it
 
     dtype = "float32"
@@ -79,7 +81,7 @@ def product_tile(product: Product, rows: int) -> ProductTile:
     """The tile for so many rows: narrow where there are few columns, and split where there would be few blocks."""
     fragments, steps = 8 if product.columns <= 64 else 16, -(-product.depth // STEP)
     splits = [s for s in range(1, MOST_SPLITS + 1) if s == 1 or steps // s >= LEAST_STEPS]
-    tiles = [ProductTile(fragments=fragments, splits=s) for s in splits]
+    tiles = [ProductTile(fragments=fragments, splits=s) for s in splits if s == 1 or not product.batched]
     return min(tiles, key=lambda tile: (product_ms(product, tile, rows), tile.splits))
 
 
@@ -118,7 +120,8 @@ def product_kernel(
         constants="\n".join(constants(product, tile)),
         parameters=parameters(product, ending, split),
         setup=setup(ending),
-        depth="" if product.varies else "  constexpr int depth = DEPTH;",
+        sizes="\n".join(f"  constexpr int {name} = {name.upper()};" for name in ("depth", "columns") if name not in size_names(product)),
+        matrix=MATRIX if product.batched else "  const int tile = blockIdx.x;",
         **loading(product),
         finish=shifted(finish(product, ending, tile), 2),
         merge=merge(product, ending, tile.splits) if split else "",
@@ -137,10 +140,12 @@ def constants(product: Product, tile: ProductTile) -> Iterator[str]:
     def line(text: str, comment: str = "") -> str:
         return f"constexpr int {text};" + (f"  // {comment}" if comment else "")
 
-    yield line(("" if product.varies else f"DEPTH = {product.depth}, ") + f"COLUMNS = {product.columns}")
+    known = {"depth": product.depth, "columns": product.columns}
+    fixed = [f"{name.upper()} = {size}" for name, size in known.items() if name not in size_names(product)]
+    if fixed:
+        yield line(", ".join(fixed))
     yield line(f"TILE_ROWS = {tile.rows}, TILE_COLUMNS = {tile.columns}, FRAGMENTS = {tile.fragments}", "a fragment: 8 columns")
-    yield line(f"TILES_C = {-(-product.columns // tile.columns)}, BAND = {BAND}")
-    yield line(f"THREADS = {tile.threads}")
+    yield line(f"THREADS = {tile.threads}, BAND = {BAND}")
     yield line(f"STEP = {STEP}, STAGES = {STAGES}", "of the depth; as many steps are in shared memory")
     yield line("ROW_PLANE = 4 * TILE_ROWS + 4, COLUMN_PLANE = 4 * TILE_COLUMNS + 4", "words of four of the depth")
     yield line("ROW_STAGE = STEP / 4 * ROW_PLANE, COLUMN_STAGE = STEP / 4 * COLUMN_PLANE", "of a step's high or low parts")
@@ -154,7 +159,7 @@ def loading(product: Product) -> dict[str, str]:
     """Threads side by side read what lies side by side: the depth of a row or column, or neighbouring rows or columns."""
     operands = [
         ("row", "n", "row0", "rows", "input", product.rows_turned),
-        ("column", "c", "column0", "COLUMNS", "weight", product.turned),
+        ("column", "c", "column0", "columns", "weight", product.turned),
     ]
     places, loads = [], []
     for name, index, start, count, operand, turned in operands:
@@ -177,7 +182,7 @@ def loading(product: Product) -> dict[str, str]:
         "places": shifted("\n".join(places), 2),
         "loads": shifted("\n".join(loads), 4),
         "input_element": "input[(long long)k * rows + n]" if product.rows_turned else "input[(long long)n * depth + k]",
-        "weight_element": "weight[(long long)k * COLUMNS + c]" if product.turned else "weight[(long long)c * depth + k]",
+        "weight_element": "weight[(long long)k * columns + c]" if product.turned else "weight[(long long)c * depth + k]",
     }
 
 
@@ -192,7 +197,13 @@ def parameters(product: Product, ending: Ending, split: bool) -> str:
 
 
 def size_names(product: Product) -> tuple[str, ...]:
-    return ("rows", "depth") if product.varies else ("rows",)
+    """What the kernel is told when it is launched."""
+    return ("rows", *(["depth"] if product.varies else []), *(["columns"] if product.columns_vary else []))
+
+
+MATRIX = """\
+  const int tiles = tiles_n * tiles_c, tile = int(blockIdx.x) % tiles, matrix = int(blockIdx.x) / tiles;
+  input += (long long)matrix * rows * depth, weight += (long long)matrix * depth * columns;"""
 
 
 def listed(parameters: list[tuple[str, str]]) -> str:
@@ -216,35 +227,41 @@ def element(product: Product, ending: Ending, value: str, result: str, kept: str
     return "\n".join([f"const float value = {sum_};", *keeping, *statements, f"{result} = {final};"])
 
 
-EACH = """\
-#pragma unroll
-for (int i = 0; i < 2; ++i) {
-  const int n = row0 + lane_row + 8 * i;
-  if (n >= rows) continue;
-#pragma unroll
-  for (int f = 0; f < FRAGMENTS; ++f) {
-    const int c0 = column0 + 8 * f + lane_column;
-"""
+def each_pair(product: Product, lines: list[str]) -> str:
+    """`lines` for every two neighbours that a lane holds, at row n and columns c0 and c0 + 1."""
+    name = "in_matrix" if product.batched else "n"
+    row = [f"const int {name} = row0 + lane_row + 8 * i;", f"if ({name} >= rows) continue;"]
+    row += ["const int n = matrix * rows + in_matrix;"] if product.batched else []
+    return "\n".join([
+        "#pragma unroll",
+        "for (int i = 0; i < 2; ++i) {",
+        *(f"  {line}" for line in row),
+        "#pragma unroll",
+        "  for (int f = 0; f < FRAGMENTS; ++f) {",
+        "    const int c0 = column0 + 8 * f + lane_column;",
+        shifted("\n".join(lines), 4),
+        "  }",
+        "}",
+        "",
+    ])  # fmt: skip
 
 
 def store_elements(product: Product, ending: Ending, tile: ProductTile) -> str:
-    whole, even = product.columns % tile.columns == 0, product.columns % 2 == 0
+    known = not product.columns_vary
+    whole, even = known and product.columns % tile.columns == 0, known and product.columns % 2 == 0
     inner = element(product, ending, "sum[f][2 * i + e]", "done[e]", "product[e] = value;")
-    guard = "" if whole else "if (c0 + e < COLUMNS) "
-    place = stored("kept + (long long)n * COLUMNS + c0", "product[0]", "product[1]", product)
-    keeping = ["if (kept != nullptr) {", shifted(place, 2), "}"]
-    lines = [
-        *([] if whole or not even else ["if (c0 >= COLUMNS) continue;"]),
+    keeping = ["if (kept != nullptr) {", shifted(stored("kept", "product[0]", "product[1]", product), 2), "}"]
+    return each_pair(product, [
+        *([] if whole else ["if (c0 >= columns) continue;"]),
         f"float done[2]{', product[2]' if product.kept else ''};",
         "#pragma unroll",
-        f"for (int e = 0; e < 2; ++e) {'' if even else guard}{{",
+        f"for (int e = 0; e < 2; ++e) {'' if even else 'if (c0 + e < columns) '}{{",
         "  const int c = c0 + e;",
         shifted(inner, 2),
         "}",
-        stored("out + (long long)n * COLUMNS + c0", "done[0]", "done[1]", product),
+        stored("out", "done[0]", "done[1]", product),
         *(keeping if product.kept else []),
-    ]
-    return EACH + shifted("\n".join(lines), 4) + "\n  }\n}\n"
+    ])  # fmt: skip
 
 
 def finish(product: Product, ending: Ending, tile: ProductTile) -> str:
@@ -256,29 +273,30 @@ def finish(product: Product, ending: Ending, tile: ProductTile) -> str:
 
 
 def store_sums(product: Product, tile: ProductTile) -> str:
-    whole = product.columns % tile.columns == 0
-    where = "sums + ((long long)blockIdx.y * rows + n) * COLUMNS + c0"
-    lines = [
-        *([] if whole else ["if (c0 >= COLUMNS) continue;"]),
-        stored(where, "sum[f][2 * i]", "sum[f][2 * i + 1]", product),
-    ]
-    return EACH + shifted("\n".join(lines), 4) + "\n  }\n}\n"
+    whole = not product.columns_vary and product.columns % tile.columns == 0
+    first = [] if whole else ["if (c0 >= columns) continue;"]
+    return each_pair(product, [*first, stored("sums", "sum[f][2 * i]", "sum[f][2 * i + 1]", product, "(long long)blockIdx.y * rows + n")])
 
 
-def stored(where: str, first: str, second: str, product: Product) -> str:
+def stored(to: str, first: str, second: str, product: Product, row: str = "(long long)n") -> str:
     """Two neighbours; together where that is aligned."""
-    if product.columns % 2 == 0:
-        return f"*reinterpret_cast<float2*>({where}) = make_float2({first}, {second});"
-    return f"float* const at = {where};\nif (c0 < COLUMNS) at[0] = {first};\nif (c0 + 1 < COLUMNS) at[1] = {second};"
+    where = f"{to} + ({row}) * columns + c0" if " " in row.removeprefix("(long long)") else f"{to} + {row} * columns + c0"
+    both = f"*reinterpret_cast<float2*>({where}) = make_float2({first}, {second});"
+    apart = f"float* const at = {where};\nat[0] = {first};\nif (c0 + 1 < columns) at[1] = {second};"
+    if not product.columns_vary:
+        return both if product.columns % 2 == 0 else apart
+    return f"if (columns % 2 == 0) {{\n  {both}\n}} else {{\n{shifted(apart, 2)}\n}}"
 
 
 def merge(product: Product, ending: Ending, splits: int) -> str:
     """The kernel behind a product whose depth several blocks share."""
-    kinds = [("const float* __restrict__", "sums"), *finishing(product, ending), ("int", "rows")]
+    sizes = ["rows", *(["columns"] if product.columns_vary else [])]
+    kinds = [("const float* __restrict__", "sums"), *finishing(product, ending), *(("int", size) for size in sizes)]
     body = [
-        "const long long at = (long long)blockIdx.x * 256 + threadIdx.x, elements = (long long)rows * COLUMNS;",
+        *([] if product.columns_vary else ["constexpr int columns = COLUMNS;"]),
+        "const long long at = (long long)blockIdx.x * 256 + threadIdx.x, elements = (long long)rows * columns;",
         "if (at >= elements) return;",
-        "const int n = int(at / COLUMNS), c = int(at % COLUMNS);",
+        "const int n = int(at / columns), c = int(at % columns);",
         *ending.before.setup,
         "float sum = 0.0f;",
         "#pragma unroll",
@@ -301,7 +319,7 @@ def launcher_args(product: Product, ending: Ending, split: bool) -> tuple[tuple[
     sums = [("float*", "sums")] if split else []
     return (
         ("const float*", "input"), ("const float*", "weight"), *pointers, *sums,
-        *(("long long", name) for name in (*scalars, *size_names(product))),
+        *(("long long", name) for name in (*scalars, *(["batch"] if product.batched else []), *size_names(product))),
     )  # fmt: skip
 
 
@@ -313,14 +331,16 @@ def launcher(name: str, product: Product, ending: Ending, tile: ProductTile, spl
     call = ", ".join(["input", "weight", *(["sums"] if split else []), *handed, *sizes])
     yield f'extern "C" const char* {name}({args}, void* stream) {{'
     yield f"  using namespace {name}_detail;"
-    yield "  if (rows <= 0) return nullptr;"
-    yield "  const unsigned tiles = (unsigned)((rows + TILE_ROWS - 1) / TILE_ROWS * TILES_C);"
+    columns = "columns" if product.columns_vary else "COLUMNS"
+    tiles = f"(rows + TILE_ROWS - 1) / TILE_ROWS * (({columns} + TILE_COLUMNS - 1) / TILE_COLUMNS)"
+    yield f"  const unsigned tiles = (unsigned)({'batch * (' if product.batched else ''}{tiles}{')' if product.batched else ''});"
+    yield "  if (tiles == 0) return nullptr;"
     both = split and split_rows is not None
     for splits in (tile.splits, 1) if both else (tile.splits,):
         lines = [*vector_variants(product, splits, call)]
         if splits > 1:
-            merged = ", ".join(["sums", *handed, "int(rows)"])
-            lines.append(f"merge<<<dim3((unsigned)((rows * COLUMNS + 255) / 256)), 256, 0, (cudaStream_t)stream>>>({merged});")
+            merged = ", ".join(["sums", *handed, "int(rows)", *(["int(columns)"] if product.columns_vary else [])])
+            lines.append(f"merge<<<dim3((unsigned)((rows * {columns} + 255) / 256)), 256, 0, (cudaStream_t)stream>>>({merged});")
         if both:
             yield f"  if (rows <= {split_rows}) {{  // too few tiles otherwise" if splits > 1 else "  } else {"
         yield shifted("\n".join(lines), 4 if both else 2)
