@@ -14,8 +14,9 @@ from torch.utils._sympy.functions import FloorDiv
 from . import sizes
 from .graph import Dim, Node
 from .ops import aten, literal
+from .pools import only_values
 from .prims import Iota, Parts, Size, Window
-from .structured import element_of, lowers, only_values, value_of
+from .structured import element_of, lowers, value_of
 
 if TYPE_CHECKING:
     from .lower import Lowering

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernels.frame import made_of
 from kernels.test_windows import check, problem_of
 
-from fusewright.candidate import load_candidate
 from fusewright.options import Options
 from fusewright.pipeline import compile_problem
 
@@ -51,9 +51,7 @@ def test_halves(tmp_path: Path, case: str, dtype: torch.dtype) -> None:
 
 def test_what_is_no_number_and_what_is_infinite(tmp_path: Path) -> None:
     """A NaN is in every part that it lies in, and in no other; a part of minus infinities is that."""
-    problem = problem_of(tmp_path, POOLS["several"][0], IMAGE)
-    emitted = compile_problem(problem, Options(gradients=False))[2]
-    original, new = problem.model(), load_candidate(emitted.text, "host").build_model(problem)
+    _, _, original, new = made_of(problem_of(tmp_path, POOLS["several"][0], IMAGE))
     for column in range(IMAGE[-1]):
         x = torch.full(IMAGE, -float("inf"))
         x[1, 2, 9, column] = float("nan")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernels.frame import made_of
 from kernels.test_windows import IMAGE, LINE, MAXIMA, SUMS, VOLUME, check, other_sizes, problem_of
 
-from fusewright.candidate import load_candidate
 from fusewright.kernels import pointwise
 from fusewright.options import Options
 from fusewright.pipeline import compile_problem
@@ -80,9 +80,7 @@ def test_only_where_caches_are_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_rows_that_begin_at_no_whole_vector(tmp_path: Path) -> None:
     """A tensor from anywhere in its storage: single loads, the same values."""
     shape = (2, 3, 9, 16)
-    problem = problem_of(tmp_path, "F.max_pool2d(x, 3, 2, 1)", shape)
-    emitted = compile_problem(problem, Options(gradients=False))[2]
-    original, new = problem.model(), load_candidate(emitted.text, "host").build_model(problem)
+    _, _, original, new = made_of(problem_of(tmp_path, "F.max_pool2d(x, 3, 2, 1)", shape))
     for start in range(6):
         x = torch.randn(start + 2 * 3 * 9 * 16)[start:].view(shape)
         with torch.no_grad():
@@ -94,9 +92,7 @@ def test_what_is_no_number_and_what_is_infinite(tmp_path: Path, forward: str) ->
     """NaN where a window holds one, also at the edges; a window of minus infinities is that."""
     for width in (12, 13):
         shape = (3, 4, 18, width)
-        problem = problem_of(tmp_path, forward, shape)
-        emitted = compile_problem(problem, Options(gradients=False))[2]
-        original, new = problem.model(), load_candidate(emitted.text, "host").build_model(problem)
+        _, _, original, new = made_of(problem_of(tmp_path, forward, shape))
         for row, column, value in itertools.product((0, 5, 17), (0, 3, 4, 7, width - 1), (float("nan"), float("inf"))):
             x = torch.full(shape, -float("inf"))
             x[1, 2, row, column] = value

@@ -8,32 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernels.frame import cuda_of, models_of, problem_of
 
-from fusewright.candidate import load_candidate
 from fusewright.host import compile_host, run_sanitized, sanitizer_report
 from fusewright.options import Options
 from fusewright.pipeline import Front, read_problem
 from fusewright.prelude import host_text
-from fusewright.problem import load_problem
 from fusewright.tune import Choices
 
-FILE = """import torch
-import torch.nn.functional as F
-from torch import nn
-
-
-class Model(nn.Module):
-    def forward(self, x):
-        return {forward}
-
-
-def get_inputs():
-    return [torch.randn(32, {channels}, 64, 64, dtype=torch.{dtype})]
-
-
-def get_init_inputs():
-    return []
-"""
 CASES = {
     "softmax": "torch.softmax(x * 2, 1)",
     "log softmax": "F.log_softmax(x, 1) + 1",
@@ -44,9 +26,8 @@ CASES = {
 
 
 def front_of(folder: Path, forward: str, channels: int, dtype: str = "float32") -> Front:
-    file = folder / "model.py"
-    file.write_text(FILE.format(forward=forward, channels=channels, dtype=dtype))
-    return read_problem(load_problem(file), Options(target="host"))
+    problem = problem_of(folder, forward, f"torch.randn(32, {channels}, 64, 64, dtype=torch.{dtype})")
+    return read_problem(problem, Options(target="host"))
 
 
 def steps(text: str) -> int | None:
@@ -57,7 +38,7 @@ def steps(text: str) -> int | None:
 
 def check(front: Front, shape: tuple[int, ...]) -> str:
     _, emitted = front.finish(Choices())
-    original, new = front.problem.model(), load_candidate(emitted.text, "host").build_model(front.problem)
+    original, new = models_of(front.problem, emitted.text)
     x = torch.randn(shape).to(front.problem.inputs()[0].dtype)
     expected, got = original(x.double()), new(x)
     expected, got = (r if isinstance(r, tuple) else (r,) for r in (expected, got))
@@ -91,7 +72,7 @@ def test_what_is_long_or_read_once_is_not_kept(forward: str, channels: int, tmp_
 @pytest.mark.parametrize("sanitize", ["address", "thread"])
 def test_sanitized(sanitize: str, tmp_path: Path) -> None:
     _, emitted = front_of(tmp_path, CASES["softmax"], 20).finish(Choices(), gradients=False)
-    source = emitted.text.partition("_CUDA_SOURCE = '''")[2].partition("'''")[0].replace("\\\\", "\\")
+    source = cuda_of(emitted.text)
     launcher = re.findall(r'extern "C" const char\* (\w+)\(', source)[0]
     arguments = [*[str(2 * 20 * 3 * 12)] * 2, 2, 3, 12]
     library = compile_host(source, include_text=host_text(), sanitize=sanitize)

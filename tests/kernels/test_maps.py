@@ -6,34 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernels import frame
+from kernels.frame import made_of, weight_of
 
-from fusewright.candidate import load_candidate
 from fusewright.options import Options
 from fusewright.pipeline import compile_problem
-from fusewright.problem import load_problem
-
-FILE = """import torch
-import torch.nn.functional as F
-from torch import nn
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn({channels}, {ones}))
-
-    def forward(self, x):
-        y = F.leaky_relu(x * self.weight, 0.3)
-        return {forward}
-
-
-def get_inputs():
-    return [torch.randn({shape})]
-
-
-def get_init_inputs():
-    return []
-"""
+from fusewright.problem import Problem
 
 IMAGE, ROW, VOLUME = (3, 4, 6, 9), (3, 4, 11), (2, 3, 4, 5, 6)
 CASES = [
@@ -66,6 +44,12 @@ CASES = [
 ]
 
 
+def problem_of(folder: Path, forward: str, shape: tuple[int, ...]) -> Problem:
+    """What is mapped is y: computed from x, with a weight for each channel."""
+    mapped = "y = F.leaky_relu(x * self.weight, 0.3)"
+    return frame.problem_of(folder, forward, f"torch.randn({shape})", init=weight_of(shape), lines=[mapped])
+
+
 def other_sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Another batch, and what follows the channels larger."""
     return (shape[0] + 2, shape[1], *(n + 1 + i for i, n in enumerate(shape[2:])))
@@ -73,14 +57,8 @@ def other_sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @pytest.mark.parametrize(("forward", "shape"), CASES, ids=lambda value: value if isinstance(value, str) else "")
 def test_is_read_through(tmp_path: Path, forward: str, shape: tuple[int, ...]) -> None:
-    file = tmp_path / "map.py"
-    ones = ", ".join(["1"] * (len(shape) - 2))
-    file.write_text(FILE.format(channels=shape[1], ones=ones, forward=forward, shape=shape))
-    problem = load_problem(file)
-    _, plan, emitted = compile_problem(problem, Options())
+    plan, _, original, new = made_of(problem_of(tmp_path, forward, shape), gradients=True)
     assert len(plan.kernels) == 1 and not plan.calls, [str(call.node.target) for call in plan.calls]
-    original, new = problem.model(), load_candidate(emitted.text, "host").build_model(problem)
-    new.load_state_dict(original.state_dict())
     original.double()
     for given in (shape, other_sizes(shape)):
         original.zero_grad()
@@ -97,11 +75,7 @@ def test_is_read_through(tmp_path: Path, forward: str, shape: tuple[int, ...]) -
 @pytest.mark.parametrize("mode", ["reflect", "circular"])
 def test_sizes_that_pytorch_refuses_are_refused(tmp_path: Path, mode: str) -> None:
     """A pad wider than what it is taken from: nothing is read from beyond it."""
-    file = tmp_path / "map.py"
-    file.write_text(FILE.format(channels=4, ones="1", forward=f"F.pad(y, (4, 5), mode='{mode}') * 2", shape=ROW))
-    problem = load_problem(file)
-    emitted = compile_problem(problem, Options(gradients=False))[2]
-    new = load_candidate(emitted.text, "host").build_model(problem)
+    _, _, _, new = made_of(problem_of(tmp_path, f"F.pad(y, (4, 5), mode='{mode}') * 2", ROW))
     with torch.no_grad(), pytest.raises((RuntimeError, AssertionError)):
         new(torch.randn(3, 4, 3))
 
@@ -109,12 +83,7 @@ def test_sizes_that_pytorch_refuses_are_refused(tmp_path: Path, mode: str) -> No
 @pytest.mark.parametrize("forward", ["y.unfold(2, 4, 3)", "torch.roll(y, 1, 2)", "F.pad(y, (1, 1), mode='replicate')"])
 def test_as_a_result(tmp_path: Path, forward: str) -> None:
     """With nothing done after it; of pieces PyTorch makes a view of what is in memory."""
-    file = tmp_path / "map.py"
-    file.write_text(FILE.format(channels=4, ones="1", forward=forward, shape=ROW))
-    problem = load_problem(file)
-    emitted = compile_problem(problem, Options(gradients=False))[2]
-    original, new = problem.model(), load_candidate(emitted.text, "host").build_model(problem)
-    new.load_state_dict(original.state_dict())
+    _, _, original, new = made_of(problem_of(tmp_path, forward, ROW))
     x = torch.randn(ROW)
     with torch.no_grad():
         torch.testing.assert_close(new(x), original(x), rtol=1e-5, atol=1e-5)
@@ -124,7 +93,5 @@ def test_as_a_result(tmp_path: Path, forward: str) -> None:
     "forward", ["torch.sin(y).unfold(2, 8, 1).sum(-1)", "F.unfold(torch.sin(y)[..., None], (5, 1), padding=(2, 0)) + 1"]
 )
 def test_what_is_dear_is_not_computed_again_for_every_piece(tmp_path: Path, forward: str) -> None:
-    file = tmp_path / "map.py"
-    file.write_text(FILE.format(channels=4, ones="1", forward=forward, shape=ROW))
-    plan = compile_problem(load_problem(file), Options(gradients=False))[1]
+    plan = compile_problem(problem_of(tmp_path, forward, ROW), Options(gradients=False))[1]
     assert len(plan.kernels) == 2 and not plan.calls

@@ -6,29 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernels.frame import made_of, problem_of
 
-from fusewright.candidate import load_candidate
-from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import load_problem
-
-FILE = """
-import torch
-from torch import nn
-
-
-class Model(nn.Module):
-    def forward(self, x):
-        return {expression}
-
-
-def get_inputs():
-    return [torch.randn({shape})]
-
-
-def get_init_inputs():
-    return []
-"""
 CASES = {
     "rows": ("x.var(1)", (6, 3000)),
     "short rows": ("x.var(1)", (40, 30)),
@@ -43,24 +22,19 @@ CASES = {
 @pytest.mark.parametrize("case", CASES, ids=lambda name: name.replace(" ", "-"))
 def test_far_from_zero(case: str, centre: float, tmp_path: Path) -> None:
     expression, shape = CASES[case]
-    path = tmp_path / "model.py"
-    path.write_text(FILE.format(expression=expression, shape=", ".join(map(str, shape))))
-    problem = load_problem(path)
-    _, made, emitted = compile_problem(problem, Options(target="host", gradients=False))
+    problem = problem_of(tmp_path, expression, f"torch.randn({shape})")
+    made, _, original, new = made_of(problem)
     assert made.kernels and not made.calls
-    new = load_candidate(emitted.text, "host", name="new.py").module.ModelNew()
     (x,) = problem.inputs()
     x = x * 0.3 + centre
-    expected = problem.model()(x.double())
+    expected = original(x.double())
     assert torch.allclose(new(x).double(), expected, rtol=2e-6, atol=0.0)
 
 
 @pytest.mark.parametrize("case", ["rows", "columns"])
 def test_equal_elements_have_no_variance(case: str, tmp_path: Path) -> None:
     expression, shape = CASES[case]
-    path = tmp_path / "model.py"
-    path.write_text(FILE.format(expression=expression.replace("x.var(", "torch.var_mean(x, "), shape=", ".join(map(str, shape))))
-    problem = load_problem(path)
-    _, _, emitted = compile_problem(problem, Options(target="host", gradients=False))
-    variance, mean = load_candidate(emitted.text, "host", name="new.py").module.ModelNew()(torch.full(shape, 0.7))
+    forward = expression.replace("x.var(", "torch.var_mean(x, ")
+    _, _, _, new = made_of(problem_of(tmp_path, forward, f"torch.randn({shape})"))
+    variance, mean = new(torch.full(shape, 0.7))
     assert not variance.any() and torch.equal(mean, torch.full_like(mean, 0.7))

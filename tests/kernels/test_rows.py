@@ -6,48 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernels.frame import made_of, problem_of
 from torch import nn
 
-from fusewright.candidate import load_candidate
-from fusewright.options import Options
-from fusewright.pipeline import compile_problem
 from fusewright.plan import Plan
-from fusewright.problem import load_problem
-
-FILE = """import torch
-import torch.nn.functional as F
-from torch import nn
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        {init}
-
-    def forward(self, x):
-        return {forward}
-
-
-def get_inputs():
-    return [torch.randn({shape})]
-
-
-def get_init_inputs():
-    return []
-"""
 
 
 def made(folder: Path, init: str, forward: str, shape: str) -> tuple[Plan, str, nn.Module, nn.Module]:
     """The plan for these sizes, the emitted text, the original and what was made of it, on the host."""
-    file = folder / "chain.py"
-    file.write_text(FILE.format(init=init, forward=forward, shape=shape))
-    problem = load_problem(file)
-    _, plan, emitted = compile_problem(problem, Options(gradients=False))
-    candidate = load_candidate(emitted.text, "host")
-    new = candidate.build_model(problem)
-    original = problem.model()
-    new.load_state_dict(original.state_dict())
-    return plan, emitted.text, original, new
+    return made_of(problem_of(folder, forward, f"torch.randn({shape})", init=init))
 
 
 def check(original: nn.Module, new: nn.Module, *shape: int) -> None:

@@ -6,41 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernels.frame import made_of, problem_of
 from torch import Tensor, nn
 
-from fusewright.candidate import load_candidate
-from fusewright.options import Options
-from fusewright.pipeline import compile_problem
 from fusewright.plan import Plan
-from fusewright.problem import load_problem
-
-FILE = """import torch
-import torch.nn.functional as F
-from torch import nn
-
-
-class Model(nn.Module):
-    def forward(self, {names}):
-        return {forward}
-
-
-def get_inputs():
-    return [{inputs}]
-
-
-def get_init_inputs():
-    return []
-"""
 
 
 def made(folder: Path, forward: str, *inputs: str) -> tuple[Plan, str, nn.Module, nn.Module]:
     """The plan for these inputs, the emitted text, the original and what was made of it, on the host."""
-    file = folder / "scan.py"
-    names = ", ".join("xyz"[: len(inputs)])
-    file.write_text(FILE.format(names=names, forward=forward, inputs=", ".join(inputs)))
-    problem = load_problem(file)
-    _, plan, emitted = compile_problem(problem, Options(gradients=False))
-    return plan, emitted.text, problem.model(), load_candidate(emitted.text, "host").build_model(problem)
+    return made_of(problem_of(folder, forward, *inputs))
 
 
 def same(original: nn.Module, new: nn.Module, *given: Tensor, tolerance: float = 2e-6) -> None:
@@ -244,41 +218,15 @@ def test_what_reads_a_scan_elsewhere_reads_memory(tmp_path: Path) -> None:
     same(original, new, torch.rand(5, 70))
 
 
-WEIGHTED = """import torch
-from torch import nn
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(300))
-
-    def forward(self, x):
-        return {forward}
-
-
-def get_inputs():
-    return [torch.randn(20, 300)]
-
-
-def get_init_inputs():
-    return []
-"""
-
-
 def trained(folder: Path, forward: str) -> tuple[str, Tensor, Tensor]:
     """The emitted text, and the gradients of the weight by the original in float64 and by the kernels."""
-    file = folder / "weighted.py"
-    file.write_text(WEIGHTED.format(forward=forward))
-    problem = load_problem(file)
-    emitted = compile_problem(problem, Options())[2]
-    original, new = problem.model(), load_candidate(emitted.text, "host").build_model(problem)
-    new.load_state_dict(original.state_dict())
+    init = "self.weight = nn.Parameter(torch.randn(300))"
+    _, text, original, new = made_of(problem_of(folder, forward, "torch.randn(20, 300)", init=init), gradients=True)
     x, upstream = torch.randn(20, 300), torch.randn(20, 300)
     original.double()
     original(x.double()).backward(upstream.double())
     new(x).backward(upstream)
-    return emitted.text.partition("_CUDA_GRADIENTS")[2], original.weight.grad, new.weight.grad
+    return text.partition("_CUDA_GRADIENTS")[2], original.weight.grad, new.weight.grad
 
 
 @pytest.mark.parametrize("forward", ["torch.cumsum(x * self.weight, 1) * 2", "torch.cumsum(x.flip(1) * self.weight, 1).flip(1)"])

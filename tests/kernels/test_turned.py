@@ -4,48 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
-from kernels.conv.test_conv_nvcc import resources
+from kernels.frame import cuda_of, models_of, problem_of
+from kernels.nvcc import check_resources, cubin_of, needs_nvcc
 
 from fusewright.candidate import load_candidate
 from fusewright.host import compile_host, run_sanitized, sanitizer_report
 from fusewright.options import Options
 from fusewright.pipeline import Front, read_problem
 from fusewright.prelude import host_text
-from fusewright.problem import load_problem
+from fusewright.problem import Problem
 from fusewright.tune import Choices
 
-NVCC = shutil.which("nvcc")
 CHANNELS_LAST = Choices(own=frozenset(), channels_last=True)
-FILE = """import torch
-import torch.nn.functional as F
-from torch import nn
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv{rank}d(4, {channels}, 1)
-        self.norm = nn.BatchNorm{rank}d({channels})
-
-    def forward(self, x):
-        y = self.conv(x)
-        return {forward}
-
-
-def get_inputs():
-    return [torch.randn({batch}, 4, {sizes})]
-
-
-def get_init_inputs():
-    return []
-"""
-
 IMAGE, VOLUME = (90, 80), (12, 40, 30)
 POOLS = {
     "a pool": ("F.relu(F.max_pool2d(y, 2))", IMAGE),
@@ -78,17 +52,28 @@ CASES = POOLS | ROWS | PATCHES | CHANNELS
 
 
 def front_of(folder: Path, forward: str, planned: tuple[int, ...], channels: int, batch: int = 32) -> Front:
-    file, rank = folder / "model.py", len(planned)
-    extents = ", ".join(map(str, planned))
-    file.write_text(FILE.format(rank=rank, channels=channels, forward=forward, batch=batch, sizes=extents))
-    return read_problem(load_problem(file), Options(target="host"))
+    """Of y, the result of a convolution."""
+    rank = len(planned)
+    init = f"self.conv, self.norm = nn.Conv{rank}d(4, {channels}, 1), nn.BatchNorm{rank}d({channels})"
+    inputs = f"torch.randn({(batch, 4, *planned)})"
+    return read(problem_of(folder, forward, inputs, init=init, lines=["y = self.conv(x)"]))
+
+
+def copied(folder: Path, channels: int, batch: int, *spatial: int) -> Front:
+    """Of two convolutions of one input."""
+    conv = f"nn.Conv{len(spatial)}d({channels}, 8, 3)"
+    forward, inputs = "torch.relu(self.first(x)) * self.second(x) + 1", f"torch.randn({(batch, channels, *spatial)})"
+    return read(problem_of(folder, forward, inputs, init=f"self.first, self.second = {conv}, {conv}"))
+
+
+def read(problem: Problem) -> Front:
+    return read_problem(problem, Options(target="host"))
 
 
 def check(front: Front, *shapes: tuple[int, ...]) -> str:
     """Results and the parameters' gradients, against the model in double precision; the emitted text."""
     _, emitted = front.finish(CHANNELS_LAST)
-    original, new = front.problem.model(), load_candidate(emitted.text, "host").build_model(front.problem)
-    new.load_state_dict(original.state_dict())
+    original, new = models_of(front.problem, emitted.text)
     original.double()
     for shape in shapes:
         x = torch.randn(shape)
@@ -159,42 +144,18 @@ def test_half_precision(tmp_path: Path) -> None:
     front = front_of(tmp_path, "torch.softmax(y.bfloat16(), 1) + torch.softmax(y.bfloat16(), 3)", IMAGE, 24)
     _, emitted = front.finish(CHANNELS_LAST, gradients=False)
     assert "__shared__" in emitted.text
-    original, new = front.problem.model(), load_candidate(emitted.text, "host").build_model(front.problem)
-    new.load_state_dict(original.state_dict())
+    original, new = models_of(front.problem, emitted.text)
     x = torch.randn(2, 4, 9, 37)
     with torch.no_grad():
         torch.testing.assert_close(new(x), original(x), rtol=2e-2, atol=2e-2)
-
-
-COPIED = """import torch
-from torch import nn
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Conv{rank}d({channels}, 8, 3), nn.Conv{rank}d({channels}, 8, 3)
-
-    def forward(self, x):
-        return torch.relu(self.first(x)) * self.second(x) + 1
-
-
-def get_inputs():
-    return [torch.randn({shape})]
-
-
-def get_init_inputs():
-    return []
-"""
 
 
 @pytest.mark.parametrize("channels", [8, 12, 37])
 @pytest.mark.parametrize("planned", [(8, 40, 40), (6, 5, 20, 20), (1, 9, 11)], ids=str)
 def test_an_input_is_turned_once_by_a_kernel(planned: tuple[int, ...], channels: int, tmp_path: Path) -> None:
     """Two convolutions read it; nothing is copied where it lies so already; its own gradient is that of a copy."""
-    (batch, *spatial), file = planned, tmp_path / "model.py"
-    file.write_text(COPIED.format(rank=len(spatial), channels=channels, shape=(batch, channels, *spatial)))
-    front = read_problem(load_problem(file), Options(target="host"))
+    batch, *spatial = planned
+    front = copied(tmp_path, channels, batch, *spatial)
     _, emitted = front.finish(CHANNELS_LAST)
     candidate = load_candidate(emitted.text, "host")
     original, new = front.problem.model(), candidate.build_model(front.problem)
@@ -214,13 +175,10 @@ def test_an_input_is_turned_once_by_a_kernel(planned: tuple[int, ...], channels:
 
 def test_an_input_that_pytorch_turns_faster_is_left_to_it(tmp_path: Path) -> None:
     """By timing; and one of few channels, which would leave tiles empty."""
-    file = tmp_path / "model.py"
-    file.write_text(COPIED.format(rank=2, channels=16, shape=(2, 16, 40, 40)))
-    front = read_problem(load_problem(file), Options(target="host"))
+    front = copied(tmp_path, 16, 2, 40, 40)
     _, emitted = front.finish(Choices(frozenset({"x_channels_last"}), frozenset(), channels_last=True))
     assert "fused_copy" not in emitted.text and ".contiguous(memory_format=torch.channels_last)" in emitted.text
-    file.write_text(COPIED.format(rank=2, channels=3, shape=(2, 3, 40, 40)))
-    _, emitted = read_problem(load_problem(file), Options(target="host")).finish(CHANNELS_LAST)
+    _, emitted = copied(tmp_path, 3, 2, 40, 40).finish(CHANNELS_LAST)
     assert "fused_copy" not in emitted.text and ".contiguous(memory_format=torch.channels_last)" in emitted.text
 
 
@@ -232,8 +190,7 @@ def test_what_belongs_to_a_row_lies_as_its_readers_read_it(tmp_path: Path) -> No
 
 
 def kernel_source(front: Front) -> str:
-    _, emitted = front.finish(CHANNELS_LAST, gradients=False)
-    return emitted.text.partition("_CUDA_SOURCE = '''")[2].partition("'''")[0]
+    return cuda_of(front.finish(CHANNELS_LAST, gradients=False)[1].text)
 
 
 SANITIZED: dict[str, list[str | int]] = {  # floats of each tensor that the kernel takes, and sizes
@@ -248,12 +205,8 @@ SANITIZED: dict[str, list[str | int]] = {  # floats of each tensor that the kern
 @pytest.mark.parametrize("sanitize", ["address", "thread"])
 @pytest.mark.parametrize("case", SANITIZED, ids=lambda name: name.replace(" ", "-"))
 def test_sanitized(case: str, sanitize: str, tmp_path: Path) -> None:
-    if case == "an input":
-        file = tmp_path / "model.py"
-        file.write_text(COPIED.format(rank=2, channels=12, shape=(8, 12, 40, 40)))
-        source = kernel_source(read_problem(load_problem(file), Options(target="host")))
-    else:
-        source = kernel_source(front_of(tmp_path, *CASES[case], 37))
+    planned = copied(tmp_path, 12, 8, 40, 40) if case == "an input" else front_of(tmp_path, *CASES[case], 37)
+    source = kernel_source(planned)
     launcher = re.findall(r'extern "C" const char\* (\w+)', source)[0]
     library = compile_host(source, include_text=host_text(), sanitize=sanitize)
     script = Path(__file__).parent.parent / "host" / "sanitized_calls.py"
@@ -264,15 +217,8 @@ def test_sanitized(case: str, sanitize: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(NVCC is None, reason="nvcc is not on the PATH")
+@needs_nvcc
 @pytest.mark.parametrize("case", CASES, ids=lambda name: name.replace(" ", "-"))
 def test_nothing_is_spilled(case: str, tmp_path: Path) -> None:
-    source, (forward, planned) = tmp_path / "kernel.cu", CASES[case]
-    source.write_text(kernel_source(front_of(tmp_path, forward, planned, 64)))
-    command = [str(NVCC), "-arch=sm_90", "-std=c++17", "-cubin", "-Xptxas", "-v", "-o", str(tmp_path / "k"), str(source)]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr[-3000:]
-    found = resources(result.stderr)
-    assert found
-    for name, (registers, spilled) in found.items():
-        assert spilled == 0 and registers <= 128, f"{name}: {registers} registers, {spilled} bytes spilled"
+    found, _, _ = cubin_of(kernel_source(front_of(tmp_path, *CASES[case], 64)), tmp_path)
+    check_resources(found, registers=128)

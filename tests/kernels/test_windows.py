@@ -7,34 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernels import frame
+from kernels.frame import made_of, weight_of
 
-from fusewright.candidate import load_candidate
 from fusewright.kernels import pointwise
-from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import Problem, load_problem
-
-FILE = """import torch
-import torch.nn.functional as F
-from torch import nn
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn({channels}, {ones}))
-
-    def forward(self, x):
-        return {forward}
-
-
-def get_inputs():
-    return [torch.randn({shape}).to({dtype})]
-
-
-def get_init_inputs():
-    return []
-"""
+from fusewright.problem import Problem
 
 LINE, IMAGE, VOLUME = (3, 4, 17), (3, 4, 18, 13), (2, 3, 9, 10, 11)
 MAXIMA = {  # that are the same bits as PyTorch's
@@ -84,10 +61,8 @@ def rows_at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def problem_of(folder: Path, forward: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Problem:
-    file = folder / "model.py"
-    ones = ", ".join(["1"] * (len(shape) - 2))
-    file.write_text(FILE.format(channels=shape[1], ones=ones, forward=forward, shape=shape, dtype=dtype))
-    return load_problem(file)
+    """A model of one tensor, with a weight for each channel."""
+    return frame.problem_of(folder, forward, f"torch.randn({shape}).to({dtype})", init=weight_of(shape))
 
 
 def other_sizes(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -104,10 +79,8 @@ def results(value: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tenso
 
 def check(problem: Problem, shapes: list[tuple[int, ...]], dtype: torch.dtype, exact: bool) -> str:
     """Every shape that PyTorch takes, against PyTorch; the emitted text."""
-    _, plan, emitted = compile_problem(problem, Options(gradients=False))
+    plan, text, original, new = made_of(problem)
     assert plan.kernels and not plan.calls, [str(call.node.target) for call in plan.calls]
-    original, new = problem.model(), load_candidate(emitted.text, "host").build_model(problem)
-    new.load_state_dict(original.state_dict())
     tested = 0
     for shape in shapes:
         x = torch.randn(shape).to(dtype)
@@ -124,7 +97,7 @@ def check(problem: Problem, shapes: list[tuple[int, ...]], dtype: torch.dtype, e
             else:
                 torch.testing.assert_close(f, e)
     assert tested >= 4
-    return emitted.text
+    return text
 
 
 @pytest.mark.parametrize("case", MAXIMA, ids=lambda name: name.replace(" ", "-"))
@@ -171,9 +144,7 @@ def test_halves(tmp_path: Path, forward: str, dtype: torch.dtype) -> None:
 
 def test_what_is_no_number_and_what_is_infinite(tmp_path: Path) -> None:
     """NaN where a window holds one, also at the edges; a window of minus infinities is that."""
-    problem = problem_of(tmp_path, "F.max_pool2d(x, 3, 2, 1)", IMAGE)
-    emitted = compile_problem(problem, Options(gradients=False))[2]
-    original, new = problem.model(), load_candidate(emitted.text, "host").build_model(problem)
+    _, _, original, new = made_of(problem_of(tmp_path, "F.max_pool2d(x, 3, 2, 1)", IMAGE))
     for row, column, value in itertools.product((0, 5, 17), (0, 6, 12), (float("nan"), float("inf"))):
         x = torch.full(IMAGE, -float("inf"))
         x[1, 2, row, column] = value

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
-from kernels.conv.test_conv_nvcc import resources
+from kernels.frame import cuda_of
+from kernels.nvcc import cubin_of, needs_nvcc
 from kernels.test_windows import problem_of
 
 from fusewright.options import Options
 from fusewright.pipeline import compile_problem
 
-NVCC = shutil.which("nvcc")
-pytestmark = [pytest.mark.skipif(NVCC is None, reason="nvcc is not on the PATH"), pytest.mark.slow]
+pytestmark = [needs_nvcc, pytest.mark.slow]
 
 LINE, IMAGE, VOLUME = (64, 192, 8192), (32, 64, 224, 224), (8, 32, 64, 64, 64)
 KERNELS = {
@@ -36,13 +34,8 @@ KERNELS = {
 def test_nothing_is_spilled(case: str, dtype: torch.dtype, tmp_path: Path) -> None:
     forward, shape = KERNELS[case]
     emitted = compile_problem(problem_of(tmp_path, forward, shape, dtype), Options(gradients=False))[2]
-    source = tmp_path / "kernel.cu"
-    source.write_text(emitted.text.partition("_CUDA_SOURCE = '''")[2].partition("'''")[0])
     assert "ROWS" in emitted.text
-    command = [str(NVCC), "-arch=sm_90", "-std=c++17", "-cubin", "-Xptxas", "-v", "-o", str(tmp_path / "k"), str(source)]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr[-3000:]
-    found = resources(result.stderr)
+    found, _, _ = cubin_of(cuda_of(emitted.text), tmp_path)
     assert found
     for name, (registers, spilled) in found.items():
         allowed = 8 if case == "joined" and "kernelIx" in name else 0  # with offsets of 64 bits ptxas still aims at 32 registers

@@ -10,9 +10,12 @@ from .. import sizes
 from ..graph import Graph
 from ..plan import Kernel
 from ..prims import Prim
+from .accumulators import COLLECTED, accumulators
 from .expression import indent
 from .loops import decode, vector_width, walk
-from .reduce import COLLECTED, KEPT, Columns, accumulators, kept_in_registers, split_for
+from .reduce import split_for
+from .reduce_columns import Columns
+from .reduce_rows import KEPT, kept_in_registers
 from .text import KernelText, has_window
 
 MOST_SHARERS = 16  # threads for one row: 512 in a block

@@ -18,9 +18,11 @@ from ..index import Axis, Coordinate
 from ..plan import Kernel
 from ..prims import Coordinates, Prim, arithmetic_type, literal
 from . import text
+from .accumulators import reductions_behind
 from .expression import LANE, Evaluator, Level, converted, converted_to, indent
 from .loops import accessed, c_product, decode, full_at, needed_reduces, vector_conditions, vector_width, walk
-from .reduce import first_row, reductions_behind, split_for
+from .reduce import split_for
+from .reduce_columns import first_row
 from .text import KernelText
 
 ITEMS = 4  # elements that a thread holds where they are not one vector

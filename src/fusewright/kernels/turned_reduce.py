@@ -17,9 +17,10 @@ from ..index import Coordinate
 from ..plan import Kernel
 from ..prims import C_TYPES, Prim, arithmetic_type
 from . import text
+from .accumulators import accumulators, reductions_behind
 from .expression import Level, converted_to, indent, pointer
 from .loops import Loop, Walk, accessed, c_product, decode, full_at, moved, needed_reduces, walk
-from .reduce import Columns, accumulators, reductions_behind
+from .reduce_columns import Columns
 from .text import KernelText
 from .turned import FEWEST_CHANNELS, LESS
 

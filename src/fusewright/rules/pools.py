@@ -11,8 +11,9 @@ from torch.nn import functional as F
 
 from .. import ops, sizes
 from ..graph import Node, Ref
+from ..pools import window_of
 from ..rewrite import NONFINITE_KIND, REASSOCIATES, Site, aten, law
-from ..structured import dims_of, window_of
+from ..structured import dims_of
 from .examples import after, of, of_two
 from .patterns import (
     AVG_POOLS,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from kernels.conv.founding import CONV1, CONV2, POOLED, STATISTICS, apply_ending
 from kernels.conv.harness import source_of
+from kernels.nvcc import Resources, cubin_of, needs_nvcc
 
 from fusewright.kernels.conv import (
     Conv,
@@ -22,8 +23,7 @@ from fusewright.kernels.conv import (
     conv_kernel,
 )
 
-NVCC = shutil.which("nvcc")
-pytestmark = [pytest.mark.skipif(NVCC is None, reason="nvcc is not on the PATH"), pytest.mark.slow]
+pytestmark = [needs_nvcc, pytest.mark.slow]
 
 
 def plain(cin: int, cout: int, kernel: int, stride: int = 1) -> Conv:
@@ -75,27 +75,10 @@ SPILLED_OUTSIDE = {
 }
 
 
-def resources(report: str) -> dict[str, tuple[int, int]]:
-    """Registers and spilled bytes of each kernel in ptxas's report."""
-    found, name, spilled = {}, "", 0
-    for line in report.splitlines():
-        if match := re.search(r"Compiling entry function '(\S+)'", line):
-            name = match[1]
-        elif match := re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line):
-            spilled = int(match[1]) + int(match[2])
-        elif match := re.search(r"Used (\d+) registers", line):
-            found[name] = int(match[1]), spilled
-    return found
-
-
-def compiled(text: KernelText, folder: Path, arch: str = "sm_90") -> tuple[dict[str, tuple[int, int]], Path]:
-    source, cubin = folder / "kernel.cu", folder / "kernel.cubin"
-    source.write_text(source_of(text))
-    command = [str(NVCC), f"-arch={arch}", "-std=c++17", "-cubin", "-Xptxas", "-v", "-o", str(cubin), str(source)]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr[-3000:]
-    assert "serialized" not in result.stderr, "products wait for one another"
-    return resources(result.stderr), cubin
+def compiled(text: KernelText, folder: Path, arch: str = "sm_90") -> tuple[Resources, Path]:
+    found, report, cubin = cubin_of(source_of(text), folder, arch)
+    assert "serialized" not in report, "products wait for one another"
+    return found, cubin
 
 
 def spills_between_products(listing: str) -> bool:

@@ -1,0 +1,90 @@
+"""Pools: the largest of each window, or its mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .graph import Dim, Node
+from .ops import aten, literal
+from .prims import Window
+from .structured import element_of, lowers, value_of
+
+if TYPE_CHECKING:
+    from .lower import Lowering
+
+
+def window_of(a: dict[str, Any], rank: int) -> tuple[tuple[int, ...], ...] | None:
+    def many(value: Any, default: Sequence[int]) -> tuple[int, ...]:
+        value = list(default) if value is None or value == [] else ([value] if isinstance(value, int) else list(value))
+        return tuple(value * rank if len(value) == 1 else value)
+
+    kernel = many(a["kernel_size"], ())
+    found = kernel, many(a.get("stride"), kernel), many(a.get("padding"), [0]), many(a.get("dilation"), [1])
+    return found if all(isinstance(n, int) for part in found for n in part) else None
+
+
+def _reaches_outside(
+    sizes_in: Sequence[Dim], sizes_out: Sequence[Dim], window: tuple[tuple[int, ...], ...], ceil_mode: bool
+) -> bool:
+    return ceil_mode or any(window[2])
+
+
+def max_pool(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    assert node.shape is not None and node.dtype is not None
+    source = value_of(build, a["self"])
+    rank = {"1d": 1, "2d": 2, "3d": 3}[next(k for k in ("1d", "2d", "3d") if k in str(a["target"]))]
+    window = window_of(a, rank)
+    if window is None or not build[source].dtype.is_floating_point or build[source].dtype is torch.float64:
+        return None
+    clipped = _reaches_outside(build[source].shape[-rank:], node.shape[-rank:], window, a["ceil_mode"])
+    return build.add(
+        "", Window("max", window[0], window[1], window[2], window[3], clipped), [source], node.shape, node.dtype
+    )
+
+
+@lowers("max_pool", aten.max_pool1d.default, aten.max_pool2d.default, aten.max_pool3d.default)
+def max_pool_(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    return max_pool(build, node, {**a, "target": node.target})
+
+
+@element_of(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
+def max_pool_part(build: Lowering, node: Node, a: dict[str, Any], i: int, parent: Node) -> str | None:
+    """The values alone; where the positions are wanted too, PyTorch computes both at once."""
+    return max_pool(build, node, {**a, "target": parent.target}) if i == 0 and only_values(build, parent) else None
+
+
+def only_values(build: Lowering, pool: Node) -> bool:
+    """Nothing uses the positions that a pool gives beside its values."""
+    users = build.graph.users()
+    elements = [n for n in build.graph.nodes if n.target == "getitem" and n.args[0].name == pool.name]
+    return all(not users[n.name] for n in elements if n.args[1] != 0)
+
+
+@lowers("avg_pool", aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)
+def avg_pool(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """Sum over the window divided by its size, or by how much of it lies inside where padding does not count."""
+    assert node.shape is not None and node.dtype is not None
+    source = value_of(build, a["self"])
+    rank = 1 if "1d" in str(node.target) else 2 if "2d" in str(node.target) else 3
+    window = window_of(a, rank)
+    if window is None or build[source].dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return None
+    divisor, ceil_mode = a.get("divisor_override"), a["ceil_mode"]
+    padded = any(window[2])
+    pool = Window("sum", window[0], window[1], window[2], window[3], padded or ceil_mode)
+    varies = divisor is None and (ceil_mode or (padded and not a["count_include_pad"]))
+    if varies and padded and a["count_include_pad"]:
+        return None  # what lies in the padding counts, what lies beyond it does not
+    total = build.add("sum", pool, [source], node.shape, torch.float32)
+    if varies:
+        one = build.expand(build.pointwise("one", "1.0f", [], torch.float32), build[source].shape)
+        count = build.add("count", pool, [one], node.shape, torch.float32)
+        return build.pointwise("", "{0} / {1}", [total, count], node.dtype, torch.float32, cost=4)
+    if divisor is None:
+        divisor = int(torch.Size(window[0]).numel())
+    exact = divisor & (divisor - 1) == 0  # a power of two: its inverse is no rounding
+    text = f"{{0}} * {literal(1.0 / divisor, torch.float32)}" if exact else f"{{0}} / {literal(divisor, torch.float32)}"
+    return build.pointwise("", text, [total], node.dtype, torch.float32)

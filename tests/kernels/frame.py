@@ -1,0 +1,67 @@
+"""A model around one expression: its file, its problem, and what is made of it on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import nn
+
+from fusewright.candidate import load_candidate
+from fusewright.options import Options
+from fusewright.pipeline import compile_problem
+from fusewright.plan import Plan
+from fusewright.problem import Problem, load_problem
+
+FILE = """import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+
+    def forward(self, {names}):
+        {lines}
+
+
+def get_inputs():
+    return [{inputs}]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def problem_of(folder: Path, forward: str, *inputs: str, init: str = "pass", lines: Sequence[str] = ()) -> Problem:
+    """The model that returns `forward`, after `lines`, of its inputs x, y and z; `init` is a statement of its constructor."""
+    names = ", ".join("xyz"[: len(inputs)])
+    body = "\n        ".join([*lines, f"return {forward}"])
+    file = folder / "model.py"
+    file.write_text(FILE.format(init=init, names=names, lines=body, inputs=", ".join(inputs)))
+    return load_problem(file)
+
+
+def made_of(problem: Problem, gradients: bool = False) -> tuple[Plan, str, nn.Module, nn.Module]:
+    """The plan, the emitted text, the original and what was made of it, on the host and with the same parameters."""
+    _, plan, emitted = compile_problem(problem, Options(gradients=gradients))
+    return plan, emitted.text, *models_of(problem, emitted.text)
+
+
+def models_of(problem: Problem, text: str) -> tuple[nn.Module, nn.Module]:
+    original, new = problem.model(), load_candidate(text, "host").build_model(problem)
+    new.load_state_dict(original.state_dict())
+    return original, new
+
+
+def cuda_of(text: str) -> str:
+    """The CUDA source in an emitted file."""
+    return text.partition("_CUDA_SOURCE = '''")[2].partition("'''")[0].replace("\\\\", "\\")
+
+
+def weight_of(shape: tuple[int, ...]) -> str:
+    """A constructor's statement: one weight for each channel of a tensor of this shape."""
+    return f"self.weight = nn.Parameter(torch.randn({shape[1]}, {', '.join(['1'] * (len(shape) - 2))}))"
