@@ -426,7 +426,7 @@ def prologue(shape: Layout, ending: Ending) -> dict[str, str]:
 
 
 def slices_expression(shape: Layout) -> str:
-    """Python over `batch` for the number of slices; the function stands in the file (`emit_template.SLICES`)."""
+    """Python over `batch` for the number of slices; the function stands in the file (`emit/template.py`)."""
     copies = "batch" if shape.channel_blocks == 1 else f"batch * {shape.channel_blocks}"
     return f"_slices({copies}, {seats_of(shape)})"
 
