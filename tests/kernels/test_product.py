@@ -266,6 +266,17 @@ def test_backward_is_handed_the_product(tmp_path: Path) -> None:
     assert "addmm(" not in text and "functional.linear" in text  # the meaning has it
 
 
+def test_products_of_one_shape_are_one_kernel(tmp_path: Path) -> None:
+    """As the layers of a network are: with other weights, and other names of what is made of them."""
+    forward = "torch.relu(F.linear(torch.relu(F.linear(x, torch.sin(y))), torch.cos(y)))"
+    front = front_of(tmp_path, forward, (48, 48))
+    made, emitted = front.finish(Choices(own=products(front.graph)))
+    ours = [kernel for kernel in made.kernels if kernel.fused is not None]
+    assert len(ours) == 2 and emitted.text.count("_detail {") == 1 and emitted.text.count(f'_launch("{ours[0].name}"') == 2
+    candidate = load_candidate(emitted.text, "host", name="new.py")
+    assert verify(front.problem, candidate, graph=front.graph, options=Options(target="host")).passed
+
+
 def test_only_where_they_are_named(tmp_path: Path) -> None:
     front = front_of(tmp_path, "F.gelu(self.first(x))", (5, 48))
     assert own_of(front.finish(Choices())[0]) == frozenset()

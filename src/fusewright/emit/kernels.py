@@ -81,11 +81,14 @@ class Shared:
     def source(self, name: str) -> str:
         """A kernel's CUDA with a remark of what else it is launched for; nothing if there is none of that name."""
         found = next((text for text in self.first.values() if text.name == name), None)
-        if found is None:
-            return ""
-        known = comments(found.source)
-        also = [line for line in dict.fromkeys(self.also.get(name, [])) if line not in known]
-        return "\n".join([*known, *(["// and, with other tensors,"] if also else []), *also, found.source.split("\n", len(known))[-1]])
+        return "" if found is None else remarked(found.source, self.also.get(name, []))
+
+
+def remarked(source: str, also: list[str]) -> str:
+    """A kernel's CUDA with what else it is launched for among its comments."""
+    known = comments(source)
+    more = [line for line in dict.fromkeys(also) if line not in known]
+    return "\n".join([*known, *(["// and, with other tensors,"] if more else []), *more, source.split("\n", len(known))[-1]])
 
 
 def comments(source: str) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -13,12 +15,13 @@ from .. import sizes
 from ..graph import Dim
 from ..index import contiguous
 from ..kernels.anchored import AnchoredText, anchored_kernel
-from ..kernels.text import KernelText
+from ..kernels.expression import pointer
+from ..kernels.text import KernelText, shape_of
 from ..layout import memory_format
 from ..plan import Kernel
 from ..prims import Prim
 from .kept import is_asked_for
-from .kernels import Shared, kernel_text
+from .kernels import Shared, comments, kernel_text, remarked
 from .regions import Region
 from .values import Values
 
@@ -35,6 +38,8 @@ class Launches:
         self.regions, self.plan, self.prims = values.regions, values.plan, values.prims
         self.texts: dict[str, KernelText] = {}
         self.anchored: dict[str, AnchoredText] = {}  # those that compute a convolution or a product
+        self.shapes: dict[str, str] = {}  # of these, and the first of each
+        self.also: dict[str, list[str]] = {}  # by kernel: what else it stands for, as comments
 
     def add(self, kernel: Kernel, comment: list[str]) -> None:
         """Write the kernel; `comment` stands above it."""
@@ -44,7 +49,13 @@ class Launches:
         name_of = functools.partial(self.tensor_name, kernel)
         number = [k for k in self.regions.region_of(kernel).kernels if k.fused is not None].index(kernel) + 1
         own = f"_{number}" if number > 1 else ""
-        self.anchored[kernel.name] = anchored_kernel(kernel, kernel.fused, self.plan, comment, name_of, own)
+        text = anchored_kernel(kernel, kernel.fused, self.plan, comment, name_of, own)
+        values = {word for name in self.prims for word in (name, pointer(name))}
+        first = self.shapes.setdefault(shape_of(text.source, values | names_of(kernel.name)), kernel.name)
+        if first != kernel.name:
+            self.also.setdefault(first, []).extend(comments(text.source)[1:])
+            text = launched_as(first, kernel.name, text)
+        self.anchored[kernel.name] = text
 
     # ---- the kernels in the file
 
@@ -57,12 +68,12 @@ class Launches:
 
     def is_first(self, kernel: Kernel) -> bool:
         """It stands in the file; another of its shape is launched by its name."""
-        return kernel.fused is not None or self.texts[kernel.name].name == kernel.name
+        return self.launchers(kernel)[0] == kernel.name
 
     def source(self) -> str:
         """Every kernel once, after what those with an anchor share."""
         firsts = [kernel.name for kernel in self.plan.kernels if self.is_first(kernel)]
-        parts = [self.unit.source(name) or self.anchored[name].source for name in firsts]
+        parts = [self.unit.source(name) or remarked(self.anchored[name].source, self.also.get(name, [])) for name in firsts]
         support = list(dict.fromkeys(part for text in self.anchored.values() for part in text.support))
         return "\n".join([*support, *parts])
 
@@ -136,6 +147,18 @@ class Launches:
             lines.append(f"{name} = {start}")
             start = f"{name} + {size if isinstance(size, str) else sizes.text(sizes.factored(size))}"
         return lines
+
+
+def names_of(kernel: str) -> set[str]:
+    """What the text of a kernel with an anchor calls itself and its parts."""
+    return {f"{kernel}{part}" for part in ("", "_detail", "_merge", "_merge_kernel")}
+
+
+def launched_as(first: str, name: str, text: AnchoredText) -> AnchoredText:
+    """The same launches of a kernel that stands in the file by another name."""
+    names = tuple(first + launcher.removeprefix(name) for launcher in text.names)
+    lines = tuple(re.sub(rf'_launch\("{name}(?=(_merge)?")', f'_launch("{first}', line) for line in text.lines)
+    return replace(text, names=names, lines=lines)
 
 
 def partial_of(kernel: Kernel) -> str:

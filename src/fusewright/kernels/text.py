@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from dataclasses import dataclass
 
 import sympy
@@ -35,14 +36,14 @@ class KernelText:
 
     @property
     def shape(self) -> str:
-        """The source with its own names numbered: kernels of the same shape are one kernel with other arguments."""
-        numbers: dict[str, str] = {}
-        code = " ".join(word for line in self.source.splitlines() if not line.startswith("//") for word in line.split())
-        return re.sub(
-            r"[A-Za-z_]\w*",
-            lambda m: numbers.setdefault(m[0], f"@{len(numbers)}") if m[0] in self.own else m[0],
-            code,
-        )
+        return shape_of(self.source, self.own)
+
+
+def shape_of(source: str, own: Container[str]) -> str:
+    """The source with its own names numbered: kernels of the same shape are one kernel with other arguments."""
+    numbers: dict[str, str] = {}
+    code = " ".join(word for line in source.splitlines() if not line.startswith("//") for word in line.split())
+    return re.sub(r"[A-Za-z_]\w*", lambda m: numbers.setdefault(m[0], f"@{len(numbers)}") if m[0] in own else m[0], code)
 
 
 def has_window(kernel: Kernel, prims: dict[str, Prim]) -> bool:
