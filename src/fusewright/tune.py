@@ -131,7 +131,8 @@ class Tuner:
         self.eager = Way("eager", Choices(plain=True), module=self.problem.model().to(self.device))
         best = self.add("predicted", Choices())
         assert best.made is not None
-        multiplied = own_of(self.compile(Choices(own=products(best.made.graph)))[0])
+        able = products(best.made.graph)
+        multiplied = own_of(self.compile(Choices(own=able))[0]) if able else able
         if not best.made.kernels and not multiplied:
             return Tuned(Choices())
         ours, can = own_of(best.made), own_of(self.compile(Choices(own=convolutions(best.made.graph)))[0])
