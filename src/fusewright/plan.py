@@ -701,18 +701,20 @@ def name_kernels(made: Plan) -> None:
 
 def origins(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> list[Node]:
     """Graph nodes whose work the kernel does, in graph order."""
-    found: set[str] = set()
-    stack, seen = list(kernel.stores), set()
+    made = (prims[name] for name in evaluated(kernel, prims))
+    return graph.in_order({prim.origin for prim in made if not isinstance(prim.op, Size) or prim.origin == prim.name})  # sizes are shared
+
+
+def evaluated(kernel: Kernel, prims: dict[str, Prim]) -> dict[str, None]:
+    """Primitives that are computed in the kernel, as against read from memory."""
+    found: dict[str, None] = {}
+    stack = list(kernel.stores)
     while stack:
         name = stack.pop()
-        if name in seen or name in kernel.loads:
-            continue
-        seen.add(name)
-        prim = prims[name]
-        if not isinstance(prim.op, Size) or prim.origin == name:  # a size that an operator needs may be noted for another one
-            found.add(prim.origin)
-        stack += prim.inputs
-    return graph.in_order(found)
+        if name not in found and name not in kernel.loads:
+            found[name] = None
+            stack += prims[name].inputs
+    return found
 
 
 def operator_name(node: Node, graph: Graph) -> str:

@@ -19,26 +19,19 @@ from .plan import Call, Kernel, Plan
 from .prims import Coordinates, Permute, Reshape
 from .rewrite import Site
 from .rules.patterns import PRODUCTS, product_at
-from .takeover import Anchor, Fused, is_needed_elsewhere, with_convolution
+from .takeover import Anchor, Fused, allows_tf32, is_needed_elsewhere, with_convolution
 
 LEAST = 16  # of depth and columns: below, nothing is gained by tensor cores
 
 
 def tf32_allowed() -> bool:
     """What the user's flags allow to matrix products: the library is fast then."""
-    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
-    if precision in ("tf32", "ieee"):
-        return bool(precision == "tf32")
-    return bool(torch.backends.cuda.matmul.allow_tf32)
+    return allows_tf32(torch.backends.cuda.matmul, torch.backends.cuda.matmul)
 
 
 def products(graph: Graph) -> frozenset[str]:
     """The nodes that `take_over` may be told to compute by a kernel of ours."""
     return frozenset(node.name for node in graph.nodes if node.target in PRODUCTS)
-
-
-def rows_of(anchor: Anchor) -> Dim:
-    return sizes.tidy(sizes.product(anchor.out_shape[:-1]))
 
 
 def product_of(node: Node, plan: Plan) -> Anchor | None:
@@ -134,4 +127,4 @@ def with_product(anchor: Anchor, call: Call, steps: list[Kernel | Call], plan: P
     return [kernel if step is call else step for step in steps]
 
 
-__all__ = ["product_axes", "product_of", "products", "rows_of", "with_product"]
+__all__ = ["product_axes", "product_of", "products", "with_product"]

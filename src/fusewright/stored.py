@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from .access import same_shape
 from .kernels.conv import OverPositions
-from .plan import Call, Kernel, Plan
+from .plan import Call, Kernel, Plan, evaluated
 from .prims import Pointwise, Window
 from .takeover import (
     DTYPES,
@@ -64,15 +64,7 @@ def shared_values(anchor: Anchor, readers: Sequence[Kernel], plan: Plan) -> list
 
 def computed_in(kernels: Sequence[Kernel], plan: Plan) -> set[str]:
     """Primitives that are evaluated in some of the kernels."""
-    found: set[str] = set()
-    for kernel in kernels:
-        stack = list(kernel.stores)
-        while stack:
-            name = stack.pop()
-            if name not in found and name not in kernel.loads:
-                found.add(name)
-                stack += plan.lowered.prims[name].inputs
-    return found
+    return {name for kernel in kernels for name in evaluated(kernel, plan.lowered.prims)}
 
 
 def made_here(name: str, source: str, anchor: Anchor, plan: Plan) -> bool:

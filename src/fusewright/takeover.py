@@ -70,10 +70,13 @@ class Way:
 
 def tf32_allowed() -> bool:
     """What the user's flags allow to convolutions."""
-    precision = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
-    if precision in ("tf32", "ieee"):
-        return bool(precision == "tf32")
-    return bool(torch.backends.cudnn.allow_tf32)
+    return allows_tf32(getattr(torch.backends.cudnn, "conv", None), torch.backends.cudnn)
+
+
+def allows_tf32(new: Any, old: Any) -> bool:
+    """By the newer name of the flag where it says something, else by the older one."""
+    precision = getattr(new, "fp32_precision", None)
+    return bool(precision == "tf32" if precision in ("tf32", "ieee") else old.allow_tf32)
 
 
 def take_over(plan: Plan, own: frozenset[str] | None = None, stored: bool | None = None) -> Plan:

@@ -16,7 +16,7 @@ from ..kernels.scan import scan_kernel
 from ..kernels.text import KernelText, with_fast_functions
 from ..kernels.turned import turned_kernel, turned_loads, turns_results
 from ..kernels.turned_reduce import turned_reduce, turned_reduce_kernel
-from ..plan import Kernel, Plan, operator_name, origins
+from ..plan import Kernel, Plan, evaluated, operator_name, origins
 from ..prims import Prim
 from ..source import FORBIDDEN
 from ..takeover import conv_flops
@@ -130,16 +130,10 @@ def facts(kernel: Kernel, launchers: tuple[str, ...], plan: Plan) -> list[Kernel
 
 def flops_of(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> int:
     total = 0
-    stack, seen = list(kernel.stores), set()
-    while stack:
-        name = stack.pop()
-        if name in seen or name in kernel.loads:
-            continue
-        seen.add(name)
+    for name in evaluated(kernel, prims):
         prim = prims[name]
         of_source = prims[prim.inputs[0]].shape if prim.inputs and type(prim.op).__name__ == "Reduce" else prim.shape
         total += graph.hint(sizes.product(of_source)) * getattr(prim.op, "cost", 1)
-        stack += prim.inputs
     return total
 
 

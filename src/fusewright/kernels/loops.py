@@ -11,7 +11,7 @@ from .. import sizes
 from ..access import accesses, axes_of, unsqueezed
 from ..graph import Dim, Graph
 from ..index import Axis, Coordinate
-from ..plan import Kernel, element_at
+from ..plan import Kernel, element_at, evaluated
 from ..prims import Coordinates, Parts, Prim
 from .expression import LANE, Evaluator, pointer
 from .rows import ROW
@@ -65,14 +65,7 @@ class Walk:
 
 def needed_reduces(kernel: Kernel, prims: dict[str, Prim]) -> list[str]:
     """Reductions, or scans, that the kernel's stores depend on, in order."""
-    needed: set[str] = set()
-    stack = list(kernel.stores)
-    while stack:
-        name = stack.pop()
-        if name in needed or name in kernel.loads:
-            continue
-        needed.add(name)
-        stack += prims[name].inputs
+    needed = evaluated(kernel, prims)
     return [name for name, role in kernel.members.items() if role in ("reduce", "scan") and name in needed]
 
 
@@ -294,17 +287,10 @@ def largest_tensor(kernel: Kernel, prims: dict[str, Prim]) -> str | None:
 def multiplied_positions(kernel: Kernel, prims: dict[str, Prim]) -> set[tuple[Dim, ...]]:
     """The factors of what is divided to find where the parts of a dimension begin."""
     found: set[tuple[Dim, ...]] = set()
-    stack, seen = list(kernel.stores), set()
-    while stack:
-        name = stack.pop()
-        if name in seen or (name in kernel.loads and name not in kernel.stores):
-            continue
-        seen.add(name)
-        prim = prims[name]
+    for prim in (prims[name] for name in evaluated(kernel, prims)):
         if isinstance(prim.op, Parts):
             source = prims[prim.inputs[0]].shape
             found |= set(zip(prim.shape[-2 * prim.op.rank : -prim.op.rank], source[-prim.op.rank :], strict=True))
-        stack += prim.inputs
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import sympy
 
-from ..plan import Kernel
+from ..plan import Kernel, evaluated
 from ..prims import C_TYPES, Prim, Window, arithmetic_type
 from .expression import Evaluator, indent, pointer
 from .loops import largest_tensor
@@ -47,16 +47,7 @@ def shape_of(source: str, own: Container[str]) -> str:
 
 
 def has_window(kernel: Kernel, prims: dict[str, Prim]) -> bool:
-    stack, seen = list(kernel.stores), set()
-    while stack:
-        name = stack.pop()
-        if name in seen or name in kernel.loads:
-            continue
-        seen.add(name)
-        if isinstance(prims[name].op, Window):
-            return True
-        stack += prims[name].inputs
-    return False
+    return any(isinstance(prims[name].op, Window) for name in evaluated(kernel, prims))
 
 
 def to_memory(prim: Prim, value: str) -> str:
