@@ -90,7 +90,8 @@ def build(folder: Path, label: str, source: str) -> ctypes.CDLL:
 def registers(folder: Path, label: str) -> str:
     """Registers and spilled bytes of the vector kernel."""
     lines = (folder / f"{label}.ptxas").read_text().splitlines()
-    at = next(k for k, line in enumerate(lines) if re.search(r"Compiling.*6kernelI?(Li4)?E", line))
+    kernels = [k for k, line in enumerate(lines) if re.search(r"Compiling.*6kernel", line)]
+    at = next((k for k in kernels if re.search(r"6kernelI?(Li4)?E", lines[k]) or "6kernelILi4ELi" in lines[k]), kernels[0])
     spill = lines[at + 2].split("bytes spill stores")[0].split(",")[-1].strip()
     return lines[at + 3].split("Used ")[1].split(" ")[0] + ("" if spill == "0" else f" spill {spill}")
 
@@ -160,7 +161,7 @@ def founding_tiles() -> tuple[list[Variant], list[Variant]]:
     first += [
         Variant("four_3_4", four, False, free, stats=replace(four, blocks_per_sm=4)),
         Variant("four_3_3", four, False, stats=four),
-        Variant("short_5_6", replace(short, blocks_per_sm=5), False, free, stats=replace(short, blocks_per_sm=6)),
+        Variant("short_5_5", replace(short, blocks_per_sm=5), False, free, stats=replace(short, blocks_per_sm=5)),
         Variant("short_4_5", replace(short, blocks_per_sm=4), False, free, stats=replace(short, blocks_per_sm=5)),
         Variant("short2_2_2", replace(short, warps=(1, 2, 1), blocks_per_sm=2), False, free,
                 stats=replace(four, warps=(1, 1, 2), blocks_per_sm=2)),

@@ -316,6 +316,55 @@ __device__ __forceinline__ void warpgroup_wait(float (&d)[TILES][FRAGMENTS][4]) 
 }
 #endif
 
+//: section warpgroup_wait_but_one
+// Waits for all products of these four warps but those of the last group.
+#ifdef CUDA_ON_CPU
+inline void warpgroup_wait_but_one() {}
+#else
+__device__ __forceinline__ void warpgroup_wait_but_one() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+#endif
+}
+#endif
+
+//: section warpgroup_registers
+// From here on each thread of these four warps has COUNT registers: MORE than before, taken from warps that gave some back, or fewer.
+#ifdef CUDA_ON_CPU
+template <int COUNT, bool MORE>
+inline void warpgroup_registers() {}
+#else
+template <int COUNT, bool MORE>
+__device__ __forceinline__ void warpgroup_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  if constexpr (MORE)
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+  else
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+#endif
+}
+#endif
+
+//: section barrier_sync
+// Waits until `threads` of the block have come to barrier `which` (1 to 15; 0 is that of __syncthreads).
+#ifdef CUDA_ON_CPU
+inline void barrier_sync(int which, int threads, int line = __builtin_LINE()) { cuda_on_cpu::meet_some(which, threads, true, line); }
+#else
+__device__ __forceinline__ void barrier_sync(int which, int threads) {
+  asm volatile("barrier.cta.sync %0, %1;" ::"r"(which), "r"(threads) : "memory");
+}
+#endif
+
+//: section barrier_arrive
+// Counts at barrier `which` and goes on: what was written before is there for those who wait at it.
+#ifdef CUDA_ON_CPU
+inline void barrier_arrive(int which, int threads, int line = __builtin_LINE()) { cuda_on_cpu::meet_some(which, threads, false, line); }
+#else
+__device__ __forceinline__ void barrier_arrive(int which, int threads) {
+  asm volatile("barrier.cta.arrive %0, %1;" ::"r"(which), "r"(threads) : "memory");
+}
+#endif
+
 //: section warpgroup_operands
 // What this thread wrote to shared memory can be read by products of four warps, once a barrier is passed.
 #ifdef CUDA_ON_CPU

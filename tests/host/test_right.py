@@ -178,6 +178,15 @@ def test_double_buffered_copies(kernels: HostLibrary) -> None:
         torch.testing.assert_close(y, padded.sum((0, 2)).roll(-1), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("order", ["warps", "forward", "backward", "random"])
+def test_barriers_of_some_threads(kernels: HostLibrary, order: str) -> None:
+    kernels.set_order(order, seed=1)
+    for rounds in (1, 2, 5):
+        x, y = torch.randn(rounds, 32), torch.empty(64)
+        kernels.call("handed_on", x, y, rounds)
+        torch.testing.assert_close(y, torch.cat([x.sum(0), x.sum(0).flip(0)]))
+
+
 # ---- tensor cores
 
 

@@ -38,6 +38,10 @@ MESSAGES = {
     "divergent": r"(after \d+ of 128 threads|ends while another thread waits in __syncthreads)",
     "two_barriers": r"divergent barriers: .* line LINE\b",
     "early_return": r"(ends while another thread waits in __syncthreads|after \d+ of 128 threads)",
+    "nobody_comes": r"deadlock: 64 threads wait at .* thread 0 at line LINE, barrier 2 has 64 of 96 threads\); 64 of 128",
+    "other_counts": r"barrier 2 is for (64|128) threads at line \d+, and for (128|64) at line",
+    "left_behind": r"the block ends, and barrier 3 \(line LINE\) has 32 of its 128 threads",
+    "no_such_barrier": r"there is no barrier 16 \(line LINE\)",
     "half_a_warp": r"deadlock: 16 threads wait in __shfl_xor_sync at line LINE .* 0xffff0000: thread 16 has exited",
     "not_in_mask": r"__shfl_xor_sync at line LINE: lane \d+ is not in its own mask 0x0000ffff",
     "reads_outside_mask": r"__shfl_down_sync at line \d+ reads from lane \d+, which is not in mask 0x0000ffff",
@@ -144,6 +148,7 @@ RIGHT_CALLS = [
     ("shuffles", ["160", "160", "160", "320", "320"]),
     ("votes", ["288"]),
     ("async_sum", ["1000", "64", 1000]),
+    ("handed_on", ["160", "64", 5]),
     ("gemm_tf32", ["512", "256", "128", 32, 1]),
     ("gemm_bf16", ["512", "256", "128", 64]),
 ]

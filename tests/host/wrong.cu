@@ -131,6 +131,30 @@ __global__ void early_return_kernel(const float* x, float* y) {
 }
 LAUNCH(early_return, early_return_kernel, 1, 128)
 
+__global__ void nobody_comes_kernel(const float* x, float* y) {
+  if (threadIdx.x < 64) barrier_sync(2, 96);  // MARK nobody_comes
+  y[threadIdx.x] = x[0];
+}
+LAUNCH(nobody_comes, nobody_comes_kernel, 1, 128)
+
+__global__ void other_counts_kernel(const float* x, float* y) {
+  barrier_sync(2, threadIdx.x < 32 ? 64 : 128);
+  y[threadIdx.x] = x[0];
+}
+LAUNCH(other_counts, other_counts_kernel, 1, 128)
+
+__global__ void left_behind_kernel(const float* x, float* y) {
+  if (threadIdx.x < 32) barrier_arrive(3, 128);  // MARK left_behind
+  y[threadIdx.x] = x[0];
+}
+LAUNCH(left_behind, left_behind_kernel, 1, 128)
+
+__global__ void no_such_barrier_kernel(const float* x, float* y) {
+  barrier_sync(16, 128);  // MARK no_such_barrier
+  y[threadIdx.x] = x[0];
+}
+LAUNCH(no_such_barrier, no_such_barrier_kernel, 1, 128)
+
 __global__ void half_a_warp_kernel(const float* x, float* y) {
   float v = x[threadIdx.x];
   if (threadIdx.x < 16) v += __shfl_xor_sync(0xffffffffu, v, 1);  // MARK half_a_warp

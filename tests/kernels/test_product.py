@@ -90,7 +90,7 @@ def test_unaligned_operands() -> None:
 
 
 @pytest.mark.parametrize("signs", ["both", "one"])
-@pytest.mark.parametrize("depth", [32, 64, 1024])
+@pytest.mark.parametrize("depth", [32, 64, 512, 1024])
 def test_as_exact_as_plain_arithmetic(depth: int, signs: str) -> None:
     """No worse than twice the error of float32 sums, though the tensor cores cut off: by far the most where all have one sign."""
     x, weight = torch.randn(64, depth), torch.randn(64, depth) / depth**0.5

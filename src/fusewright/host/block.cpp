@@ -37,9 +37,10 @@ CUDA_ON_CPU_RUNTIME void fail(const char* format, ...) {
 // Every thread waits for something. Says who waits where, and for whom.
 [[noreturn]] CUDA_ON_CPU_RUNTIME __attribute__((noinline)) static void fail_deadlock() {
   Block& b = *block;
-  int at_barrier = 0, in_warp = 0, exited = 0, first_at_barrier = -1, first_in_warp = -1;
+  int at_barrier = 0, at_named = 0, in_warp = 0, exited = 0, first_at_barrier = -1, first_at_named = -1, first_in_warp = -1;
   for (int i = b.thread_count - 1; i >= 0; --i) {
     if (b.state[i] == kAtBarrier) ++at_barrier, first_at_barrier = i;
+    if (b.state[i] == kAtNamed) ++at_named, first_at_named = i;
     if (b.state[i] == kInWarp) ++in_warp, first_in_warp = i;
     if (b.state[i] == kExited) ++exited;
   }
@@ -48,6 +49,13 @@ CUDA_ON_CPU_RUNTIME void fail(const char* format, ...) {
   if (at_barrier)
     used += snprintf(text + used, sizeof text - used, " %d threads wait in %s at line %d (first: thread %d);",
                      at_barrier, b.barrier_name, b.barrier_line, first_at_barrier);
+  if (at_named) {
+    const Thread& t = b.threads[first_at_named];
+    const NamedBarrier& barrier = b.named[t.waits_for];
+    used += snprintf(text + used, sizeof text - used,
+                     " %d threads wait at barriers of their own (first: thread %d at line %d, barrier %d has %d of %d threads);",
+                     at_named, first_at_named, t.waits_at, t.waits_for, barrier.arrived, barrier.expected);
+  }
   if (in_warp) {
     const Thread& t = b.threads[first_in_warp];
     uint32_t missing = 0;
@@ -150,6 +158,10 @@ CUDA_ON_CPU_RUNTIME __attribute__((noinline)) static void check_exit(Block& b, T
   if (t.copy_count) fail("ends with %d cp.async copies not waited for", t.copy_count);
   if (b.barrier_arrived)
     fail("ends while another thread waits in %s at line %d", b.barrier_name, b.barrier_line);
+  for (int i = 0; b.live == 0 && i < kNamedBarriers; ++i)
+    if (b.named[i].arrived)
+      fail("the block ends, and barrier %d (line %d) has %d of its %d threads", i, b.named[i].first_line, b.named[i].arrived,
+           b.named[i].expected);
 }
 
 // What every fiber runs: CUDA threads, one after another, as long as the next one to run has not begun either.
@@ -162,7 +174,7 @@ CUDA_ON_CPU_RUNTIME __attribute__((noinline)) static void run_threads() {
     Thread& me = *self;
     --b.live;
     b.state[me.number] = kExited;
-    if (me.copy_count | b.barrier_arrived) check_exit(b, me);
+    if (me.copy_count | b.barrier_arrived | (b.live == 0)) check_exit(b, me);
     announce(&b.ended);
     Thread* next = pop_ready(b);
     if (!next && b.live) fail_deadlock();
@@ -213,6 +225,41 @@ CUDA_ON_CPU_RUNTIME int meet_block(const char* name, int line, bool vote) {
   b.state[me.number] = kReady;
   observe(&b.barrier_done[parity]);
   return b.barrier_votes[parity];
+}
+
+// Counts at one of the other barriers, which `threads` of the block pass together, and `waits` for them or goes on.
+CUDA_ON_CPU_RUNTIME void meet_some(int which, int threads, bool waits, int line) {
+  Block& b = *block;
+  Thread& me = *self;
+  if (which < 1 || which >= kNamedBarriers) fail("there is no barrier %d (line %d)", which, line);
+  if (threads % 32 != 0 || threads <= 0 || threads > b.thread_count)
+    fail("barrier %d at line %d is for %d threads of %d: not whole warps of the block", which, line, threads, b.thread_count);
+  NamedBarrier& barrier = b.named[which];
+  if (barrier.arrived == 0) {
+    barrier.expected = threads;
+    barrier.first_line = line;
+  } else if (barrier.expected != threads) {
+    fail("barrier %d is for %d threads at line %d, and for %d at line %d", which, barrier.expected, barrier.first_line, threads, line);
+  }
+  const unsigned round = barrier.count, parity = round & 1;
+  announce(&barrier.done[parity]);
+  if (++barrier.arrived == barrier.expected) {
+    barrier.arrived = 0;
+    ++barrier.count;
+    for (int i = 0; i < b.thread_count; ++i)
+      if (b.state[i] == kAtNamed && b.threads[i].waits_for == which) {
+        b.state[i] = kReady;
+        push_ready(b, i);
+      }
+    if (waits) observe(&barrier.done[parity]);
+    return;
+  }
+  if (!waits) return;
+  me.waits_for = which;
+  me.waits_at = line;
+  b.state[me.number] = kAtNamed;
+  wait(b, me);
+  observe(&barrier.done[parity]);
 }
 
 // Hands `count` words to the other lanes of `mask`, waits for all of them, and gives what every lane handed in.
@@ -278,6 +325,7 @@ CUDA_ON_CPU_RUNTIME void run_block(Block& b, uint64_t number, uint64_t seed) {
   b.live = b.thread_count;
   b.head = b.tail = 0;
   b.barrier_arrived = 0;
+  memset(b.named, 0, sizeof b.named);
   memset(b.state, kNew, b.thread_count);
   begin_shared_memory(b);
   wake_block(b);

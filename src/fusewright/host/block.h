@@ -24,7 +24,8 @@ enum Order : int {
   kRandom,    // any ready thread
 };
 
-enum State : uint8_t { kNew, kReady, kAtBarrier, kInWarp, kExited };
+enum State : uint8_t { kNew, kReady, kAtBarrier, kAtNamed, kInWarp, kExited };
+constexpr int kNamedBarriers = 16;  // the first is that of __syncthreads
 
 struct AsyncCopy {
   void* destination;
@@ -39,6 +40,7 @@ struct Thread {
   Fiber fiber;
   const char* waits_in;  // name of the barrier or collective, while it waits
   int waits_at;          // and its line
+  int waits_for;         // which of the named barriers
   AsyncCopy* copies;     // cp.async issued and not yet waited for
   int copy_count, copy_room, copy_group;
 };
@@ -51,6 +53,13 @@ struct Meeting {
   unsigned count;  // meetings so far. Words are kept twice, by parity: a fast lane may be in the next meeting already
   uint32_t words[2][32][kExchangeWords];
   char done[2];    // event for the thread sanitizer
+};
+
+// Some threads of a block, at one of its other barriers.
+struct NamedBarrier {
+  int arrived, expected, first_line;
+  unsigned count;  // how often it was passed
+  char done[2];    // events for the thread sanitizer, by parity
 };
 
 struct SharedName {
@@ -85,6 +94,8 @@ struct Block {
   const char* barrier_name;
   int barrier_votes[2];
   char barrier_done[2], begun, ended;  // events for the thread sanitizer
+
+  NamedBarrier named[kNamedBarriers];
 
   char* arena;
   size_t arena_used, static_shared;

@@ -8,6 +8,9 @@ namespace cuda_on_cpu {
 // Waits for all threads of the block; gives how many of them voted.
 CUDA_ON_CPU_API int meet_block(const char* name, int line, bool vote);
 
+// Counts at one of the other barriers, which `threads` of the block pass together, and `waits` for them or goes on.
+CUDA_ON_CPU_API void meet_some(int which, int threads, bool waits, int line);
+
 using Words = uint32_t (*)[kExchangeWords];  // [lane][word]
 using Combine = void (*)(Words words);       // run once, by the lane that comes last
 

@@ -39,6 +39,7 @@ template <int VECTOR, int SPLITS>
 __global__ void __launch_bounds__(THREADS, 1)
 kernel($parameters) {
   extern __shared__ __align__(128) float shared[];
+  __shared__ int any_odd;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quartet = __shfl_sync(0xffffffffu, warp / 4, 0);
 $sizes
   // Neighbouring blocks share rows and columns: they take BAND rows of tiles, one column of these after the other.
@@ -47,88 +48,96 @@ $matrix
   const int band = tile / (BAND * tiles_c) * BAND, high = min(tiles_n - band, BAND), place = tile % (BAND * tiles_c);
   const int row0 = (band + place % high) * TILE_ROWS, column0 = place / high * TILE_COLUMNS;
   const int steps = (depth + STEP - 1) / STEP, first = steps * int(blockIdx.y) / SPLITS, last = steps * (int(blockIdx.y) + 1) / SPLITS;
-$setup
+  if (threadIdx.x == 0) any_odd = 0;
+  __syncthreads();
 
-  // A thread loads four numbers of a row of each operand in every round, a step ahead of the one that stores them.
+  if (quartet >= QUARTETS) {  // these warps fill the stages, each four of them every LOADERS-th; a thread has four numbers of a row in a round
+    warpgroup_registers<LOADING_REGISTERS, false>();
+    const int thread = threadIdx.x % 128;
 $places
-  float held_rows[ROW_ROUNDS][4], held_columns[COLUMN_ROUNDS][4];
-  auto load = [&](int step) {
+    float held_rows[ROW_ROUNDS][4], held_columns[COLUMN_ROUNDS][4];
+    auto load = [&](int step) {
 $loads
-  };
-  auto store_rows = [&](float* stage) {
+    };
+    int s = quartet - QUARTETS;
+    load(first + s);
+#pragma unroll 1
+    for (int step = first + s; step < last; step += LOADERS) {
+      float* const stage = shared + s * STAGE;
+      if (step >= first + STAGES) barrier_sync(FREE + s, 128 * (QUARTETS + 1));
 #pragma unroll
-    for (int r = 0; r < ROW_ROUNDS; ++r)
-      store_split(stage + load_four_of_row * ROW_PLANE + 4 * (r * ROUND + load_row), held_rows[r], ROW_STAGE);
-  };
-  auto store_columns = [&](float* stage) {
+      for (int r = 0; r < ROW_ROUNDS; ++r)
+        store_split(stage + load_four_of_row * ROW_PLANE + 4 * (r * ROUND + load_row), held_rows[r], ROW_STAGE);
 #pragma unroll
-    for (int r = 0; r < COLUMN_ROUNDS; ++r)
-      store_split(stage + 2 * ROW_STAGE + load_four_of_column * COLUMN_PLANE + 4 * (r * ROUND + load_column),
-                  held_columns[r], COLUMN_STAGE);
-  };
+      for (int r = 0; r < COLUMN_ROUNDS; ++r)
+        store_split(stage + 2 * ROW_STAGE + load_four_of_column * COLUMN_PLANE + 4 * (r * ROUND + load_column), held_columns[r], COLUMN_STAGE);
+      warpgroup_operands();
+#pragma unroll
+      for (int q = 0; q < QUARTETS; ++q) barrier_arrive(READY + q * STAGES + s, 256);
+      load(step + LOADERS);  // behind the fence, which would wait for it
+      s = (s + LOADERS) % STAGES;
+    }
+    return;
+  }
+
+  warpgroup_registers<MULTIPLYING_REGISTERS, true>();
+$setup
   float sum[FRAGMENTS][4], acc[1][FRAGMENTS][4];
 #pragma unroll
   for (int i = 0; i < FRAGMENTS * 4; ++i) sum[i / 4][i % 4] = acc[0][i / 4][i % 4] = 0.0f;
-  auto move = [&] {  // tensor cores cut off what lies below an accumulator's last bit: it must not grow large
-    warpgroup_wait(acc);
-#pragma unroll
-    for (int i = 0; i < FRAGMENTS * 4; ++i) sum[i / 4][i % 4] += acc[0][i / 4][i % 4], acc[0][i / 4][i % 4] = 0.0f;
-    warpgroup_arrive(acc);
-  };
   auto multiply = [&](const float* stage, int row_part, int column_part) {
     const float* const of_rows = stage + row_part * ROW_STAGE + 256 * quartet;
     const float* const of_columns = stage + 2 * ROW_STAGE + column_part * COLUMN_STAGE;
-    warpgroup_go_on();
 #pragma unroll
     for (int k = 0; k < STEP / 4; k += 2)
       warpgroup_mma_tf32<FRAGMENTS>(acc[0], 0, of_rows + k * ROW_PLANE, ROW_PLANE, of_columns + k * COLUMN_PLANE, COLUMN_PLANE, 32);
-    warpgroup_commit();
   };
-  load(first);
-  store_rows(shared);
-  store_columns(shared);
-  load(first + 1);
-  warpgroup_operands();
-  __syncthreads();
-  // The small products of a step come first: the sum that they are cut off from is small then. Every other four warps make
-  // the large ones in the next step, so that while some move their sums the tensor cores have the others' products.
-  const bool late = quartet % 2 == 1;
-  const float *before = shared, *stage = shared;
-  float* next = shared + STAGE;
+  // Tensor cores cut off what lies below an accumulator's last bit: it is moved to plain sums every MOVES steps. Every other
+  // four warps do so one step later, so that while some move their sums the tensor cores have the others' products.
+  int s = 0, step = first;
+  while (step < last) {
+    const int end = min(step + (step == first && quartet % 2 == 1 ? 1 : MOVES), last);
+    warpgroup_arrive(acc);
+    int before = s;
 #pragma unroll 1
-  for (int step = first; step < last; ++step) {
-    if (late && step > first) multiply(before, 0, 0);
-    move();
-    multiply(stage, 1, 0);
-    store_rows(next);
-    multiply(stage, 0, 1);
-    store_columns(next);
-    if (!late) multiply(stage, 0, 0);
-    load(step + 2);
-    warpgroup_operands();
-    __syncthreads();
-    before = stage, stage = next;
-    next = next == shared + (STAGES - 1) * STAGE ? shared : next + STAGE;
+    for (bool begun = false; step < end; ++step, begun = true) {
+      const float* const stage = shared + s * STAGE;
+      barrier_sync(READY + quartet * STAGES + s, 256);
+      warpgroup_go_on();
+      multiply(stage, 1, 0);  // the small products first: the sum that they are cut off from is small then
+      multiply(stage, 0, 1);
+      multiply(stage, 0, 0);
+      warpgroup_commit();
+      if (begun) {
+        warpgroup_wait_but_one();
+        if (step - 1 + STAGES < last) barrier_arrive(FREE + before, 128 * (QUARTETS + 1));
+      }
+      before = s, s = s == STAGES - 1 ? 0 : s + 1;
+    }
+    warpgroup_wait(acc);
+    if (step - 1 + STAGES < last) barrier_arrive(FREE + before, 128 * (QUARTETS + 1));
+#pragma unroll
+    for (int i = 0; i < FRAGMENTS * 4; ++i) sum[i / 4][i % 4] += acc[0][i / 4][i % 4], acc[0][i / 4][i % 4] = 0.0f;
   }
-  if (late) multiply(before, 0, 0);
-  move();
 
   const int group = lane / 4, quad = lane % 4;  // a lane holds rows group and group + 8 of its warp's 16, at columns 2 quad and 2 quad + 1
   const int lane_row = warp * 16 + group, lane_column = 2 * quad;
   bool odd = false;
 #pragma unroll
   for (int i = 0; i < FRAGMENTS * 4; ++i) odd |= !(fabsf(sum[i / 4][i % 4]) < INFINITY);
-  if (__syncthreads_or(odd)) {
+  if (odd) atomicOr(&any_odd, 1);
+  barrier_sync(DONE, QUARTETS * 128);
+  if (any_odd) {
 #pragma unroll
     for (int i = 0; i < FRAGMENTS * 4; ++i)
       shared[(lane_row + i % 4 / 2 * 8) * TILE_COLUMNS + i / 4 * 8 + lane_column + i % 2] = sum[i / 4][i % 4];
-    __syncthreads();
-    for (int i = threadIdx.x; i < TILE_ROWS * TILE_COLUMNS; i += THREADS) {
+    barrier_sync(DONE, QUARTETS * 128);
+    for (int i = threadIdx.x; i < TILE_ROWS * TILE_COLUMNS; i += QUARTETS * 128) {
       const int n = row0 + i / TILE_COLUMNS, c = column0 + i % TILE_COLUMNS;
       if (!(fabsf(shared[i]) < INFINITY) && n < rows && c < columns)
         shared[i] = plain_sum(input, weight, n, c, rows, depth, columns, first * STEP, min(last * STEP, depth));
     }
-    __syncthreads();
+    barrier_sync(DONE, QUARTETS * 128);
 #pragma unroll
     for (int i = 0; i < FRAGMENTS * 4; ++i)
       sum[i / 4][i % 4] = shared[(lane_row + i % 4 / 2 * 8) * TILE_COLUMNS + i / 4 * 8 + lane_column + i % 2];

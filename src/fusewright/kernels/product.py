@@ -5,8 +5,9 @@ is the sum of two TF32 ones, and three of the four products of these parts are t
 The tensor cores cut off what lies below the last bit of their accumulators; these are moved into sums in plain registers after
 every step. A sum that is not finite is computed again by plain arithmetic, which keeps an infinity one.
 
-A block has TILE_ROWS × TILE_COLUMNS of the result, four warps for 64 rows of it. Operands lie in shared memory as the tensor cores read
-them ([four of the depth][row][4]), three steps deep: products of a step are under way while the next one is stored. Where the
+A block has TILE_ROWS × TILE_COLUMNS of the result, four warps for 64 rows of it, and eight more warps that only load: these split what
+they read into its two parts and store them as the tensor cores read them ([four of the depth][row][4]), three steps deep. Those
+that load and those that multiply meet at a barrier for each stage alone, so each group of four warps runs at its own pace. Where the
 result has too few tiles for the GPU, SPLITS blocks share the depth of one, and a second kernel adds their sums in a fixed order.
 """
 
@@ -24,6 +25,9 @@ from fusewright.kernels.conv_tiles import CYCLES_PER_MS, LAUNCH_MS, MEMORY_TB_PE
 
 TEMPLATE = Template((Path(__file__).parent / "product.cuh").read_text())
 STEP, STAGES, BAND = 32, 3, 8
+LOADERS = 2  # groups of four warps that fill the stages in turn: 108 TFLOP/s of 4096 cubed, 95 by one, 82 to 91 where all warps do both
+DEEP = 512  # from this depth on accumulators are moved every second step: as exact by then, and 7 % faster
+REGISTERS = {16: (104, 152), 8: (128, 128)}  # of threads that load and that multiply, by fragments
 MOST_SPLITS = 8
 LEAST_STEPS = 8  # of a split
 TILE_CYCLES = 5000  # to fill the stages, and to write a tile: not measured
@@ -65,7 +69,7 @@ class ProductTile:
 
     @property
     def threads(self) -> int:
-        return 128 * self.quartets
+        return 128 * (self.quartets + LOADERS)
 
     @property
     def stage_words(self) -> int:
@@ -145,12 +149,16 @@ def constants(product: Product, tile: ProductTile) -> Iterator[str]:
     if fixed:
         yield line(", ".join(fixed))
     yield line(f"TILE_ROWS = {tile.rows}, TILE_COLUMNS = {tile.columns}, FRAGMENTS = {tile.fragments}", "a fragment: 8 columns")
-    yield line(f"THREADS = {tile.threads}, BAND = {BAND}")
+    yield line(f"THREADS = 128 * ({tile.quartets} + {LOADERS}), BAND = {BAND}")
     yield line(f"STEP = {STEP}, STAGES = {STAGES}", "of the depth; as many steps are in shared memory")
     yield line("ROW_PLANE = 4 * TILE_ROWS + 4, COLUMN_PLANE = 4 * TILE_COLUMNS + 4", "words of four of the depth")
     yield line("ROW_STAGE = STEP / 4 * ROW_PLANE, COLUMN_STAGE = STEP / 4 * COLUMN_PLANE", "of a step's high or low parts")
     yield line("STAGE = 2 * (ROW_STAGE + COLUMN_STAGE)")
-    yield line("ROUND = THREADS / (STEP / 4)", "rows, or columns, that all threads load together")
+    yield line(f"QUARTETS = {tile.quartets}, LOADERS = {LOADERS}", "groups of four warps that multiply, and that load")
+    yield line("LOADING_REGISTERS = {}, MULTIPLYING_REGISTERS = {}".format(*REGISTERS[tile.fragments]))
+    yield line(f"MOVES = {2 if product.depth >= DEEP and not product.varies else 1}", "steps between two moves of the accumulators")
+    yield line("READY = 1, FREE = READY + QUARTETS * STAGES, DONE = FREE + STAGES", "barriers: of stages, and of all that multiply")
+    yield line("ROUND = 128 / (STEP / 4)", "rows, or columns, that four warps load together")
     yield line("ROW_ROUNDS = TILE_ROWS / ROUND, COLUMN_ROUNDS = TILE_COLUMNS / ROUND")
     yield line(f"SHARED_BYTES = {tile.shared_bytes}")
 
@@ -158,29 +166,32 @@ def constants(product: Product, tile: ProductTile) -> Iterator[str]:
 def loading(product: Product) -> dict[str, str]:
     """Threads side by side read what lies side by side: the depth of a row or column, or neighbouring rows or columns."""
     operands = [
-        ("row", "n", "row0", "rows", "input", product.rows_turned),
-        ("column", "c", "column0", "columns", "weight", product.turned),
+        ("row", "row0", "rows", "input", product.rows_turned),
+        ("column", "column0", "columns", "weight", product.turned),
     ]
     places, loads = [], []
-    for name, index, start, count, operand, turned in operands:
+    for name, start, count, operand, turned in operands:
         across, along = ("%", "/") if turned else ("/", "%")
         size = "ROUND" if turned else "(STEP / 4)"
-        places.append(
-            f"const int load_{name} = threadIdx.x {across} {size}, load_four_of_{name} = threadIdx.x {along} {size};"
-            + ("  // neighbours lie side by side" if turned else "")
-        )
-        where = f"(long long)k * {count} + {index}" if turned else f"(long long){index} * depth + k"
-        width, apart = ("1", count) if turned else ("VECTOR", "1")
+        places += [
+            f"const int load_{name} = thread {across} {size}, load_four_of_{name} = thread {along} {size};"
+            + ("  // neighbours lie side by side" if turned else ""),
+            f"const int {name}s_left = {count} - {start} - load_{name};",
+        ]
+        where = f"(long long)k * {count} + {start} + load_{name}" if turned else f"(long long)({start} + load_{name}) * depth + k"
+        width, apart, between = ("1", count, "r * ROUND") if turned else ("VECTOR", "1", "(long long)(r * ROUND) * depth")
         loads += [
+            "{",
+            f"  const int k = step * STEP + 4 * load_four_of_{name}, left = step < last ? depth - k : 0;",
+            f"  const float* const from = {operand} + {where};",
             "#pragma unroll",
-            f"for (int r = 0; r < {name.upper()}_ROUNDS; ++r) {{",
-            f"  const int {index} = {start} + r * ROUND + load_{name}, k = step * STEP + 4 * load_four_of_{name};",
-            f"  load_four<{width}>(held_{name}s[r], {operand} + {where}, {index} < {count} && step < last, depth - k, {apart});",
+            f"  for (int r = 0; r < {name.upper()}_ROUNDS; ++r)",
+            f"    load_four<{width}>(held_{name}s[r], from + {between}, r * ROUND < {name}s_left, left, {apart});",
             "}",
         ]
     return {
-        "places": shifted("\n".join(places), 2),
-        "loads": shifted("\n".join(loads), 4),
+        "places": shifted("\n".join(places), 4),
+        "loads": shifted("\n".join(loads), 6),
         "input_element": "input[(long long)k * rows + n]" if product.rows_turned else "input[(long long)n * depth + k]",
         "weight_element": "weight[(long long)k * columns + c]" if product.turned else "weight[(long long)c * depth + k]",
     }
