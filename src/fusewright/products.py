@@ -1,6 +1,6 @@
 """Matrix products of our own: float32 on the tensor cores, with the pointwise chain behind them in the same kernel.
 
-A product is taken over where it is named: timing on a GPU names those that win. Nothing predicts that yet.
+A product is taken over where it is named, as timing on a GPU does, or else where it is predicted to beat the library's.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from .access import accesses, same_shape, tuple_key
 from .graph import Dim, Graph, Node
 from .index import Axis, Coordinate
 from .kernels.conv import Ending
-from .kernels.product import Product
+from .kernels.product import Product, library_ms, product_ms, product_tile
 from .plan import Call, Kernel, Plan
 from .prims import Coordinates, Permute, Reshape
 from .rewrite import Site
 from .rules.patterns import PRODUCTS, product_at
-from .takeover import Anchor, Fused, allows_tf32, is_needed_elsewhere, with_convolution
+from .takeover import MARGIN, Anchor, Fused, allows_tf32, is_needed_elsewhere, with_convolution
 
 LEAST = 16  # of depth and columns: below, nothing is gained by tensor cores
 
@@ -82,6 +82,20 @@ def in_memory(value: str, plan: Plan) -> str | None:
     return prim.name if prim.is_load or prim.name in stored else None
 
 
+def pays(anchor: Anchor, plan: Plan) -> bool:
+    """The product alone is predicted to be faster than the library's."""
+    rows, batch = rows_and_batch(anchor, plan)
+    tile = product_tile(anchor.conv, rows, batch)
+    return product_ms(anchor.conv, tile, rows, batch) < MARGIN * library_ms(anchor.conv, rows, batch)
+
+
+def rows_and_batch(anchor: Anchor, plan: Plan) -> tuple[int, int]:
+    """About how many rows each product has, and how many products there are."""
+    *others, rows, _columns = anchor.out_shape if len(anchor.out_shape) > 1 else (1, *anchor.out_shape)
+    batch, rows = plan.graph.hint(sizes.product(tuple(others))), plan.graph.hint(rows)
+    return (rows, batch) if anchor.conv.batched else (batch * rows, 1)
+
+
 def product_axes(shape: Sequence[Dim]) -> Coordinates:
     """Where row n, column c of a product lies in a tensor of its shape, of which all dimensions but the last make the rows."""
     rest = Coordinate.of(Axis("n", sizes.tidy(sizes.product(tuple(shape[:-1])))))
@@ -127,4 +141,4 @@ def with_product(anchor: Anchor, call: Call, steps: list[Kernel | Call], plan: P
     return [kernel if step is call else step for step in steps]
 
 
-__all__ = ["product_axes", "product_of", "products", "with_product"]
+__all__ = ["pays", "product_axes", "product_of", "products", "rows_and_batch", "with_product"]

@@ -80,20 +80,21 @@ def allows_tf32(new: Any, old: Any) -> bool:
 
 
 def take_over(plan: Plan, own: frozenset[str] | None = None, stored: bool | None = None) -> Plan:
-    """The plan with convolutions and products computed by kernels of ours: those named in `own`, or else convolutions that pay.
+    """The plan with convolutions and products computed by kernels of ours: those named in `own`, or else those that pay.
 
     `stored` says whether a result that several kernels read is written to memory, or computed by each of them; where it
     does not say, or it cannot be had, the prediction decides.
     """
+    from .products import pays as product_pays
     from .products import product_of, with_product
 
     steps = list(plan.steps)
     for call in plan.calls:
         if own is not None and call.node.name not in own:
             continue
-        if own is not None and (product := product_of(call.node, plan)) is not None:
+        if (product := product_of(call.node, plan)) is not None:
             reading = [k for k in steps if isinstance(k, Kernel) and product.value in k.loads]
-            if not too_large(reading, plan, product):
+            if not too_large(reading, plan, product) and (own is not None or product_pays(product, plan)):
                 steps = with_product(product, call, steps, plan)
             continue
         anchor = anchor_of(call.node, plan)

@@ -187,12 +187,14 @@ def anchored_kernel(
 
 def anchored_product(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str], argument: Any, own: str) -> AnchoredText:
     """As above, for a matrix product."""
+    from ..products import rows_and_batch
+
     kept = fused.anchor.value in kernel.stores[1:]
     anchor = replace(fused.anchor, conv=replace(fused.anchor.conv, kept=kept))
     *batch, in_matrix, columns = anchor.out_shape if anchor.conv.batched else (1, 1, anchor.out_shape[-1])
     rows = sizes.tidy(sizes.product(anchor.out_shape[:-1]))
-    hint = plan.graph.hint(rows)
-    tile = product_tile(anchor.conv, hint)
+    hint, many = rows_and_batch(anchor, plan)
+    tile = product_tile(anchor.conv, hint, many)
     most = most_split_rows(anchor.conv, tile, hint) if tile.splits > 1 and not isinstance(rows, int) else None
     made = product_kernel(kernel.name, anchor.conv, fused.ending, tile, "\n".join(comment), most)
     texts = {"out": kernel.stores[0], "kept": anchor.value, "sums": f"sums{own}"}

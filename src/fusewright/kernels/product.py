@@ -21,7 +21,7 @@ from string import Template
 from fusewright.kernels.conv_ending import shifted
 from fusewright.kernels.conv_spec import Ending, KernelText
 from fusewright.kernels.conv_text import extra_params, tidy
-from fusewright.kernels.conv_tiles import CYCLES_PER_MS, LAUNCH_MS, MEMORY_TB_PER_S, MULTIPROCESSORS
+from fusewright.kernels.conv_tiles import LAUNCH_MS, MEMORY_TB_PER_S, MULTIPROCESSORS
 
 TEMPLATE = Template((Path(__file__).parent / "product.cuh").read_text())
 STEP, STAGES, BAND = 32, 3, 8
@@ -30,7 +30,12 @@ DEEP = 512  # from this depth on accumulators are moved every second step: as ex
 REGISTERS = {16: (104, 152), 8: (128, 128)}  # of threads that load and that multiply, by fragments
 MOST_SPLITS = 8
 LEAST_STEPS = 8  # of a split
-TILE_CYCLES = 5000  # to fill the stages, and to write a tile: not measured
+# What it takes on an H200, fitted to benchmarks/results/products.txt: within 5 % of each shape there.
+STEP_US = 1.2  # a step of a deep product; where accumulators are moved every step, or operands lie otherwise, so many times as long
+SHALLOW, TURNED, BY_NUMBERS = 1.08, 1.06, 1.45
+TILE_US = 3.1  # to fill the stages, and to write a tile
+START_MS = 0.002
+LIBRARY_TFLOPS, LIBRARY_SMALL_MS = 50.0, 0.015  # cuBLAS without TF32; what it takes longer where there is little to do
 
 
 @dataclass(frozen=True)
@@ -81,23 +86,37 @@ class ProductTile:
         return 4 * STAGES * self.stage_words
 
 
-def product_tile(product: Product, rows: int) -> ProductTile:
-    """The tile for so many rows: narrow where there are few columns, and split where there would be few blocks."""
+def product_tile(product: Product, rows: int, batch: int = 1) -> ProductTile:
+    """The tile for so many rows of each product: narrow where there are few columns, and split where there would be few blocks."""
     fragments, steps = 8 if product.columns <= 64 else 16, -(-product.depth // STEP)
     splits = [s for s in range(1, MOST_SPLITS + 1) if s == 1 or steps // s >= LEAST_STEPS]
     tiles = [ProductTile(fragments=fragments, splits=s) for s in splits if s == 1 or not product.batched]
-    return min(tiles, key=lambda tile: (product_ms(product, tile, rows), tile.splits))
+    return min(tiles, key=lambda tile: (product_ms(product, tile, rows, batch), tile.splits))
 
 
-def product_ms(product: Product, tile: ProductTile, rows: int) -> float:
-    """What it takes on an H200, by counting; not measured. A step's products read 144 KB of shared memory and staging writes 64, at
-    128 bytes a cycle; of fewer columns the first is less than half. The sums of blocks that share a depth cross memory twice."""
+def product_ms(product: Product, tile: ProductTile, rows: int, batch: int = 1) -> float:
+    """What it takes on an H200. The sums of blocks that share a depth cross memory twice."""
     steps = -(-product.depth // (STEP * tile.splits))
-    blocks = -(-rows // tile.rows) * -(-product.columns // tile.columns) * tile.splits
-    read, stored = 24 * (2048 + 32 * tile.columns), 8 * STEP * (tile.rows + tile.columns)
-    cycles = -(-blocks // MULTIPROCESSORS) * (steps * (read + stored) / 128 + TILE_CYCLES)
-    merged = 8e-9 * tile.splits * rows * product.columns / MEMORY_TB_PER_S + LAUNCH_MS if tile.splits > 1 else 0.0
-    return cycles / CYCLES_PER_MS + merged + LAUNCH_MS
+    blocks = batch * -(-rows // tile.rows) * -(-product.columns // tile.columns) * tile.splits
+    turned = product.turned or product.rows_turned
+    by_numbers = product.depth % 4 != 0 and not (product.turned and product.rows_turned)
+    step_us = STEP_US * (1 if moves(product) > 1 else SHALLOW) * (BY_NUMBERS if by_numbers else TURNED if turned else 1)
+    busy = -(-blocks // MULTIPROCESSORS) * (steps * step_us + TILE_US) * 1e-3
+    written = batch * rows * product.columns
+    moved = 4e-9 * (batch * product.depth * (rows + product.columns) + written) / MEMORY_TB_PER_S
+    merged = 8e-9 * tile.splits * written / MEMORY_TB_PER_S + LAUNCH_MS if tile.splits > 1 else 0.0
+    return max(busy, moved) + merged + START_MS
+
+
+def library_ms(product: Product, rows: int, batch: int = 1) -> float:
+    """What cuBLAS takes where TF32 is not allowed."""
+    computed = 2e-9 * batch * rows * product.depth * product.columns / LIBRARY_TFLOPS
+    return computed + min(LIBRARY_SMALL_MS, 0.35 * computed) + LAUNCH_MS
+
+
+def moves(product: Product) -> int:
+    """Steps between two moves of the accumulators."""
+    return 2 if product.depth >= DEEP and not product.varies else 1
 
 
 def most_split_rows(product: Product, tile: ProductTile, rows: int) -> int:
@@ -156,7 +175,7 @@ def constants(product: Product, tile: ProductTile) -> Iterator[str]:
     yield line("STAGE = 2 * (ROW_STAGE + COLUMN_STAGE)")
     yield line(f"QUARTETS = {tile.quartets}, LOADERS = {LOADERS}", "groups of four warps that multiply, and that load")
     yield line("LOADING_REGISTERS = {}, MULTIPLYING_REGISTERS = {}".format(*REGISTERS[tile.fragments]))
-    yield line(f"MOVES = {2 if product.depth >= DEEP and not product.varies else 1}", "steps between two moves of the accumulators")
+    yield line(f"MOVES = {moves(product)}", "steps between two moves of the accumulators")
     yield line("READY = 1, FREE = READY + QUARTETS * STAGES, DONE = FREE + STAGES", "barriers: of stages, and of all that multiply")
     yield line("ROUND = 128 / (STEP / 4)", "rows, or columns, that four warps load together")
     yield line("ROW_ROUNDS = TILE_ROWS / ROUND, COLUMN_ROUNDS = TILE_COLUMNS / ROUND")
