@@ -227,7 +227,9 @@ struct ArgMax {
   }
   __device__ __forceinline__ void merge(const ArgMax& other) {
     const bool tie = other.m == m || (other.m != other.m && m != m);
-    if (tie ? other.index < index : !(other.m <= m) && m == m) *this = other;
+    const bool taken = (tie & (other.index < index)) | (!tie & !(other.m <= m) & (m == m));
+    m = taken ? other.m : m;
+    index = taken ? other.index : index;
   }
   __device__ __forceinline__ float result() const { return m; }
   __device__ __forceinline__ long long position() const { return index == 0x7fffffffffffffffLL ? 0 : index; }
@@ -247,7 +249,9 @@ struct ArgMin {
   }
   __device__ __forceinline__ void merge(const ArgMin& other) {
     const bool tie = other.m == m || (other.m != other.m && m != m);
-    if (tie ? other.index < index : !(other.m >= m) && m == m) *this = other;
+    const bool taken = (tie & (other.index < index)) | (!tie & !(other.m >= m) & (m == m));
+    m = taken ? other.m : m;
+    index = taken ? other.index : index;
   }
   __device__ __forceinline__ float result() const { return m; }
   __device__ __forceinline__ long long position() const { return index == 0x7fffffffffffffffLL ? 0 : index; }
@@ -379,15 +383,26 @@ template <typename A> __device__ __forceinline__ A shuffle_xor(const A& mine, in
   memcpy(&theirs, word, sizeof(A));
   return theirs;
 }
+// The first accumulator or the second, word by word: a choice between two objects would put them into memory.
+template <typename A> __device__ __forceinline__ A chosen(bool first, const A& a, const A& b) {
+  unsigned word[sizeof(A) / 4], other[sizeof(A) / 4];
+  memcpy(word, &a, sizeof(A));
+  memcpy(other, &b, sizeof(A));
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(A) / 4); ++i) word[i] = first ? word[i] : other[i];
+  A taken;
+  memcpy(&taken, word, sizeof(A));
+  return taken;
+}
 // Merges the accumulators of a warp, or of each LANES lanes of it; every lane gets the same total.
 template <int LANES = 32, typename A> __device__ __forceinline__ A merge_warp(A mine) {
 #pragma unroll
   for (int mask = LANES / 2; mask > 0; mask >>= 1) {
     const A other = shuffle_xor(mine, mask);
     const bool lower = (threadIdx.x & mask) == 0;  // the same order of operands in both lanes
-    A first = lower ? mine : other;
-    first.merge(lower ? other : mine);
+    const A first = chosen(lower, mine, other), second = chosen(lower, other, mine);
     mine = first;
+    mine.merge(second);
   }
   return mine;
 }
