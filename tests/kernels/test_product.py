@@ -266,6 +266,30 @@ def test_backward_is_handed_the_product(tmp_path: Path) -> None:
     assert "addmm(" not in text and "functional.linear" in text  # the meaning has it
 
 
+BACKWARD = {  # what is returned; how many different products backward has
+    "a chain": ("F.gelu(self.first(x) * self.scale)", (40, 48), 1),
+    "two layers": ("self.second(F.relu(self.first(x)))", (40, 48), 3),
+    "a matrix by columns": ("F.relu(x @ self.matrix) + 1", (40, 48), 1),
+    "matrices of parameters": ("torch.bmm(torch.sin(self.first.weight).view(2, 20, 48), torch.tanh(y)) * 2", (2, 48, 24), 1),
+}
+
+
+@pytest.mark.parametrize("case", BACKWARD, ids=lambda name: name.replace(" ", "-"))
+def test_products_in_backward(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where forward has products of ours, backward has too; kernels of one shape stand there once."""
+    monkeypatch.setattr("fusewright.products.pays", lambda anchor, plan: True)
+    forward, shape, count = BACKWARD[case]
+    front = front_of(tmp_path, forward, shape)
+    text = front.finish(Choices())[1].text
+    backward = text[text.index("_CUDA_GRADIENTS = ") : text.index("_GRADIENT_KERNELS = ")]
+    functions = [part for part in text.split("\ndef ") if "_gradient(" in part.split("\n", 1)[0]]
+    assert backward.count("_detail {") == count and functions and not any("mm(" in function for function in functions)
+    candidate = load_candidate(text, "host", name="new.py")
+    found = verify(front.problem, candidate, graph=front.graph, options=Options(target="host"))
+    assert found.passed, found.worst
+    assert "_detail {" not in front.finish(Choices(own=frozenset()))[1].text
+
+
 def test_products_of_one_shape_are_one_kernel(tmp_path: Path) -> None:
     """As the layers of a network are: with other weights, and other names of what is made of them."""
     forward = "torch.relu(F.linear(torch.relu(F.linear(x, torch.sin(y))), torch.cos(y)))"

@@ -11,6 +11,7 @@ from .. import sizes
 from ..errors import Unsupported
 from ..graph import Dim, Ref
 from ..pytext import shape_text
+from .kernels import Shared
 from .launches import Launches
 from .signature import Signature
 from .template import CONV_FLAGS, HELD, MODES, SLICES, TENSOR_CORES, TENSORS
@@ -21,9 +22,14 @@ class Assumptions:
     """Writes the tests, and the tables they look into; once `forward` is written, which says what it reads of the model."""
 
     def __init__(
-        self, values: ForwardValues, launches: Launches, signature: Signature, modes: list[tuple[str, bool]]
+        self,
+        values: ForwardValues,
+        launches: Launches,
+        backward: Shared,
+        signature: Signature,
+        modes: list[tuple[str, bool]],
     ):
-        self.values, self.launches, self.signature, self.modes = values, launches, signature, modes
+        self.values, self.launches, self.backward, self.signature, self.modes = values, launches, backward, signature, modes
         self.regions, self.graph, self.prims, self.held = values.regions, values.graph, values.prims, values.held
 
     def flags_text(self) -> str:
@@ -70,7 +76,8 @@ class Assumptions:
             tests.append(f"all([{modules}[place].training == training for place, training in _MODES])")
         on_tensor_cores = self.launches.on_tensor_cores
         if on_tensor_cores:
-            shared = max(text.shared_bytes for text in on_tensor_cores)
+            in_backward = [text for _, text in self.backward.anchored.values()]
+            shared = max(text.shared_bytes for text in (*on_tensor_cores, *in_backward))
             allowed = "_tf32_allowed() and " if any(text.tf32 for text in on_tensor_cores) else ""
             tests.append(f"{allowed}_has_tensor_cores({self.values.device()}, {shared})")
         for name, argument in zip(self.signature.argument_names(), self.graph.arguments, strict=True):

@@ -57,7 +57,7 @@ def with_kernels(
     functions = Functions(launches, values, backward.regions)
     regions_text = "\n\n\n".join(map(functions.text, regions))
     forward = Forward(values, functions, signature, looks_at_modes=bool(modes)).text()
-    assumptions = Assumptions(values, launches, signature, modes)
+    assumptions = Assumptions(values, launches, backward.unit, signature, modes)
     ours = Template(FILE).substitute(
         version=__version__,
         cuda=cuda,

@@ -7,15 +7,18 @@ from typing import Any
 
 from torch import nn
 
-from .. import sizes
+from .. import products, sizes
 from ..errors import Unsupported
 from ..gradient import Trace, gradient_graph
 from ..graph import Ref
+from ..kernels.product import Product
 from ..layout import spread
 from ..lower import Lowered, lower
 from ..plan import Call, Cyclic, Kernel, Plan, plan
 from ..prims import Load, Pointwise, Prim, View
+from ..products import product_of
 from ..rewrite import rewrite
+from ..takeover import take_over
 from .flow import trainable
 from .kept import worth_keeping
 from .kernels import Shared, comment, names_text, with_prelude
@@ -45,7 +48,7 @@ class Gradients:
         found = [name for gradient in self.regions.values() for name in gradient.kernels]
         if not found:
             return "_CUDA_GRADIENTS, _GRADIENT_KERNELS = None, ()  # no kernels for backward"
-        cuda = with_prelude("\n".join(map(self.unit.source, found)), found)
+        cuda = with_prelude(self.unit.sources(found), found)
         return f"_CUDA_GRADIENTS = '''\n{cuda}'''\n\n_GRADIENT_KERNELS = ({names_text(found)})"
 
 
@@ -76,6 +79,7 @@ def gradient_text(
     try:
         lowered = apart(lower(rewrite(found)[0]), [name for name in wanted if graph[name].is_leaf], wanted)
         made = plan(lowered, channels_last=bool(regions.channels_last))
+        made = multiplied(made) if any(is_product(kernel) for kernel in regions.plan.kernels) else made
         made = laid_out(made, regions.channels_last, outputs, wanted)
         made = named(stepped(made, [f"grad_{name}" for name in outputs]), region)
         if made.calls and not made.kernels:
@@ -108,6 +112,16 @@ def apart(lowered: Lowered, parameters: list[str], wanted: list[str]) -> Lowered
             value[node] = copy
         taken.add(behind.name)
     return replace(lowered, prims=prims, value=value)
+
+
+def is_product(kernel: Kernel) -> bool:
+    return kernel.fused is not None and isinstance(kernel.fused.anchor.conv, Product)
+
+
+def multiplied(made: Plan) -> Plan:
+    """Matrix products by kernels of ours, where that pays: forward has some, so nothing forbids them."""
+    found = {call.node.name: product_of(call.node, made) for call in made.calls}
+    return take_over(made, frozenset(name for name, anchor in found.items() if anchor is not None and products.pays(anchor, made)))
 
 
 def laid_out(made: Plan, last: set[str], outputs: list[str], wanted: list[str]) -> Plan:
@@ -190,7 +204,7 @@ class GradientFunction:
             if isinstance(step, Call):
                 lines.append(f"{step.node.name} = {self.values.library_text(step.node)}")
                 continue
-            for load in (name for name in step.read_only if self.prims[name].is_load):
+            for load in (name for name in step.read_only if self.prims[name].is_load and name not in self.regions.home):
                 if load not in straight:
                     straight.add(load)
                     lines.append(self.launches.straightened(self.prims[load].origin, load))

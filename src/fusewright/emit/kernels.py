@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
 
 from .. import prelude, sizes
 from ..graph import Graph
+from ..kernels.anchored import AnchoredText
 from ..kernels.kept_columns import kept_columns_kernel, sharers
 from ..kernels.pointwise import pointwise_kernel
 from ..kernels.reduce import reduce_kernel
@@ -69,6 +72,7 @@ class Shared:
 
     def __init__(self) -> None:
         self.first: dict[str, KernelText] = {}
+        self.anchored: dict[str, tuple[str, AnchoredText]] = {}  # those that compute a convolution or a product, and their names
         self.also: dict[str, list[str]] = {}  # by kernel: what else it stands for, as comments
 
     def add(self, text: KernelText) -> KernelText:
@@ -78,10 +82,30 @@ class Shared:
             self.also.setdefault(first.name, []).extend(comments(text.source)[1:])
         return replace(text, name=first.name)
 
+    def add_anchored(self, name: str, text: AnchoredText, shape: str) -> AnchoredText:
+        """As above, of a kernel that is `name` in its plan."""
+        first, _ = self.anchored.setdefault(shape, (name, text))
+        if first == name:
+            return text
+        self.also.setdefault(first, []).extend(comments(text.source)[1:])
+        return launched_as(first, name, text)
+
     def source(self, name: str) -> str:
-        """A kernel's CUDA with a remark of what else it is launched for; nothing if there is none of that name."""
-        found = next((text for text in self.first.values() if text.name == name), None)
-        return "" if found is None else remarked(found.source, self.also.get(name, []))
+        """A kernel's CUDA with a remark of what else it is launched for."""
+        texts = [*((text.name, text.source) for text in self.first.values()), *((n, t.source) for n, t in self.anchored.values())]
+        return remarked(dict(texts)[name], self.also.get(name, []))
+
+    def sources(self, names: Iterable[str]) -> str:
+        """These kernels, after what those with an anchor share."""
+        support = dict.fromkeys(part for _, text in self.anchored.values() for part in text.support)
+        return "\n".join([*support, *map(self.source, names)])
+
+
+def launched_as(first: str, name: str, text: AnchoredText) -> AnchoredText:
+    """The same launches of a kernel that stands in the file by another name."""
+    names = tuple(first + launcher.removeprefix(name) for launcher in text.names)
+    lines = tuple(re.sub(rf'_launch\("{name}(?=(_merge)?")', f'_launch("{first}', line) for line in text.lines)
+    return replace(text, names=names, lines=lines)
 
 
 def remarked(source: str, also: list[str]) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -21,7 +19,7 @@ from ..layout import memory_format
 from ..plan import Kernel
 from ..prims import Prim
 from .kept import is_asked_for
-from .kernels import Shared, comments, kernel_text, remarked
+from .kernels import Shared, kernel_text
 from .regions import Region
 from .values import Values
 
@@ -38,8 +36,6 @@ class Launches:
         self.regions, self.plan, self.prims = values.regions, values.plan, values.prims
         self.texts: dict[str, KernelText] = {}
         self.anchored: dict[str, AnchoredText] = {}  # those that compute a convolution or a product
-        self.shapes: dict[str, str] = {}  # of these, and the first of each
-        self.also: dict[str, list[str]] = {}  # by kernel: what else it stands for, as comments
 
     def add(self, kernel: Kernel, comment: list[str]) -> None:
         """Write the kernel; `comment` stands above it."""
@@ -51,11 +47,8 @@ class Launches:
         own = f"_{number}" if number > 1 else ""
         text = anchored_kernel(kernel, kernel.fused, self.plan, comment, name_of, own)
         values = {word for name in self.prims for word in (name, pointer(name))}
-        first = self.shapes.setdefault(shape_of(text.source, values | names_of(kernel.name)), kernel.name)
-        if first != kernel.name:
-            self.also.setdefault(first, []).extend(comments(text.source)[1:])
-            text = launched_as(first, kernel.name, text)
-        self.anchored[kernel.name] = text
+        shape = shape_of(text.source, values | names_of(kernel.name))
+        self.anchored[kernel.name] = self.unit.add_anchored(kernel.name, text, shape)
 
     # ---- the kernels in the file
 
@@ -71,11 +64,8 @@ class Launches:
         return self.launchers(kernel)[0] == kernel.name
 
     def source(self) -> str:
-        """Every kernel once, after what those with an anchor share."""
-        firsts = [kernel.name for kernel in self.plan.kernels if self.is_first(kernel)]
-        parts = [self.unit.source(name) or remarked(self.anchored[name].source, self.also.get(name, [])) for name in firsts]
-        support = list(dict.fromkeys(part for text in self.anchored.values() for part in text.support))
-        return "\n".join([*support, *parts])
+        """Every kernel once."""
+        return self.unit.sources(kernel.name for kernel in self.plan.kernels if self.is_first(kernel))
 
     # ---- what a kernel is given
 
@@ -152,13 +142,6 @@ class Launches:
 def names_of(kernel: str) -> set[str]:
     """What the text of a kernel with an anchor calls itself and its parts."""
     return {f"{kernel}{part}" for part in ("", "_detail", "_merge", "_merge_kernel")}
-
-
-def launched_as(first: str, name: str, text: AnchoredText) -> AnchoredText:
-    """The same launches of a kernel that stands in the file by another name."""
-    names = tuple(first + launcher.removeprefix(name) for launcher in text.names)
-    lines = tuple(re.sub(rf'_launch\("{name}(?=(_merge)?")', f'_launch("{first}', line) for line in text.lines)
-    return replace(text, names=names, lines=lines)
 
 
 def partial_of(kernel: Kernel) -> str:
