@@ -57,24 +57,29 @@ __device__ __forceinline__ void cp_async_wait() {
 #endif
 
 //: section load_if
-// N = 1 or 4 neighbouring floats from global memory, or zeros: the address is not read then. No branch, and the load starts here.
+// N = 1 or 4 neighbouring floats from global memory, or zeros: the address is not read then. No branch, and the load starts here:
+// where it STAYS also if a fence stands before it, over which the compiler moves loads of what it is told is constant.
 #ifdef CUDA_ON_CPU
-template <int N>
+template <int N, bool STAYS = false>
 inline void load_if(bool real, const float* from, float (&to)[N]) {
   for (int v = 0; v < N; ++v) to[v] = real ? from[v] : 0.0f;
 }
 #else
-template <int N>
+template <int N, bool STAYS = false>
 __device__ __forceinline__ void load_if(bool real, const float* from, float (&to)[N]) {
   static_assert(N == 1 || N == 4, "one or four");
 #pragma unroll
   for (int v = 0; v < N; ++v) to[v] = 0.0f;
-  if constexpr (N == 4)
+  if constexpr (N == 4 && STAYS)
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %5, 0; @p ld.global.v4.f32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+f"(to[0]), "+f"(to[1]), "+f"(to[2]), "+f"(to[3]) : "l"(from), "r"(int(real)));
+  else if constexpr (N == 4)
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %5, 0; @p ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4]; }"
                  : "+f"(to[0]), "+f"(to[1]), "+f"(to[2]), "+f"(to[3]) : "l"(from), "r"(int(real)));
+  else if constexpr (STAYS)
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p ld.global.f32 %0, [%1]; }" : "+f"(to[0]) : "l"(from), "r"(int(real)));
   else
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p ld.global.nc.f32 %0, [%1]; }"
-                 : "+f"(to[0]) : "l"(from), "r"(int(real)));
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p ld.global.nc.f32 %0, [%1]; }" : "+f"(to[0]) : "l"(from), "r"(int(real)));
 }
 #endif
 
@@ -256,6 +261,81 @@ __device__ __forceinline__ void warpgroup_mma_tf32(float (&d)[ALL][4], int first
     const uint32_t x[2] = {__float_as_uint(b[f * b_row + lane]), __float_as_uint(b[b_half + f * b_row + lane])};
     mma_tf32(d[first + f], weight, x);
   }
+#endif
+}
+#endif
+
+//: section warpgroup_mma_tf32_held needs mma_tf32
+// As warpgroup_mma_tf32, with `a` in registers: each warp holds its own 16 rows of it as in mma_tf32. On Hopper those registers must
+// stay as they are until a wait for the group of this product.
+#ifdef CUDA_ON_CPU
+template <int F>
+inline void warpgroup_mma_tf32_held(float (&d)[F][4], const uint32_t (&a)[4], const float* b, int b_half, int b_row,
+                                    int line = __builtin_LINE()) {
+  const int lane = threadIdx.x % 32;
+  const cuda_on_cpu::Words lanes = cuda_on_cpu::meet_warp(0xffffffffu, "wgmma with registers", line, a, 4);
+  double held[2][8];  // rows lane / 4 and lane / 4 + 8
+  for (int i = 0; i < 16; ++i) held[i / 8][i % 8] = __uint_as_float(lanes[lane / 4 * 4 + i % 4][i % 8 / 4 * 2 + i / 8]);
+  for (int f = 0; f < F; ++f)
+    for (int r = 0; r < 4; ++r) {
+      double sum = d[f][r];
+      for (int k = 0; k < 8; ++k) sum += held[r / 2][k] * b[k / 4 * b_half + f * b_row + (lane % 4 * 2 + r % 2) * 4 + k % 4];
+      const float near = float(sum);
+      d[f][r] = fabs(double(near)) > fabs(sum) ? nextafterf(near, 0.0f) : near;  // what does not fit is cut off
+    }
+}
+#else
+template <int F>
+__device__ __forceinline__ void warpgroup_mma_tf32_held(float (&d)[F][4], const uint32_t (&a)[4], const float* b, int b_half, int b_row) {
+  static_assert(F == 8 || F == 16, "64 or 128 positions");
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  const uint64_t of_b = static_cast<uint64_t>(__cvta_generic_to_shared(b)) >> 4 | static_cast<uint64_t>(b_half / 4) << 16 |
+                        static_cast<uint64_t>(b_row / 4) << 32;
+#define LANE(f) "+f"(d[f][0]), "+f"(d[f][1]), "+f"(d[f][2]), "+f"(d[f][3])
+  if constexpr (F == 8) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+        ", {%32, %33, %34, %35}, %36, 1, 1, 1;"
+        : LANE(0), LANE(1), LANE(2), LANE(3), LANE(4), LANE(5), LANE(6), LANE(7)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(of_b));
+  } else {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+        ", {%64, %65, %66, %67}, %68, 1, 1, 1;"
+        : LANE(0), LANE(1), LANE(2), LANE(3), LANE(4), LANE(5), LANE(6), LANE(7),
+          LANE(8), LANE(9), LANE(10), LANE(11), LANE(12), LANE(13), LANE(14), LANE(15)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(of_b));
+  }
+#undef LANE
+#else
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int f = 0; f < F; ++f) {
+    const uint32_t x[2] = {__float_as_uint(b[f * b_row + lane]), __float_as_uint(b[b_half + f * b_row + lane])};
+    mma_tf32(d[f], a, x);
+  }
+#endif
+}
+#endif
+
+//: section warpgroup_hold
+// What these four warps wrote to the registers of their first operand is there for the products to come.
+#ifdef CUDA_ON_CPU
+template <int COUNT>
+inline void warpgroup_hold(uint32_t (&)[COUNT][4]) {}
+#else
+template <int COUNT>
+__device__ __forceinline__ void warpgroup_hold(uint32_t (&a)[COUNT][4]) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#pragma unroll
+  for (int i = 0; i < COUNT * 4; ++i) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
 #endif

@@ -148,10 +148,21 @@ def test_sanitized(sanitize: str, tile: ProductTile, turned: bool) -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
-@pytest.mark.parametrize("tile", [NARROW, WIDE, replace(WIDE, splits=2)], ids=str)
-def test_compiles_within_the_plan(tile: ProductTile, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("product", "tile"),
+    [
+        (Product(1024, 1000, True), NARROW),
+        (Product(1024, 1000, True), WIDE),
+        (Product(1024, 1000, True), replace(WIDE, splits=2)),
+        (Product(256, 1000, True), WIDE),
+        (Product(1024, 1000, True, rows_turned=True), WIDE),
+        (Product(1024, 1000, True, varies=True, columns_vary=True, batched=True), WIDE),
+    ],
+    ids=["narrow", "wide", "split", "shallow", "rows by columns", "sizes that vary"],
+)
+def test_compiles_within_the_plan(product: Product, tile: ProductTile, tmp_path: Path) -> None:
     """Without spills, and no product waits for the one before it (`compiled` asserts that)."""
-    found, _ = compiled(product_kernel("k", Product(1024, 1000, True), Ending(), tile), tmp_path, "sm_90a")
+    found, _ = compiled(product_kernel("k", product, Ending(), tile), tmp_path, "sm_90a")
     kernels = {name: what for name, what in found.items() if "kernelILi" in name}
     assert len(kernels) == 2
     assert all(registers <= 255 and spilled == 0 for registers, spilled in kernels.values()), found

@@ -3,13 +3,13 @@ namespace ${name}_detail {
 
 $constants
 
-// Four numbers of a row of an operand, of which so many are `left`; zeros behind its end.
+// Four numbers of a column, of which so many are `left`; zeros behind its end.
 template <int VECTOR>
-__device__ __forceinline__ void load_four(float (&to)[4], const float* __restrict__ from, bool real, int left, int apart) {
+__device__ __forceinline__ void load_numbers(float (&to)[4], const float* __restrict__ from, bool real, int left, int apart) {
 #pragma unroll
   for (int v = 0; v < 4; v += VECTOR) {
     float some[VECTOR];
-    load_if<VECTOR>(real && v < left, from + v * apart, some);
+    load_if<VECTOR, true>(real && v < left, from + v * apart, some);
 #pragma unroll
     for (int j = 0; j < VECTOR; ++j) to[v + j] = some[j];
   }
@@ -51,11 +51,11 @@ $matrix
   if (threadIdx.x == 0) any_odd = 0;
   __syncthreads();
 
-  if (quartet >= QUARTETS) {  // these warps fill the stages, each four of them every LOADERS-th; a thread has four numbers of a row in a round
+  if (quartet >= QUARTETS) {  // these warps split the columns, each four of them every LOADERS-th step; a thread has four numbers of a column in a round
     warpgroup_registers<LOADING_REGISTERS, false>();
     const int thread = threadIdx.x % 128;
 $places
-    float held_rows[ROW_ROUNDS][4], held_columns[COLUMN_ROUNDS][4];
+    float held[COLUMN_ROUNDS][4];
     auto load = [&](int step) {
 $loads
     };
@@ -63,14 +63,10 @@ $loads
     load(first + s);
 #pragma unroll 1
     for (int step = first + s; step < last; step += LOADERS) {
-      float* const stage = shared + s * STAGE;
       if (step >= first + STAGES) barrier_sync(FREE + s, 128 * (QUARTETS + 1));
+      float* const to = shared + s * STAGE + load_four * COLUMN_PLANE + 4 * load_column;
 #pragma unroll
-      for (int r = 0; r < ROW_ROUNDS; ++r)
-        store_split(stage + load_four_of_row * ROW_PLANE + 4 * (r * ROUND + load_row), held_rows[r], ROW_STAGE);
-#pragma unroll
-      for (int r = 0; r < COLUMN_ROUNDS; ++r)
-        store_split(stage + 2 * ROW_STAGE + load_four_of_column * COLUMN_PLANE + 4 * (r * ROUND + load_column), held_columns[r], COLUMN_STAGE);
+      for (int r = 0; r < COLUMN_ROUNDS; ++r) store_split(to + 4 * r * ROUND, held[r], COLUMN_STAGE);
       warpgroup_operands();
 #pragma unroll
       for (int q = 0; q < QUARTETS; ++q) barrier_arrive(READY + q * STAGES + s, 256);
@@ -82,15 +78,48 @@ $loads
 
   warpgroup_registers<MULTIPLYING_REGISTERS, true>();
 $setup
+  // Each warp copies its own 16 rows, COPIES steps ahead, and reads them from there: nobody else waits for them.
+  float* const copied = shared + STAGES * STAGE + warp * COPIES * ROW_COPY;
+$copy_place
+  auto copy = [&](int step, int to) {
+    if (step < last) {
+$copy
+    }
+    cp_async_commit();
+  };
+#pragma unroll
+  for (int c = 0; c < COPIES; ++c) copy(first + c, c);
+  // The next step's rows, and what their high parts lack.
+  float row[STEP / 8][4];
+  uint32_t high_part[STEP / 8][4], low_part[STEP / 8][4];
+  int copied_to = 0;
+  auto next_rows = [&](int step) {
+    cp_async_wait<COPIES - 1>();
+    __syncwarp();
+    const float* const from = copied + copied_to * ROW_COPY + lane % 16 * ROW_PITCH + lane / 16 * 4;
+#pragma unroll
+    for (int k = 0; k < STEP / 8; ++k) {
+      uint32_t bits[4];
+      ldmatrix_x4(bits, from + 8 * k);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        row[k][i] = __uint_as_float(bits[i]);
+        low_part[k][i] = to_tf32_even(row[k][i] - __uint_as_float(to_tf32_even(row[k][i])));
+      }
+    }
+    __syncwarp();
+    copy(step + COPIES, copied_to);
+    copied_to = copied_to == COPIES - 1 ? 0 : copied_to + 1;
+  };
+  next_rows(first);
+
   float sum[FRAGMENTS][4], acc[1][FRAGMENTS][4];
 #pragma unroll
   for (int i = 0; i < FRAGMENTS * 4; ++i) sum[i / 4][i % 4] = acc[0][i / 4][i % 4] = 0.0f;
-  auto multiply = [&](const float* stage, int row_part, int column_part) {
-    const float* const of_rows = stage + row_part * ROW_STAGE + 256 * quartet;
-    const float* const of_columns = stage + 2 * ROW_STAGE + column_part * COLUMN_STAGE;
+  auto multiply = [&](const uint32_t (&rows_part)[STEP / 8][4], const float* columns_part) {
 #pragma unroll
-    for (int k = 0; k < STEP / 4; k += 2)
-      warpgroup_mma_tf32<FRAGMENTS>(acc[0], 0, of_rows + k * ROW_PLANE, ROW_PLANE, of_columns + k * COLUMN_PLANE, COLUMN_PLANE, 32);
+    for (int k = 0; k < STEP / 8; ++k)
+      warpgroup_mma_tf32_held<FRAGMENTS>(acc[0], rows_part[k], columns_part + 2 * k * COLUMN_PLANE, COLUMN_PLANE, 32);
   };
   // Tensor cores cut off what lies below an accumulator's last bit: it is moved to plain sums every MOVES steps. Every other
   // four warps do so one step later, so that while some move their sums the tensor cores have the others' products.
@@ -103,15 +132,21 @@ $setup
     for (bool begun = false; step < end; ++step, begun = true) {
       const float* const stage = shared + s * STAGE;
       barrier_sync(READY + quartet * STAGES + s, 256);
-      warpgroup_go_on();
-      multiply(stage, 1, 0);  // the small products first: the sum that they are cut off from is small then
-      multiply(stage, 0, 1);
-      multiply(stage, 0, 0);
+      warpgroup_hold(low_part);
+      multiply(low_part, stage);  // the small products first: the sum that they are cut off from is small then
       warpgroup_commit();
       if (begun) {
-        warpgroup_wait_but_one();
+        warpgroup_wait_but_one();  // the high parts of the step before are no longer read, nor is its stage
         if (step - 1 + STAGES < last) barrier_arrive(FREE + before, 128 * (QUARTETS + 1));
       }
+#pragma unroll
+      for (int i = 0; i < STEP / 2; ++i) high_part[i / 4][i % 4] = to_tf32_even(row[i / 4][i % 4]);
+      warpgroup_hold(high_part);
+      multiply(high_part, stage + COLUMN_STAGE);
+      multiply(high_part, stage);
+      warpgroup_commit();
+      warpgroup_wait_but_one();  // the low parts are no longer read: the next ones are made while the high ones are multiplied
+      next_rows(step + 1);
       before = s, s = s == STAGES - 1 ? 0 : s + 1;
     }
     warpgroup_wait(acc);

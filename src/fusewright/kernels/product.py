@@ -5,10 +5,13 @@ is the sum of two TF32 ones, and three of the four products of these parts are t
 The tensor cores cut off what lies below the last bit of their accumulators; these are moved into sums in plain registers after
 every step. A sum that is not finite is computed again by plain arithmetic, which keeps an infinity one.
 
-A block has TILE_ROWS × TILE_COLUMNS of the result, four warps for 64 rows of it, and eight more warps that only load: these split what
-they read into its two parts and store them as the tensor cores read them ([four of the depth][row][4]), three steps deep. Those
-that load and those that multiply meet at a barrier for each stage alone, so each group of four warps runs at its own pace. Where the
-result has too few tiles for the GPU, SPLITS blocks share the depth of one, and a second kernel adds their sums in a fixed order.
+A block has TILE_ROWS × TILE_COLUMNS of the result, four warps for 64 rows of it, and eight more warps that only load columns: these
+split what they read into its two parts and store them as the tensor cores read them ([four of the depth][column][4]), four steps
+deep. Rows are in nobody's way: no two warps have the same ones, so each copies its own as they are, reads them as fragments, and
+splits them in registers while the tensor cores have the step before. Shared memory, which bounds a product that reads both operands
+from it (208 KB of a step at 128 bytes a cycle: 1625 cycles, where the tensor cores take 1536), then moves 160 KB.
+Those that load and those that multiply meet at a barrier for each stage alone, so each group of four warps runs at its own pace. Where
+the result has too few tiles for the GPU, SPLITS blocks share the depth of one, and a second kernel adds their sums in a fixed order.
 """
 
 from __future__ import annotations
@@ -24,14 +27,16 @@ from fusewright.kernels.conv_text import extra_params, tidy
 from fusewright.kernels.conv_tiles import LAUNCH_MS, MEMORY_TB_PER_S, MULTIPROCESSORS
 
 TEMPLATE = Template((Path(__file__).parent / "product.cuh").read_text())
-STEP, STAGES, BAND = 32, 3, 8
-LOADERS = 2  # groups of four warps that fill the stages in turn: 108 TFLOP/s of 4096 cubed, 95 by one, 82 to 91 where all warps do both
+STEP, STAGES, COPIES, BAND = 32, 4, 4, 8
+# TFLOP/s of 4096 cubed on an H200: 128 as it is; by one group of warps that load 111, with both operands from shared memory 113,
+# where all warps load and multiply 82 to 91; of the library 49.
+LOADERS = 2  # groups of four warps that fill the stages in turn
 DEEP = 512  # from this depth on accumulators are moved every second step: as exact by then, and 7 % faster
-REGISTERS = {16: (104, 152), 8: (128, 128)}  # of threads that load and that multiply, by fragments
+REGISTERS = {16: (56, 200), 8: (104, 152)}  # of threads that load and that multiply, by fragments: without spills, and 256 of two
 MOST_SPLITS = 8
 LEAST_STEPS = 8  # of a split
 # What it takes on an H200, fitted to benchmarks/results/products.txt: within 5 % of each shape there.
-STEP_US = 1.2  # a step of a deep product; where accumulators are moved every step, or operands lie otherwise, so many times as long
+STEP_US = 1.02  # a step of a deep product; where accumulators are moved every step, or operands lie otherwise, so many times as long
 SHALLOW, TURNED, BY_NUMBERS = 1.08, 1.06, 1.45
 TILE_US = 3.1  # to fill the stages, and to write a tile
 START_MS = 0.002
@@ -77,13 +82,13 @@ class ProductTile:
         return 128 * (self.quartets + LOADERS)
 
     @property
-    def stage_words(self) -> int:
-        """High and low parts of the rows and columns of a step; each plane is padded so that no bank is met twice."""
-        return 2 * STEP // 4 * (4 * self.rows + 4 + 4 * self.columns + 4)
+    def shared_words(self) -> int:
+        """High and low parts of the columns of some steps, each plane padded so that no bank is met twice; rows as they are, padded too."""
+        return STAGES * 2 * STEP // 4 * (4 * self.columns + 4) + COPIES * self.rows * (STEP + 4)
 
     @property
     def shared_bytes(self) -> int:
-        return 4 * STAGES * self.stage_words
+        return 4 * self.shared_words
 
 
 def product_tile(product: Product, rows: int, batch: int = 1) -> ProductTile:
@@ -170,50 +175,65 @@ def constants(product: Product, tile: ProductTile) -> Iterator[str]:
     yield line(f"TILE_ROWS = {tile.rows}, TILE_COLUMNS = {tile.columns}, FRAGMENTS = {tile.fragments}", "a fragment: 8 columns")
     yield line(f"THREADS = 128 * ({tile.quartets} + {LOADERS}), BAND = {BAND}")
     yield line(f"STEP = {STEP}, STAGES = {STAGES}", "of the depth; as many steps are in shared memory")
-    yield line("ROW_PLANE = 4 * TILE_ROWS + 4, COLUMN_PLANE = 4 * TILE_COLUMNS + 4", "words of four of the depth")
-    yield line("ROW_STAGE = STEP / 4 * ROW_PLANE, COLUMN_STAGE = STEP / 4 * COLUMN_PLANE", "of a step's high or low parts")
-    yield line("STAGE = 2 * (ROW_STAGE + COLUMN_STAGE)")
+    yield line("COLUMN_PLANE = 4 * TILE_COLUMNS + 4", "words of four of the depth")
+    yield line("COLUMN_STAGE = STEP / 4 * COLUMN_PLANE, STAGE = 2 * COLUMN_STAGE", "of a step's high or low parts, and of both")
+    yield line(f"COPIES = {COPIES}, ROW_PITCH = STEP + 4, ROW_COPY = 16 * ROW_PITCH", "steps; words of a row, of a warp's rows")
     yield line(f"QUARTETS = {tile.quartets}, LOADERS = {LOADERS}", "groups of four warps that multiply, and that load")
     yield line("LOADING_REGISTERS = {}, MULTIPLYING_REGISTERS = {}".format(*REGISTERS[tile.fragments]))
     yield line(f"MOVES = {moves(product)}", "steps between two moves of the accumulators")
     yield line("READY = 1, FREE = READY + QUARTETS * STAGES, DONE = FREE + STAGES", "barriers: of stages, and of all that multiply")
-    yield line("ROUND = 128 / (STEP / 4)", "rows, or columns, that four warps load together")
-    yield line("ROW_ROUNDS = TILE_ROWS / ROUND, COLUMN_ROUNDS = TILE_COLUMNS / ROUND")
+    yield line("ROUND = 128 / (STEP / 4), COLUMN_ROUNDS = TILE_COLUMNS / ROUND", "columns that four warps load together")
     yield line(f"SHARED_BYTES = {tile.shared_bytes}")
 
 
 def loading(product: Product) -> dict[str, str]:
     """Threads side by side read what lies side by side: the depth of a row or column, or neighbouring rows or columns."""
-    operands = [
-        ("row", "row0", "rows", "input", product.rows_turned),
-        ("column", "column0", "columns", "weight", product.turned),
+    across, along = ("%", "/") if product.turned else ("/", "%")
+    size = "ROUND" if product.turned else "(STEP / 4)"
+    places = [
+        f"const int load_column = thread {across} {size}, load_four = thread {along} {size};"
+        + ("  // neighbours lie side by side" if product.turned else ""),
+        "const int columns_left = columns - column0 - load_column;",
     ]
-    places, loads = [], []
-    for name, start, count, operand, turned in operands:
-        across, along = ("%", "/") if turned else ("/", "%")
-        size = "ROUND" if turned else "(STEP / 4)"
-        places += [
-            f"const int load_{name} = thread {across} {size}, load_four_of_{name} = thread {along} {size};"
-            + ("  // neighbours lie side by side" if turned else ""),
-            f"const int {name}s_left = {count} - {start} - load_{name};",
-        ]
-        where = f"(long long)k * {count} + {start} + load_{name}" if turned else f"(long long)({start} + load_{name}) * depth + k"
-        width, apart, between = ("1", count, "r * ROUND") if turned else ("VECTOR", "1", "(long long)(r * ROUND) * depth")
-        loads += [
-            "{",
-            f"  const int k = step * STEP + 4 * load_four_of_{name}, left = step < last ? depth - k : 0;",
-            f"  const float* const from = {operand} + {where};",
-            "#pragma unroll",
-            f"  for (int r = 0; r < {name.upper()}_ROUNDS; ++r)",
-            f"    load_four<{width}>(held_{name}s[r], from + {between}, r * ROUND < {name}s_left, left, {apart});",
-            "}",
-        ]
+    where = "(long long)k * columns + column0 + load_column" if product.turned else "(long long)(column0 + load_column) * depth + k"
+    width, apart, between = ("1", "columns", "r * ROUND") if product.turned else ("VECTOR", "1", "(long long)(r * ROUND) * depth")
+    loads = [
+        "const int k = step * STEP + 4 * load_four, left = step < last ? depth - k : 0;",
+        f"const float* const from = weight + {where};",
+        "#pragma unroll",
+        "for (int r = 0; r < COLUMN_ROUNDS; ++r)",
+        f"  load_numbers<{width}>(held[r], from + {between}, r * ROUND < columns_left, left, {apart});",
+    ]
     return {
         "places": shifted("\n".join(places), 4),
         "loads": shifted("\n".join(loads), 6),
+        "copy_place": shifted(COPY_PLACE_TURNED if product.rows_turned else COPY_PLACE, 2),
+        "copy": shifted(COPY_TURNED if product.rows_turned else COPY, 6),
         "input_element": "input[(long long)k * rows + n]" if product.rows_turned else "input[(long long)n * depth + k]",
         "weight_element": "weight[(long long)k * columns + c]" if product.turned else "weight[(long long)c * depth + k]",
     }
+
+
+COPY_PLACE = """\
+const int copy_row = lane / (STEP / VECTOR), copy_k = lane % (STEP / VECTOR) * VECTOR, rows_left = rows - row0 - warp * 16 - copy_row;
+const float* const copy_from = input + (long long)(row0 + warp * 16 + copy_row) * depth + copy_k;
+float* const copy_to = copied + copy_row * ROW_PITCH + copy_k;"""
+COPY = """\
+const bool real = step * STEP + copy_k < depth;
+#pragma unroll
+for (int r = 0; r < 16; r += VECTOR)
+  cp_async<4 * VECTOR>(copy_to + to * ROW_COPY + r * ROW_PITCH, copy_from + step * STEP + (long long)r * depth, real && r < rows_left);"""
+
+COPY_PLACE_TURNED = """\
+const int copy_row = lane % 16, copy_k = lane / 16;  // neighbours lie side by side
+const bool real_row = row0 + warp * 16 + copy_row < rows;
+const float* const copy_from = input + (long long)copy_k * rows + row0 + warp * 16 + copy_row;
+float* const copy_to = copied + copy_row * ROW_PITCH + copy_k;"""
+COPY_TURNED = """\
+const int left = depth - step * STEP - copy_k;
+#pragma unroll
+for (int k = 0; k < STEP; k += 2)
+  cp_async<4>(copy_to + to * ROW_COPY + k, copy_from + (long long)(step * STEP + k) * rows, real_row && k < left);"""
 
 
 def setup(ending: Ending) -> str:
