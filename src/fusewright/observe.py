@@ -234,13 +234,14 @@ class References:
     exact: Observed
     draws: tuple[Observed, ...]
     rounding: Rounding
+    fine: tuple[Observed, ...] = ()  # rounded as the model's own type is, where the flags allow more
 
     def evidence(self, name: str) -> Evidence:
         exact, eager = self.exact.tensors.get(name), self.eager.tensors[name]
         if exact is None:  # a buffer that did not change in fp64
             exact = eager.double()
-        draws = tuple(d.tensors[name] for d in self.draws if name in d.tensors)
-        return Evidence(exact, eager, draws, self.rounding.coarse)
+        draws, fine = (tuple(d.tensors[name] for d in made if name in d.tensors) for made in (self.draws, self.fine))
+        return Evidence(exact, eager, draws, self.rounding.coarse, fine)
 
     def budget(self, name: str) -> Budget:
         return budget(self.evidence(name))
@@ -421,6 +422,8 @@ class Subjects:
         for count in MORE_DRAWS:
             try:
                 references = self.more_draws(references, variant, count)
+                if self.rounding.coarse:
+                    references = replace(references, fine=(self.run_exact(variant, self.rounding.fine, TO_NEAREST + 1),))
                 break
             except torch.OutOfMemoryError:
                 torch.cuda.empty_cache()

@@ -98,6 +98,11 @@ class Rounding:
         """The flags allow products coarser than the model's own type."""
         return max(self.convolution, self.matmul) > self.unit
 
+    @property
+    def fine(self) -> Rounding:
+        """What the model's own type loses, whatever the flags allow."""
+        return Rounding(self.unit, self.unit, self.unit)
+
     def for_operators(self, met: Set[str]) -> Rounding:
         """What a model that runs only these operators may lose."""
         convolution = self.convolution if met & CONVOLUTIONS else self.unit
