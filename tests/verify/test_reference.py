@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fusewright.observe import cotangents
 from fusewright.reference import (
     TF32,
     TO_NEAREST,
@@ -202,3 +203,15 @@ def test_an_infinity_becomes_the_largest_number_of_the_models_type(low: torch.dt
         assert torch.nan_to_num(x).tolist() == [largest, -largest, 0.0, 1.0]
         assert torch.nan_to_num(x, nan=2.0, neginf=-3.0).tolist() == [largest, -3.0, 2.0, 1.0]
         assert x.clone().nan_to_num_(posinf=5.0).tolist() == [5.0, -largest, 0.0, 1.0]
+
+
+def test_cotangents_are_the_same_for_every_model() -> None:
+    """Whatever a mode widens or rounds; exact in every type; together as long for one number as for many."""
+    outputs = [torch.empty(1000), torch.empty(())]
+    given = cotangents(outputs)
+    for rounding in (None, Rounding(2.0**-24, TF32, TF32)):
+        with in_float64(torch.float32, rounding):
+            wide = cotangents([t.double() for t in outputs])
+        assert all(torch.equal(a.double(), b) for a, b in zip(given, wide, strict=True))
+    assert all(torch.equal(c, c.bfloat16().float()) for c in given)
+    assert 0.25 < float(given[0].norm() / given[1].abs()) < 4
