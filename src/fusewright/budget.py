@@ -10,7 +10,9 @@ must not have a budget of zero, so the noise is also pooled over the tensor, rel
 its rms, or WORST times eager's largest.
 
 A tensor as a whole keeps closer than its worst element: where the flags allow products coarser than the model's type
-(TF32), its rms error may reach K_TENSOR times the spread's rms. That tells TF32 from bf16, which errs eight times more.
+(TF32), its rms error may reach K_TENSOR times the spread's rms. That tells TF32 from bf16, which errs eight times more. It
+tells nothing where no product shows, as in a gradient that cancels to zero: a tensor may always err as much as it might if the
+flags did not allow such products, K times the spread that the model's type alone gives.
 
 Both constants are fixed; `tests/verify/test_budget.py` calibrates them with honest and with deliberately wrong results.
 """
@@ -40,6 +42,7 @@ class Evidence:
     eager: Tensor
     draws: tuple[Tensor, ...] = ()
     coarse: bool = False  # the flags allow products coarser than the model's type
+    fine: tuple[Tensor, ...] = ()  # as `draws`, with no more rounding than the model's type has itself
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,9 @@ def budget(evidence: Evidence) -> Budget:
     allowed = torch.maximum(K * noise, floor) + ulp(finite, evidence.eager.dtype)
     tiny = UNIT_ROUNDOFF[evidence.eager.dtype]
     rms_own, rms_draws = _rms(own / scale), [_rms(draw / scale) for draw in draws]
-    return Budget(exact, eager, allowed, scale, _rms_allowed(rms_own, rms_draws, evidence.coarse) + tiny)
+    rms_fine = max((_rms(_distance(draw.double(), exact) / scale) for draw in evidence.fine), default=0.0)
+    rms_allowed = max(_rms_allowed(rms_own, rms_draws, evidence.coarse), K * rms_fine)
+    return Budget(exact, eager, allowed, scale, rms_allowed + tiny)
 
 
 def _rms_allowed(own: float, draws: Sequence[float], coarse: bool) -> float:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from .budget import Budget, Evidence, Miss, budget, compare, with_outliers
 from .candidate import ALLOCATIONS, Candidate
@@ -147,8 +147,17 @@ def gradient_targets(model: nn.Module, inputs: list[Any]) -> dict[str, Tensor]:
 
 
 def cotangents(outputs: list[Tensor]) -> list[Tensor]:
+    """Numbers drawn at random, exact in every type: the same for all models, so out of sight of whatever widens, rounds or fills.
+
+    As vectors they are about equally long: beside a cotangent for each of a million scores that of a loss, a single number,
+    would be lost in rounding, and with it whatever is wrong with its gradient.
+    """
     generator = torch.Generator().manual_seed(5)
-    return [torch.randn(t.shape, generator=generator).bfloat16().to(t) for t in outputs]  # exact in every type
+    lengths = [round(math.log2(max(1, t.numel())) / 2) for t in outputs]  # as powers of 2
+    middle = (max(lengths) + min(lengths)) // 2 if outputs else 0
+    with _disable_current_modes():
+        drawn = [torch.randn(t.shape, generator=generator, dtype=torch.float32).bfloat16() for t in outputs]
+        return [(c * 2.0 ** (middle - length)).to(t) for c, t, length in zip(drawn, outputs, lengths, strict=True)]
 
 
 class _Filled(TorchDispatchMode):
@@ -234,13 +243,14 @@ class References:
     exact: Observed
     draws: tuple[Observed, ...]
     rounding: Rounding
+    fine: tuple[Observed, ...] = ()  # rounded as the model's own type is, where the flags allow more
 
     def evidence(self, name: str) -> Evidence:
         exact, eager = self.exact.tensors.get(name), self.eager.tensors[name]
         if exact is None:  # a buffer that did not change in fp64
             exact = eager.double()
-        draws = tuple(d.tensors[name] for d in self.draws if name in d.tensors)
-        return Evidence(exact, eager, draws, self.rounding.coarse)
+        draws, fine = (tuple(d.tensors[name] for d in made if name in d.tensors) for made in (self.draws, self.fine))
+        return Evidence(exact, eager, draws, self.rounding.coarse, fine)
 
     def budget(self, name: str) -> Budget:
         return budget(self.evidence(name))
@@ -420,7 +430,9 @@ class Subjects:
             return misses
         for count in MORE_DRAWS:
             try:
-                references = self.more_draws(references, variant, count)
+                drawn = self.more_draws(references, variant, count)
+                fine = (self.run_exact(variant, self.rounding.fine, TO_NEAREST + 1),) if self.rounding.coarse else ()
+                references = replace(drawn, fine=fine)
                 break
             except torch.OutOfMemoryError:
                 torch.cuda.empty_cache()

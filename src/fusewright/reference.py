@@ -58,6 +58,9 @@ STATISTICS = frozenset(
     "cudnn_batch_norm _fused_rms_norm native_layer_norm_backward native_group_norm_backward "
     "native_batch_norm_backward".split()
 )
+BATCH_NORMS = frozenset(
+    "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional _batch_norm_with_update cudnn_batch_norm".split()
+)
 # Operators that move, choose or negate values: they round nothing.
 EXACT = frozenset(
     "clone _to_copy copy copy_ lift lift_fresh lift_fresh_copy cat stack index index_put index_put_ index_select "
@@ -97,6 +100,11 @@ class Rounding:
     def coarse(self) -> bool:
         """The flags allow products coarser than the model's own type."""
         return max(self.convolution, self.matmul) > self.unit
+
+    @property
+    def fine(self) -> Rounding:
+        """What the model's own type loses, whatever the flags allow."""
+        return Rounding(self.unit, self.unit, self.unit)
 
     def for_operators(self, met: Set[str]) -> Rounding:
         """What a model that runs only these operators may lose."""
@@ -217,6 +225,8 @@ class _InFloat64(TorchDispatchMode):
         if delta:
             args = tuple(a if i in written else self._perturb(a, delta) for i, a in enumerate(args))
         result = func(*args, **kwargs)
+        if name in BATCH_NORMS and result[2].numel():  # none where running statistics are used
+            self._shift_means(args[0], args[1], *result[:3])
         if name in EXACT or is_view(func):
             return result
         if _written(func):
@@ -255,6 +265,16 @@ class _InFloat64(TorchDispatchMode):
         if name in CONVOLUTIONS:
             return max(accumulated, self.rounding.convolution)
         return max(accumulated, self.rounding.matmul) if name in MATMULS else accumulated
+
+    def _shift_means(self, x: Tensor, scale: Tensor | None, y: Tensor, mean: Tensor, inverse_deviation: Tensor) -> None:
+        """The mean that a batch norm takes away is merged of parts, whose means are rounded: it is off by units of these, which may be
+        far from one another, not by what is left when the errors of single elements average out."""
+        assert self.rounding is not None
+        parts = x.flatten(2).mean(2) if x.dim() > 2 else x
+        off = (self._times_noise(parts.clone(), self.rounding.unit) - parts).mean(0)
+        mean += off
+        off = off * inverse_deviation * (1.0 if scale is None else scale)
+        y -= off.view(-1, *(1 for _ in x.shape[2:]))
 
     def _perturb(self, tree: Any, delta: float) -> Any:
         def change(t: Tensor) -> Tensor:

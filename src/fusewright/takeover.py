@@ -298,6 +298,7 @@ def placed(kernel_space: tuple[object, ...], shape: tuple[object, ...]) -> Coord
 
 def fused(kernel: Kernel, anchor: Anchor, plan: Plan, taken: frozenset[str] = frozenset()) -> Fused | None:
     """How the kernel can end the convolution, or None. `taken` are names that its text may not use."""
+    from .kernels.accumulators import kind_of
     from .kernels.anchored import body_of, names_in
     from .kernels.loops import needed_reduces
     from .kernels.reduce import accumulators
@@ -373,7 +374,7 @@ def fused(kernel: Kernel, anchor: Anchor, plan: Plan, taken: frozenset[str] = fr
     whole_group = rest <= {0} or rest == {2} or (rest == {1, 2} and len(channel_dims) == 2 and kernel.space[1] == 1)
     all_channels = rest == channel_dims == {1}
     if over_positions and (whole_group or all_channels):
-        return Fused(anchor, replace(base, reduce=OverPositions(parts[0].kind)), window)
+        return Fused(anchor, replace(base, reduce=OverPositions(kind_of(parts[0], prims))), window)
     return None
 
 

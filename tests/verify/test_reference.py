@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fusewright.observe import cotangents
 from fusewright.reference import (
     TF32,
     TO_NEAREST,
@@ -202,3 +203,31 @@ def test_an_infinity_becomes_the_largest_number_of_the_models_type(low: torch.dt
         assert torch.nan_to_num(x).tolist() == [largest, -largest, 0.0, 1.0]
         assert torch.nan_to_num(x, nan=2.0, neginf=-3.0).tolist() == [largest, -3.0, 2.0, 1.0]
         assert x.clone().nan_to_num_(posinf=5.0).tolist() == [5.0, -largest, 0.0, 1.0]
+
+
+def test_cotangents_are_the_same_for_every_model() -> None:
+    """Whatever a mode widens or rounds; exact in every type; together as long for one number as for many."""
+    outputs = [torch.empty(1000), torch.empty(())]
+    given = cotangents(outputs)
+    for rounding in (None, Rounding(2.0**-24, TF32, TF32)):
+        with in_float64(torch.float32, rounding):
+            wide = cotangents([t.double() for t in outputs])
+        assert all(torch.equal(a.double(), b) for a, b in zip(given, wide, strict=True))
+    assert all(torch.equal(c, c.bfloat16().float()) for c in given)
+    assert 0.25 < float(given[0].norm() / given[1].abs()) < 4
+
+
+@pytest.mark.parametrize("apart", [10.0, 0.0])
+def test_means_of_samples_that_lie_apart_are_rounded(apart: float) -> None:
+    """On a GPU PyTorch merges means in float32 (Welford); on a CPU it adds in float64, and its own error says nothing of that."""
+    draw = torch.Generator().manual_seed(3)
+    x = torch.randn(3, 64, 14, 14, generator=draw) + apart * torch.randn(3, 64, 1, 1, generator=draw)
+    merged = torch.zeros(64)
+    for count, row in enumerate(x.mean(3).permute(0, 2, 1).flatten(0, 1), 1):
+        merged = merged + (row - merged) / count
+    wide = x.double()
+    welford = (wide.mean((0, 2, 3)) - merged) / wide.var((0, 2, 3), correction=0).sqrt()
+    with in_float64(torch.float32, Rounding(2.0**-24, 2.0**-24, 2.0**-24), 1):
+        rounded = F.batch_norm(wide, None, None, training=True)
+    share = float(rounded.mean((0, 2, 3)).norm() / welford.norm())
+    assert 0.2 < share < 1

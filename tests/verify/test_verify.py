@@ -234,3 +234,40 @@ def test_a_module_that_takes_another_way_under_a_dispatch_mode(tmp_path: Path) -
     verdict = verify(problem, load_candidate(emitted.text, "host"))
     failed = [check for check in verdict.checks if not check.passed]
     assert not failed, failed[0].detail
+
+
+def test_the_gradient_of_a_loss_shows_beside_many_scores(tmp_path: Path) -> None:
+    """Its value is right, its gradient that of another class. The scores' cotangents are many, and no longer for that."""
+    forward = """
+        def forward(self, x, t):
+            scores = self.scores(x)
+            return scores, 1e-6 * nn.functional.cross_entropy(scores, t)
+    """
+    inputs = "torch.randn(4, 16), torch.randint(0, 2000, (4,))"
+    problem = problem_of(tmp_path, "self.scores = nn.Linear(16, 2000)", forward, inputs)
+    assert copy_of(problem).passed
+    wrong = """
+
+        class ModelNew(Model):
+            def forward(self, x, t):
+                scores, loss = super().forward(x, t)
+                other = 1e-6 * nn.functional.cross_entropy(scores, (t + 1) % 2000)
+                return scores, loss.detach() + other - other.detach()
+    """
+    verdict = verify(problem, load_candidate(problem.source + textwrap.dedent(wrong), "host"))
+    assert "gradients" in [check.name for check in verdict.checks if not check.passed]
+
+
+def test_a_gradient_that_is_off_by_little_is_seen(tmp_path: Path) -> None:
+    """The references are given the cotangents that eager is given, or its error would be the difference between them."""
+    forward = "def forward(self, x):\n    return torch.tanh(x * self.scale)"
+    problem = problem_of(tmp_path, "self.scale = nn.Parameter(torch.ones(32))", forward, "torch.randn(16, 32)")
+    wrong = """
+
+        class ModelNew(Model):
+            def forward(self, x):
+                y = super().forward(x)
+                return y.detach() + 1.0001 * (y - y.detach())
+    """
+    verdict = verify(problem, load_candidate(problem.source + textwrap.dedent(wrong), "host"))
+    assert "gradients" in [check.name for check in verdict.checks if not check.passed]

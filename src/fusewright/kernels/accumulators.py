@@ -21,7 +21,7 @@ WORDS = {
     "ArgMax": 4,
     "ArgMin": 4,
 }
-CLOSER = {"Moments": "CloseMoments"}  # what kernels that wait for memory have the time for; convolutions do not
+CLOSER = {"Moments": "CloseMoments"}  # wherever a row is longer than what one thread has in registers
 WIDE = ("IntegerSum", "ArgMax", "ArgMin")  # of 64-bit words
 COLLECTED = ("LogSumExp", "FastLogSumExp", "CloseMoments", "Sum")  # which take several elements at once for less, or more exactly
 

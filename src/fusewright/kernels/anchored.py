@@ -14,13 +14,13 @@ from ..index import Axis, Coordinate
 from ..plan import Kernel, Plan
 from ..prims import C_TYPES, Coordinates, Prim
 from . import text
+from .accumulators import WORDS, accumulators, kind_of
 from .conv import Body, Conv, Ending, OverPositions, Pointwise, conv_kernel
 from .conv_tiles import best_tile
 from .depthwise import depthwise_kernel, is_depthwise
 from .expression import Evaluator, Level, converted_to, indent, paren, pointer
 from .loops import row_at
 from .product import Product, most_split_rows, product_kernel, product_tile
-from .reduce import WORDS, accumulators
 from .shortened import shortened
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ TAKEN = set(
     "value n c d h w total acc pooled f e i k tile lane warp group quad position out input weight bias packed slices".split()
 )
 TAKEN |= set(
-    "shared partials batch in_d in_h in_w count mean m2 channel0 channel_end local scratch inside whole".split()
+    "shared partials batch in_d in_h in_w count mean m2 low channel0 channel_end local scratch inside whole".split()
 )
 # And that of a product.
 TAKEN_BY_PRODUCTS = set(
@@ -222,6 +222,7 @@ def merge_kernel(
     """Merges the partial accumulators of each row in a fixed order, computes the row's values and stores them."""
     prims, _graph = plan.lowered.prims, plan.graph
     (part,) = accumulators(kernel, prims)
+    part = replace(part, kind=kind_of(part, prims))
     channels = fused.anchor.conv.out_channels
     kept = [d for d, size in enumerate(kernel.space) if d not in kernel.reduced and not sizes.is_one(size)]
     row = tuple(

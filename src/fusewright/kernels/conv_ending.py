@@ -423,8 +423,12 @@ def softmax_like(shape: Layout, ending: Ending, reduce: OverChannels, value: str
 
 
 def moments_of_tile(shape: Layout, value: str) -> str:
-    """Merge the tile into each channel's running moments: the tile's own mean, squared deviations from it, then
-    Chan's formula. Every channel of a lane has the same count."""
+    """Add the tile to each channel's running moments. Every channel of a lane has the same count.
+
+    Welford's update for many elements at once: with x relative to the mean so far, Σ x² − (Σ x)² / n joins the squared deviations.
+    No more of Σ x² cancels than the tile's share of all n elements; so the first tile is taken relative to its own mean. A plain
+    sum of the elements would be off by more than a rounding of the mean, which shows where that is a thousand deviations.
+    """
     where = positions(shape, True)
     inside = f"{where['d']} < out_d && {where['h']} < out_h && {where['w']} < out_w"
     starts = [f"{axis}0 / {size}" if size > 1 else f"{axis}0" for axis, size in zip("dhw", shape.window, strict=True)]
@@ -434,25 +438,32 @@ def moments_of_tile(shape: Layout, value: str) -> str:
         dedent(f"""
         const bool whole = {whole};
         auto add_tile = [&](auto inside, float added) {{
-          const float share = added / (count + added), inverse = 1.0f / added;
+          const float inverse = 1.0f / (count + added);
+          if (count == 0.0f) {{
+        #pragma unroll
+            for (int i = 0; i < LANE_CHANNELS; ++i) {{
+              float sum = 0.0f;
+        #pragma unroll
+              for (int f = 0; f < HELD; ++f)
+        #pragma unroll
+                for (int e = 0; e < PAIR; ++e) sum += inside(f, e) ? {value} : 0.0f;
+              mean[i] = sum * inverse;
+            }}
+          }}
         #pragma unroll
           for (int i = 0; i < LANE_CHANNELS; ++i) {{
             float sum = 0.0f, squares = 0.0f;
         #pragma unroll
             for (int f = 0; f < HELD; ++f)
         #pragma unroll
-              for (int e = 0; e < PAIR; ++e) sum += inside(f, e) ? {value} : 0.0f;
-            const float centre = sum * inverse;
-        #pragma unroll
-            for (int f = 0; f < HELD; ++f)
-        #pragma unroll
               for (int e = 0; e < PAIR; ++e) {{
-                const float off = inside(f, e) ? {value} - centre : 0.0f;
+                const float off = inside(f, e) ? {value} - mean[i] : 0.0f;
+                sum += off;
                 squares += off * off;
               }}
-            const float apart = centre - mean[i];
-            mean[i] += apart * share;
-            m2[i] += squares + apart * apart * (count * share);
+            const float step = sum * inverse, moved = mean[i] + step, more = squares - sum * step;
+            mean[i] = moved;
+            m2[i] += more < 0.0f ? 0.0f : more;  // of equal elements nothing is left but rounding
           }}
           count += added;
         }};
@@ -484,8 +495,8 @@ def accumulate_tile(shape: Layout, value: str) -> str:
 def partials(shape: Layout, reduce: OverPositions, shifted: bool = False) -> str:
     """Merge the lanes and warps that hold other positions of a channel, in a fixed order, and write the partial."""
     name = reduce.accumulator
-    gather = f"const Moments total_i{{count, mean[i], m2[i]}};\n    {name} total = total_i;"
-    if name != "Moments":
+    gather = f"{name} total = {{count, mean[i], m2[i]}};"
+    if name != "CloseMoments":
         gather = f"{name} total = total_lane[i];"
     warps = shape.tile.warps[0] * shape.tile.warps[1] * shape.tile.warps[2]
     return (
@@ -503,7 +514,7 @@ def partials(shape: Layout, reduce: OverPositions, shifted: bool = False) -> str
           {name} total = scratch[local];
           for (int other = 1; other < {warps}; ++other)
             total.merge(scratch[other * BLOCK_CHANNELS + local]);
-          {"if (total.n > 0.0f) total.mean += bias_of[local];" if shifted else ""}
+          {"if (total.n > 0.0f) total.move(bias_of[local]);" if shifted else ""}
           if (channel0 + local < channel_end)
             partials[((long long)n * slices + slice) * OUT_CHANNELS + channel0 + local] = total;
         }}
@@ -538,7 +549,7 @@ def unchanged(body: Body) -> bool:
 
 def moments_alone(ending: Ending) -> bool:
     plain = unchanged(ending.before) and unchanged(ending.between) and ending.window is None and not ending.stored
-    return plain and ending.reduce == OverPositions("Moments")
+    return plain and ending.reduce == OverPositions("CloseMoments")
 
 
 def ending_text(shape: Layout, ending: Ending) -> EndingText:
@@ -550,7 +561,7 @@ def ending_text(shape: Layout, ending: Ending) -> EndingText:
         finish += store_elements(shape, value)
     finish += pointwise(shape, ending.between, value, True)
     match ending.reduce:
-        case OverPositions(accumulator="Moments") as reduce:
+        case OverPositions(accumulator="CloseMoments") as reduce:
             state = (
                 "float count = 0.0f, mean[LANE_CHANNELS], m2[LANE_CHANNELS];  // of the lane's positions so far\n"
                 "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i) mean[i] = m2[i] = 0.0f;\n"

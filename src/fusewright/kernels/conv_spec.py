@@ -155,7 +155,7 @@ class OverChannels:
 class OverPositions:
     """Reduce over the positions of each channel: one partial accumulator for each (n, slice, channel)."""
 
-    accumulator: str  # Moments | Sum | Max | Min
+    accumulator: str  # CloseMoments | Sum | Max | Min
 
 
 @dataclass(frozen=True)

@@ -203,13 +203,14 @@ def strip_of_each_lane(conv: Conv, ending: Ending) -> str:
     assert isinstance(ending.reduce, OverPositions)
     name = ending.reduce.accumulator
     inside = "h0 + r < out_h && w0 + column < out_w"
-    if name == "Moments":
+    if name == "CloseMoments":
         add = (
             "const int count = min(ROWS, out_h - h0) * min(COLUMNS, out_w - w0);\nfloat sum = 0.0f, squares = 0.0f;\n"
-            + over_strip(f"sum += {inside} ? acc[r][column] : 0.0f;")
+            "if (total.n == 0.0f) total.mean = acc[0][0];\n"
+            + over_strip(f"sum += {inside} ? acc[r][column] - total.mean : 0.0f;")
             + "const float centre = sum / count;\n"
-            + over_strip(f"const float off = {inside} ? acc[r][column] - centre : 0.0f;\nsquares += off * off;")
-            + "total.merge(Moments{float(count), centre, squares});\n"
+            + over_strip(f"const float off = {inside} ? acc[r][column] - total.mean - centre : 0.0f;\nsquares += off * off;")
+            + "total.join(float(count), centre - total.low, squares);\n"
         )
     else:
         add = over_strip(f"if ({inside}) total.add(acc[r][column]);")

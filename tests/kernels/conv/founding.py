@@ -6,7 +6,7 @@ CONV1 = Conv(dims=2, in_channels=8, out_channels=64, kernel=(3, 3), stride=(1, 1
 CONV2 = Conv(
     dims=3, in_channels=32, out_channels=64, kernel=(3, 3, 3), stride=(1,) * 3, padding=(1,) * 3, dilation=(1,) * 3
 )
-STATISTICS = Ending(reduce=OverPositions("Moments"))
+STATISTICS = Ending(reduce=OverPositions("CloseMoments"))
 
 
 def normalised(clamp: bool):
@@ -24,13 +24,13 @@ def normalised(clamp: bool):
 
 def apply_ending(channels: int = 64, groups: int = 16, bounded: bool = False, clamp: bool = True) -> Ending:
     statistics = (
-        f"const Moments group_moments = merge_partials<{channels // groups}, {channels}>(moments, n, c, moment_slices);"
+        f"const CloseMoments group_moments = merge_partials<{channels // groups}, {channels}>(moments, n, c, moment_slices);"
     )
     gain = "const float gain = rsqrtf(group_moments.m2 / group_moments.n + 1e-5f) * gamma[c];"
     body = Pointwise(
         normalised(clamp),
         params=(
-            ("const Moments* __restrict__", "moments"), ("const float* __restrict__", "gamma"),
+            ("const CloseMoments* __restrict__", "moments"), ("const float* __restrict__", "gamma"),
             ("const float* __restrict__", "beta"), ("int", "moment_slices"),
         ),
         tables=(

@@ -147,7 +147,7 @@ PHASED_TILES = {
 def test_tiles_of_phases(name: str, ending: str) -> None:
     conv, tile = transposed(2, 20, 32, 3, 2, 1, 1), PHASED_TILES[name]
     if "moments" in ending:
-        check_moments(conv, OverPositions("Moments"), (2, 5, 21), slices=2, tile=tile, stored="stored" in ending)
+        check_moments(conv, OverPositions("CloseMoments"), (2, 5, 21), slices=2, tile=tile, stored="stored" in ending)
         return
     after = Pointwise(lambda v, n, c, p: ([], f"exp_fast({v} - total.m) / total.s"))
     endings = {
@@ -195,7 +195,7 @@ TILES = {
 def test_tiles(name: str, ending: str) -> None:
     conv, tile = conv2d(20, 32, 3, padding=1), TILES[name]
     if "moments" in ending:
-        check_moments(conv, OverPositions("Moments"), (2, 10, 21), slices=2, tile=tile, stored="stored" in ending)
+        check_moments(conv, OverPositions("CloseMoments"), (2, 10, 21), slices=2, tile=tile, stored="stored" in ending)
         return
     rows = Ending(reduce=OverChannels("LogSumExp"))
     out, (value, allowed) = run(conv, rows if ending == "rows" else Ending(), 2, (10, 21), tile)
@@ -307,7 +307,7 @@ def check_moments(conv, reduce, sizes, slices, tile=None, window=None, stored=Fa
     doubled = Pointwise(lambda v, n, c, p: ([], f"2.0f * {v} + 1.0f"))
     ending = Ending(window=window, reduce=reduce, stored=stored, between=doubled if stored else Pointwise())
     text = conv_kernel("k", conv, ending, tile)
-    words = {"Moments": 3}.get(reduce.accumulator, 1)
+    words = {"CloseMoments": 4}.get(reduce.accumulator, 1)
     partials = torch.full((batch, slices, conv.out_channels, words), float("nan"))
     names = ("in_d", "in_h", "in_w")[3 - conv.dims :]
     shrunk = window.size if window else (1,) * conv.dims
@@ -331,12 +331,13 @@ def check_moments(conv, reduce, sizes, slices, tile=None, window=None, stored=Fa
         assert explain(out.reshape(value.shape), value, allowed) is None
         value, allowed = 2 * value + 1, 2 * allowed + 1e-6
     value, allowed = value.flatten(2), allowed.flatten(2).amax(2)
-    if reduce.accumulator != "Moments":
+    if reduce.accumulator != "CloseMoments":
         total = partials[..., 0].amax(1) if reduce.accumulator == "Max" else partials[..., 0].sum(1)
         expected = value.amax(2) if reduce.accumulator == "Max" else value.sum(2)
         assert explain(total, expected, allowed * (1 if reduce.accumulator == "Max" else value.shape[2])) is None
         return
-    count, mean, m2 = partials.double().unbind(-1)
+    count, mean, m2, low = partials.double().unbind(-1)
+    mean = mean + low
     assert (count.sum(1) == value.shape[2]).all()
     centre = (count * mean).sum(1) / value.shape[2]
     spread = (m2 + count * (mean - centre[:, None]) ** 2).sum(1) / value.shape[2]
@@ -345,7 +346,7 @@ def check_moments(conv, reduce, sizes, slices, tile=None, window=None, stored=Fa
 
 
 @pytest.mark.parametrize("slices", [1, 3, 50])
-@pytest.mark.parametrize("accumulator", ["Moments", "Sum", "Max"])
+@pytest.mark.parametrize("accumulator", ["CloseMoments", "Sum", "Max"])
 def test_over_positions(accumulator: str, slices: int) -> None:
     """Also with more slices than tiles: empty slices merge to nothing."""
     check_moments(conv2d(8, 40, 3, padding=1), OverPositions(accumulator), (2, 13, 27), slices)
@@ -355,13 +356,13 @@ def test_over_positions(accumulator: str, slices: int) -> None:
 def test_over_positions_after_a_pool(stored: bool) -> None:
     for size in ((2, 2), (2, 3)):
         window = Window("max", size)
-        check_moments(conv2d(8, 16, 3, padding=1), OverPositions("Moments"), (1, 13, 27), 2, window=window, stored=stored)
+        check_moments(conv2d(8, 16, 3, padding=1), OverPositions("CloseMoments"), (1, 13, 27), 2, window=window, stored=stored)
 
 
 @pytest.mark.parametrize("case", [*AWKWARD, *PHASED], ids=lambda name: name.replace(" ", "-"))
 def test_stored_beside_statistics(case: str) -> None:
     conv, batch, sizes = (AWKWARD | PHASED)[case]
-    check_moments(conv, OverPositions("Moments"), (batch, *sizes), 2, stored=True)
+    check_moments(conv, OverPositions("CloseMoments"), (batch, *sizes), 2, stored=True)
 
 
 @pytest.mark.parametrize("accumulator", ["Sum", "Max"])
@@ -377,13 +378,33 @@ def test_moments_far_from_zero() -> None:
     x, w, _ = operands(conv, 1, (40, 40))
     bias = torch.full((16,), 1000.0)
     text = conv_kernel("k", conv, STATISTICS)
-    partials = torch.full((1, 2, 16, 3), float("nan"))
+    partials = torch.full((1, 2, 16, 4), float("nan"))
     launch(load(text), text, input=x, weight=w, bias=bias, partials=partials, batch=1, in_h=40, in_w=40, slices=2)
     value, _ = convolved(conv, x, w, bias)
-    count, mean, m2 = partials.double().unbind(-1)
+    count, mean, m2, low = partials.double().unbind(-1)
+    mean = mean + low
     centre = (count * mean).sum(1) / 1600
     spread = (m2 + count * (mean - centre[:, None]) ** 2).sum(1) / 1600
     assert torch.allclose(spread, value.flatten(2).var(2, correction=0), rtol=2e-3)
+
+
+@pytest.mark.parametrize("warpgroups", [False, True])
+def test_moments_of_what_is_stored(warpgroups: bool) -> None:
+    """Where the mean is a thousand deviations, a norm of the stored elements finds the deviation that these statistics say."""
+    conv = conv2d(8, 64, 3)
+    x, w, b = operands(conv, 2, (18, 34))
+    ending = Ending(reduce=OverPositions("CloseMoments"), stored=True)
+    tile = next(tile for tile in candidate_tiles(conv, ending) if tile.warpgroups == warpgroups)
+    text = conv_kernel("k", conv, ending, tile)
+    partials, out = torch.full((2, 3, 64, 4), float("nan")), torch.full((2, 64, 16, 32), float("nan"))
+    sizes = {"batch": 2, "in_h": 18, "in_w": 34, "slices": 3}
+    launch(load(text), text, input=x + 1000, weight=w, bias=b, out=out, partials=partials, **sizes)
+    count, mean, m2, low = partials.double().flatten(0, 1).unbind(-1)
+    mean = mean + low
+    centre = (count * mean).sum(0) / 1024
+    spread = (m2 + count * (mean - centre) ** 2).sum(0) / 1024
+    expected = out.double().transpose(0, 1).flatten(1).var(1, correction=0)
+    assert float((spread / expected - 1).square().mean().sqrt()) < 2.5e-6  # sums of the elements themselves: 3.8e-6, 5.4e-6
 
 
 def test_nan_and_infinity_are_kept() -> None:
@@ -420,7 +441,7 @@ def test_first_founding_model() -> None:
     stats, apply = conv_kernel("stats", conv, STATISTICS), conv_kernel("apply", conv, ending)
     library = load(stats, apply)
     slices = 3
-    moments, out = torch.full((2, slices, 64, 3), float("nan")), torch.full((2, 1, 18, 38), float("nan"))
+    moments, out = torch.full((2, slices, 64, 4), float("nan")), torch.full((2, 1, 18, 38), float("nan"))
     common = {"input": x, "weight": w, "bias": b, "batch": 2, "in_h": 20, "in_w": 40}
     launch(library, stats, partials=moments, slices=slices, **common)
     launch(library, apply, moments=moments, gamma=gamma, beta=beta, moment_slices=slices, out=out, **common)
@@ -451,7 +472,7 @@ def test_sanitized(sanitize: str, name: str, kind: str) -> None:
     rows = Ending(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
     ending = {"rows": rows, "moments": STATISTICS, "stored moments": replace(STATISTICS, stored=True)}[kind]
     text = conv_kernel("k", conv, ending, SANITIZED[name])
-    floats = {"input": 2 * 11 * 9 * 13, "weight": 20 * 11 * 9, "bias": 20, "partials": 2 * 2 * 20 * 3}
+    floats = {"input": 2 * 11 * 9 * 13, "weight": 20 * 11 * 9, "bias": 20, "partials": 2 * 2 * 20 * 4}
     floats["out"] = 2 * 4 * 6 if kind == "rows" else 2 * 20 * 9 * 13
     floats |= {buffer: eval(count) for buffer, count in text.workspace.items()}
     sizes = {"batch": 2, "in_h": 9, "in_w": 13, "slices": 2}
@@ -480,7 +501,7 @@ def test_phases_sanitized(sanitize: str, name: str, kind: str) -> None:
         "weight": 20 * 11 * 9,
         "bias": 20,
         "out": 2 * 20 * 10 * 14,
-        "partials": 2 * 2 * 20 * 3,
+        "partials": 2 * 2 * 20 * 4,
     }
     floats |= {buffer: eval(count) for buffer, count in text.workspace.items()}
     check_sanitized(text, floats, {"batch": 2, "in_h": 5, "in_w": 7, "slices": 2}, sanitize)

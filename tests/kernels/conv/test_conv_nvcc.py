@@ -39,7 +39,7 @@ def transposed(dims: int, cin: int, cout: int, kernel: int) -> Conv:
     )  # fmt: skip
 
 
-STORED = Ending(reduce=OverPositions("Moments"), stored=True)
+STORED = Ending(reduce=OverPositions("CloseMoments"), stored=True)
 KERNELS = {
     "statistics of the first founding model": (CONV1, STATISTICS),
     "the rest of the first founding model": (CONV1, apply_ending()),

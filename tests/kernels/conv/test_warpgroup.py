@@ -47,7 +47,7 @@ def test_elements(case: str) -> None:
 def test_tiles(name: str, ending: str) -> None:
     conv, tile = conv2d(20, 32, 3, padding=1), TILES[name]
     if ending == "moments":
-        check_moments(conv, OverPositions("Moments"), (2, 10, 21), slices=2, tile=tile)
+        check_moments(conv, OverPositions("CloseMoments"), (2, 10, 21), slices=2, tile=tile)
         return
     rows = Ending(reduce=OverChannels("LogSumExp"))
     out, (value, allowed) = run(conv, rows if ending == "rows" else Ending(), 2, (10, 21), tile)
@@ -97,7 +97,7 @@ def test_bounded_logsumexp() -> None:
     assert explain(out, *REDUCTIONS["LogSumExp"](*found)) is None
 
 
-@pytest.mark.parametrize("accumulator", ["Moments", "Sum", "Max"])
+@pytest.mark.parametrize("accumulator", ["CloseMoments", "Sum", "Max"])
 def test_over_positions(accumulator: str) -> None:
     for slices in (1, 50):
         check_moments(conv2d(8, 40, 3, padding=1), OverPositions(accumulator), (2, 13, 27), slices, SMALL)
@@ -144,7 +144,7 @@ def test_sanitized(sanitize: str, kind: str) -> None:
     conv, staged = conv2d(11, 20, 3, padding=1), kind == "rows"
     rows = Ending(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
     text = conv_kernel("k", conv, rows if staged else STATISTICS, TILES["staged"] if staged else SMALL)
-    floats = {"input": 2 * 11 * 9 * 13, "weight": 20 * 11 * 9, "bias": 20, "out": 2 * 4 * 6, "partials": 2 * 2 * 20 * 3}
+    floats = {"input": 2 * 11 * 9 * 13, "weight": 20 * 11 * 9, "bias": 20, "out": 2 * 4 * 6, "partials": 2 * 2 * 20 * 4}
     floats |= {buffer: eval(count) for buffer, count in text.workspace.items()}
     check_sanitized(text, floats, {"batch": 2, "in_h": 9, "in_w": 13, "slices": 2}, sanitize)
 
@@ -155,7 +155,7 @@ def test_first_founding_model() -> None:
     gamma, beta = torch.rand(64) + 0.5, torch.randn(64) * 0.1
     stats, apply = conv_kernel("stats", conv, STATISTICS, tile), conv_kernel("apply", conv, ending, tile)
     library, slices = load(stats, apply), 3
-    moments, out = torch.full((2, slices, 64, 3), float("nan")), torch.full((2, 1, 18, 38), float("nan"))
+    moments, out = torch.full((2, slices, 64, 4), float("nan")), torch.full((2, 1, 18, 38), float("nan"))
     common = {"input": x, "weight": w, "bias": b, "batch": 2, "in_h": 20, "in_w": 40}
     launch(library, stats, partials=moments, slices=slices, **common)
     launch(library, apply, moments=moments, gamma=gamma, beta=beta, moment_slices=slices, out=out, **common)
