@@ -202,6 +202,7 @@ def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
 def test_a_later_call_that_fails_is_refused_too(tmp_path: Path) -> None:
     source = GOOD + "values = [[], [torch.rand(2, 3)]]\nget_inputs = lambda: values.pop()\n"
     problem = load_problem(write(tmp_path, source))
+    assert problem.inputs()[0].shape == (2, 3)  # those that were checked
     with pytest.raises(Refused, match="returned no tensor"):
         problem.inputs()
 

@@ -25,7 +25,7 @@ from .errors import Unsupported
 from .functional import functional
 from .graph import Binding, Graph, Node, Output, Ref, Where
 from .prelude import device_names
-from .tracing import lean
+from .tracing import lean, without_memory_formats
 
 # Words that a value must not be called, in the Python or in the CUDA that is written.
 RESERVED = set(keyword.kwlist) | set(
@@ -41,7 +41,7 @@ RESERVED |= device_names()
 RESERVED |= {f"{letter}{digit}" for letter in "ik" for digit in range(10)}  # the kernels' loops
 
 # Guards made while the tracer decides about strides and contiguity: the graph's meaning does not depend on them.
-LAYOUT_GUARDS = ("torch/_prims_common", "torch/_refs", "torch/_subclasses/fake_impls.py", "torch/_inductor")
+LAYOUT_GUARDS = ("torch/_prims_common", "torch/_prims/", "torch/_refs", "torch/_subclasses/fake_impls.py", "torch/_inductor")
 
 
 def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
@@ -69,7 +69,7 @@ def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
 
 
 def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.export.ExportedProgram:
-    with lean():
+    with lean(), without_memory_formats():
         exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
         detach_what_needs_no_gradient(exported.graph_module)
         return functional(exported)

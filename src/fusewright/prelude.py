@@ -52,7 +52,8 @@ def device_names() -> frozenset[str]:
 def used(kernels: str) -> list[Section]:
     """Sections that the kernels mention, and those these need."""
     by_name = {section.name: section for section in sections()}
-    wanted = [s.name for s in sections() if re.search(WORDS.get(s.name, rf"\b{re.escape(s.name)}\b"), kernels)]
+    words = set(re.findall(r"\w+", kernels))
+    wanted = [s.name for s in sections() if (re.search(WORDS[s.name], kernels) if s.name in WORDS else s.name in words)]
     chosen: set[str] = {"base"}
     while wanted:
         name = wanted.pop()

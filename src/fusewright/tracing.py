@@ -4,8 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
+import inspect
+import sys
 from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
 from unittest import mock
+
+import sympy
+
+UNITS = "sympy.physics.units"
+
+
+class NoUnits(ModuleType):
+    """Stands for sympy's module of physical units, which is imported if asked for more than what a quantity is."""
+
+    class Quantity(sympy.AtomicExpr):
+        """A physical quantity, of which there is none."""
+
+    def __init__(self) -> None:
+        super().__init__(UNITS)
+        self.__path__ = [f"{path}/physics/units" for path in sympy.__path__]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.leave()
+        return getattr(importlib.import_module(UNITS), name)
+
+    def leave(self) -> None:
+        if sys.modules.get(UNITS) is self:
+            del sys.modules[UNITS]
 
 
 @contextlib.contextmanager
@@ -21,4 +51,53 @@ def lean() -> Iterator[None]:
         if hasattr(export_utils, "_materialize_cpp_cia_ops"):
             once = functools.cache(export_utils._materialize_cpp_cia_ops)
             stack.enter_context(mock.patch.object(export_utils, "_materialize_cpp_cia_ops", once))
+        stack.enter_context(mock.patch.object(torch._ops.OperatorBase, "py_impl", registration(torch._ops.OperatorBase.py_impl)))
+        stack.enter_context(without_units())
         yield
+
+
+@contextlib.contextmanager
+def without_memory_formats() -> Iterator[None]:
+    """Nodes do not say in which format their tensors lie: proving it of symbolic sizes is a seventh of the time. Not for gradients,
+    whose guards are told apart by who asked first."""
+    import torch.fx.experimental.proxy_tensor as proxy_tensor
+
+    described: Any = getattr(proxy_tensor, "_extract_tensor_metadata", None)
+    if described is None or "include_contiguity" not in inspect.signature(described).parameters:
+        yield
+        return
+    with mock.patch.object(proxy_tensor, "_extract_tensor_metadata", functools.partial(described, include_contiguity=False)):
+        yield
+
+
+def registration(py_impl: Any) -> Any:
+    """`OperatorBase.py_impl` for dispatch keys, as it is, without the types in its signature: they are made anew for each of the
+    twelve thousand calls with which PyTorch keeps composite operators whole."""
+    from torch._C import DispatchKey
+
+    def register(operator: Any, key: Any) -> Any:
+        if not isinstance(key, DispatchKey) or key == DispatchKey.Python or key in operator.py_kernels:
+            return py_impl(operator, key)
+
+        def put(function: Any) -> Any:
+            operator.py_kernels[key] = function
+            operator._dispatch_cache.clear()
+            return function
+
+        return put
+
+    return register
+
+
+@contextlib.contextmanager
+def without_units() -> Iterator[None]:
+    """`sympy.simplify` asks at last whether there are physical units in its result, and imports all of them for it (0.15 s).
+    Where nobody has imported them yet, there are none."""
+    if UNITS in sys.modules:
+        yield
+        return
+    units = sys.modules[UNITS] = NoUnits()
+    try:
+        yield
+    finally:
+        units.leave()
