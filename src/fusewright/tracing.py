@@ -58,8 +58,8 @@ def lean() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_memory_formats() -> Iterator[None]:
-    """Nodes do not say in which format their tensors lie: proving it of symbolic sizes is a seventh of the time. Not for gradients,
-    whose guards are told apart by who asked first."""
+    """Nodes do not say in which format their tensors lie: it takes long to prove of symbolic sizes. The tracer asks less about sizes
+    then, and numbers in names count what it asked: some differ. Not for gradients, whose guards are told apart by who asked first."""
     import torch.fx.experimental.proxy_tensor as proxy_tensor
 
     described: Any = getattr(proxy_tensor, "_extract_tensor_metadata", None)
@@ -91,7 +91,7 @@ def registration(py_impl: Any) -> Any:
 
 @contextlib.contextmanager
 def without_units() -> Iterator[None]:
-    """`sympy.simplify` asks at last whether there are physical units in its result, and imports all of them for it (0.15 s).
+    """`sympy.simplify` asks at last whether there are physical units in its result, and imports all of them for it (0.11 s).
     Where nobody has imported them yet, there are none."""
     if UNITS in sys.modules:
         yield
