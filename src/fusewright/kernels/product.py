@@ -36,9 +36,9 @@ REGISTERS = {16: (56, 200), 8: (104, 152)}  # of threads that load and that mult
 MOST_SPLITS = 8
 LEAST_STEPS = 8  # of a split
 # What it takes on an H200, fitted to benchmarks/results/products.txt: within 5 % of each shape there.
-STEP_US = 1.02  # a step of a deep product; where accumulators are moved every step, or operands lie otherwise, so many times as long
-SHALLOW, TURNED, BY_NUMBERS = 1.08, 1.06, 1.45
-TILE_US = 3.1  # to fill the stages, and to write a tile
+STEP_US = 1.03  # a step of a deep product; where accumulators are moved every step, or operands lie otherwise, so many times as long
+SHALLOW, NARROW, TURNED, BY_NUMBERS = 1.08, 0.9, 1.07, 1.55
+TILE_US = 4.0  # to fill the stages, and to write a tile
 START_MS = 0.002
 LIBRARY_TFLOPS, LIBRARY_SMALL_MS = 50.0, 0.015  # cuBLAS without TF32; what it takes longer where there is little to do
 
@@ -106,6 +106,7 @@ def product_ms(product: Product, tile: ProductTile, rows: int, batch: int = 1) -
     turned = product.turned or product.rows_turned
     by_numbers = product.depth % 4 != 0 and not (product.turned and product.rows_turned)
     step_us = STEP_US * (1 if moves(product) > 1 else SHALLOW) * (BY_NUMBERS if by_numbers else TURNED if turned else 1)
+    step_us *= NARROW if tile.columns < 128 else 1
     busy = -(-blocks // MULTIPROCESSORS) * (steps * step_us + TILE_US) * 1e-3
     written = batch * rows * product.columns
     moved = 4e-9 * (batch * product.depth * (rows + product.columns) + written) / MEMORY_TB_PER_S
