@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import sympy
+import torch
 
 UNITS = "sympy.physics.units"
 
@@ -53,7 +54,38 @@ def lean() -> Iterator[None]:
             stack.enter_context(mock.patch.object(export_utils, "_materialize_cpp_cia_ops", once))
         stack.enter_context(mock.patch.object(torch._ops.OperatorBase, "py_impl", registration(torch._ops.OperatorBase.py_impl)))
         stack.enter_context(without_units())
+        stack.enter_context(recurrent_layers_whole())
         yield
+
+
+@contextlib.contextmanager
+def recurrent_layers_whole() -> Iterator[None]:
+    """The sizes of a recurrent layer's results, without its steps: PyTorch learns them by going through the sequence."""
+    import torch._decomp
+
+    operators = [torch.ops.aten.gru.input, torch.ops.aten.lstm.input, torch.ops.aten.rnn_tanh.input, torch.ops.aten.rnn_relu.input]
+    tables = [torch._decomp.decomposition_table, torch._decomp.meta_table]
+    with contextlib.ExitStack() as stack:
+        for table in tables:
+            known = [operator for operator in operators if operator in table]
+            stack.enter_context(mock.patch.dict(table, dict.fromkeys(known, recurrent_results)))
+        for operator in operators:
+            stack.enter_context(mock.patch.dict(operator.py_kernels, dict.fromkeys(operator.py_kernels, recurrent_results)))
+            operator._dispatch_cache.clear()
+            stack.callback(operator._dispatch_cache.clear)
+        yield
+
+
+def recurrent_results(x: torch.Tensor, states: Any, parameters: Any, *options: Any) -> tuple[torch.Tensor, ...]:
+    """Step after step in memory, whichever dimension comes first."""
+    *_, both_ways, batch_first = options
+    states = list(states) if isinstance(states, (list, tuple)) else [states]
+    features = (2 if both_ways else 1) * states[0].shape[-1]
+    first, second = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
+    steps = x.new_empty((first, second, features))
+    results = [steps.transpose(0, 1) if batch_first else steps, *map(torch.empty_like, states)]
+    needed = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *states, *parameters))
+    return tuple(t.requires_grad_(needed) for t in results)
 
 
 @contextlib.contextmanager
