@@ -67,6 +67,8 @@ FOUR_WARPS = [
     "plain 1x1", "maximum over 256 channels", "average pool", "sum over positions",
 ]  # fmt: skip
 # Values that a whole tile leaves alone (running statistics, sizes) wait in local memory; the products never do.
+# A size or two, once a tile and outside the products.
+SPILLED_BESIDE_FOUR_WARPS = {"plain 1x1": 32, "the rest of the first founding model": 16}
 SPILLED_OUTSIDE = {
     "transposed 3d, statistics": 300,
     "transposed 3d, softmax": 64,
@@ -120,7 +122,7 @@ def test_products_of_four_warps(case: str, tmp_path: Path) -> None:
     kernels = [resources for name, resources in found.items() if "kernelILi" in name]
     assert len(kernels) == 2
     for registers, spilled in kernels:
-        assert spilled <= (32 if case == "plain 1x1" else 0)  # a size or two, outside the products
+        assert spilled <= SPILLED_BESIDE_FOUR_WARPS.get(case, 0)
         assert registers <= min(255, 65536 // (tile.threads * tile.blocks_per_sm))
     disassembler = shutil.which("cuobjdump")
     if disassembler:
