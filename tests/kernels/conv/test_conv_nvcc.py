@@ -66,9 +66,9 @@ FOUR_WARPS = [
     "statistics of the first founding model", "the rest of the first founding model", "second founding model", "plain 3x3",
     "plain 1x1", "maximum over 256 channels", "average pool", "sum over positions",
 ]  # fmt: skip
-# Values that a whole tile leaves alone (running statistics, sizes) wait in local memory; the products never do.
 # A size or two, once a tile and outside the products.
 SPILLED_BESIDE_FOUR_WARPS = {"plain 1x1": 32, "the rest of the first founding model": 16}
+# Values that a whole tile leaves alone (running statistics, sizes) wait in local memory; the products never do.
 SPILLED_OUTSIDE = {
     "transposed 3d, statistics": 300,
     "transposed 3d, softmax": 64,
