@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -105,7 +106,7 @@ def show_report(console: Console, report: Mapping[str, Any]) -> None:
         amounts = (amount(kernel.get("bytes"), "B"), amount(kernel.get("flops"), "FLOP"))
         cost = ", ".join(filter(None, amounts)) or "cost unknown"
         say(console, f"  {kernel['name']:<{width}}  {words(kernel.get('replaces'))}  ({cost})")
-    say(console, f"library calls  {words(report.get('library_calls')) or 'none'}")
+    say(console, f"library calls  {words(with_counts(report.get('library_calls') or ())) or 'none'}")
     say(console, f"laws applied   {words(report.get('rules')) or 'none'}")
     if report.get("max_error") is not None and report.get("tolerance") is not None:
         say(console, f"largest error  {report['max_error']:.3g} (allowed there: {report['tolerance']:.3g})")
@@ -128,6 +129,15 @@ def show_verdict(console: Console, verdict: Verdict, verbose: bool) -> None:
 
 def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def with_counts(names: Sequence[str]) -> list[str]:
+    """Each name once, with how often it is there.
+
+    >>> with_counts(["aten.mm", "aten.add", "aten.mm"])
+    ['aten.mm ×2', 'aten.add']
+    """
+    return [name if count == 1 else f"{name} ×{count}" for name, count in Counter(names).items()]
 
 
 def words(value: Any) -> str:
