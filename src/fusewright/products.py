@@ -34,6 +34,11 @@ def products(graph: Graph) -> frozenset[str]:
     return frozenset(node.name for node in graph.nodes if node.target in PRODUCTS)
 
 
+def is_product(kernel: Kernel) -> bool:
+    """It computes a product itself."""
+    return kernel.fused is not None and isinstance(kernel.fused.anchor.conv, Product)
+
+
 def product_of(node: Node, plan: Plan) -> Anchor | None:
     """The product that a call is, if a kernel can compute it: of rows in memory with a matrix in memory, or with one for each batch."""
     graph, lowered = plan.graph, plan.lowered
@@ -141,4 +146,4 @@ def with_product(anchor: Anchor, call: Call, steps: list[Kernel | Call], plan: P
     return [kernel if step is call else step for step in steps]
 
 
-__all__ = ["pays", "product_axes", "product_of", "products", "rows_and_batch", "with_product"]
+__all__ = ["is_product", "pays", "product_axes", "product_of", "products", "rows_and_batch", "with_product"]

@@ -11,12 +11,10 @@ from .. import products, sizes
 from ..errors import Unsupported
 from ..gradient import Trace, gradient_graph
 from ..graph import Ref
-from ..kernels.product import Product
 from ..layout import spread
 from ..lower import Lowered, lower
 from ..plan import Call, Cyclic, Kernel, Plan, plan
 from ..prims import Load, Pointwise, Prim, View
-from ..products import product_of
 from ..rewrite import rewrite
 from ..takeover import take_over
 from .flow import trainable
@@ -79,7 +77,7 @@ def gradient_text(
     try:
         lowered = apart(lower(rewrite(found)[0]), [name for name in wanted if graph[name].is_leaf], wanted)
         made = plan(lowered, channels_last=bool(regions.channels_last))
-        made = multiplied(made) if any(is_product(kernel) for kernel in regions.plan.kernels) else made
+        made = multiplied(made) if any(products.is_product(kernel) for kernel in regions.plan.kernels) else made
         made = laid_out(made, regions.channels_last, outputs, wanted)
         made = named(stepped(made, [f"grad_{name}" for name in outputs]), region)
         if made.calls and not made.kernels:
@@ -114,13 +112,9 @@ def apart(lowered: Lowered, parameters: list[str], wanted: list[str]) -> Lowered
     return replace(lowered, prims=prims, value=value)
 
 
-def is_product(kernel: Kernel) -> bool:
-    return kernel.fused is not None and isinstance(kernel.fused.anchor.conv, Product)
-
-
 def multiplied(made: Plan) -> Plan:
     """Matrix products by kernels of ours, where that pays: forward has some, so nothing forbids them."""
-    found = {call.node.name: product_of(call.node, made) for call in made.calls}
+    found = {call.node.name: products.product_of(call.node, made) for call in made.calls}
     return take_over(made, frozenset(name for name, anchor in found.items() if anchor is not None and products.pays(anchor, made)))
 
 

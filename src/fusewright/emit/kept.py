@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from .. import sizes
-from ..kernels.product import Product
 from ..plan import Kernel, Plan
 from ..prims import Prim
+from ..products import is_product
 from .regions import Region, Regions
 
 FEW = 64  # elements read for each that is stored for backward's sake: who only infers pays 2 % at most
@@ -51,9 +51,7 @@ def maker(prim: Prim, region: Region, regions: Regions) -> Kernel | None:
 
 def is_asked_for(name: str, kernel: Kernel) -> bool:
     """A product that its kernel ends: written where memory is given for it."""
-    if kernel.fused is None or not isinstance(kernel.fused.anchor.conv, Product):
-        return False
-    return bool(kernel.fused.anchor.value == name != kernel.stores[0])
+    return is_product(kernel) and bool(kernel.fused.anchor.value == name != kernel.stores[0])
 
 
 def takes_long(kernel: Kernel, prim: Prim, regions: Regions) -> bool:

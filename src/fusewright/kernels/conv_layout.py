@@ -10,7 +10,7 @@ from fusewright.kernels.conv_spec import Conv, Ending, OverChannels, OverPositio
 
 SHARED_PER_SM = 227 * 1024  # sm_90; what one block may take at most
 FEW_HELD = 16  # positions of a lane: below, threads share what is left of four warps' elements
-WORDS = {"LogSumExp": 2, "Sum": 1, "Max": 1, "Min": 1, "Moments": 3, "CloseMoments": 4}  # 32-bit words of an accumulator
+WORDS = {"LogSumExp": 2, "Sum": 1, "Max": 1, "Min": 1, "CloseMoments": 4}  # 32-bit words of an accumulator
 STRAIGHT_PRODUCTS = 1024  # of a strided transposed convolution, whose taps are written out
 WINDOW_REGISTERS = 48  # most registers for input rows kept for several kernel rows
 

@@ -51,7 +51,8 @@ $matrix
   if (threadIdx.x == 0) any_odd = 0;
   __syncthreads();
 
-  if (quartet >= QUARTETS) {  // these warps split the columns, each four of them every LOADERS-th step; a thread has four numbers of a column in a round
+  // The last warps split the columns, each four of them every LOADERS-th step; a thread has four numbers of a column in a round.
+  if (quartet >= QUARTETS) {
     warpgroup_registers<LOADING_REGISTERS, false>();
     const int thread = threadIdx.x % 128;
 $places

@@ -35,7 +35,7 @@ DEEP = 512  # from this depth on accumulators are moved every second step: as ex
 REGISTERS = {16: (56, 200), 8: (104, 152)}  # of threads that load and that multiply, by fragments: without spills, and 256 of two
 MOST_SPLITS = 8
 LEAST_STEPS = 8  # of a split
-# What it takes on an H200, fitted to benchmarks/results/products.txt: within 5 % of each shape there.
+# What it takes on an H200, fitted to benchmarks/results/products.txt: within 5 % of the best of each shape there.
 STEP_US = 1.03  # a step of a deep product; where accumulators are moved every step, or operands lie otherwise, so many times as long
 SHALLOW, NARROW, TURNED, BY_NUMBERS = 1.08, 0.9, 1.07, 1.55
 TILE_US = 4.0  # to fill the stages, and to write a tile
