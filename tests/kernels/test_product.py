@@ -301,6 +301,20 @@ def test_products_in_backward(case: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert "_detail {" not in front.finish(Choices(own=frozenset()))[1].text
 
 
+def test_the_gradient_of_a_sum_reaches_a_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One number that stands for all: a kernel of ours that multiplies reads it from memory, where all must be."""
+    monkeypatch.setattr("fusewright.products.pays", lambda anchor, plan: True)
+    front = front_of(tmp_path, *BACKWARD["two layers"][:2])
+    new = load_candidate(front.finish(Choices())[1].text, "host", name="new.py").build_model(front.problem)
+    old = front.problem.model()
+    new.load_state_dict(old.state_dict())
+    x, y = front.problem.inputs()
+    for model in (new, old):
+        model(x, y).sum().backward()
+    for ours, theirs in zip(new.parameters(), old.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-5)
+
+
 def test_products_of_one_shape_are_one_kernel(tmp_path: Path) -> None:
     """As the layers of a network are: with other weights, and other names of what is made of them."""
     forward = "torch.relu(F.linear(torch.relu(F.linear(x, torch.sin(y))), torch.cos(y)))"

@@ -135,6 +135,7 @@ def stepped(made: Plan, upstream: list[str]) -> Plan:
     """Small gradients of results are read with a step: that of a sum is one number that stands for all, which need not be copied."""
     prims = dict(made.lowered.prims)
     called = {name for call in made.calls for name in call.node.inputs}
+    called |= {prims[name].origin for kernel in made.kernels if kernel.fused is not None for name in kernel.loads}  # as they are copied
     in_order = not any(prim.channels_last for prim in prims.values())  # kernels that turn what they read know no step
     for node in upstream:
         load, step = prims[made.lowered.value[node]], f"{node}_step"
