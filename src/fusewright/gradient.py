@@ -57,8 +57,8 @@ def gradient_graph(
     """From the arguments of some nodes and the gradients of what they compute to the gradients of `wanted`.
 
     Output i is the gradient of `wanted[i]`, or None where nothing depends on it. Gradients of results are inputs named
-    `grad_<result>`; values in between that are `kept` are inputs too, before those. None where PyTorch's formulas cannot be
-    traced. What is traced stays in `traces`, which are of this graph: regions that differ only in names share one.
+    `grad_<result>`; values in between that are `kept` are inputs too where they are read, before those. None where PyTorch's
+    formulas cannot be traced. What is traced stays in `traces`, which are of this graph: regions that differ only in names share one.
     """
     given = [graph[name] for name in arguments]
     if any(node.dtype is None or node.dtype.is_complex for node in given) or any(node.target in LOOK_FIRST for node in nodes):
@@ -214,14 +214,16 @@ class _Differentiated(Tracer):
         self.taken = set(RESERVED) | {node.name for node in given} | set(trace.extent)
 
     def read(self) -> Graph | None:
-        names = [node.name for node in self.given] + [f"grad_{node.name}" for node in self.results]
+        called = [node.name for node in self.given] + [f"grad_{node.name}" for node in self.results]
         nodes: list[Node] = []
         placeholders = [fx for fx in self.trace.graph.nodes if fx.op == "placeholder"]
-        tensors_in = zip(placeholders, names, [*self.given, *self.results], strict=False)  # the sizes come last
-        for position, (fx, name, like) in enumerate(tensors_in):
+        kept = set(placeholders[len(self.trace.given) : len(self.trace.given) + len(self.trace.kept)])
+        for fx, name, like in zip(placeholders, called, [*self.given, *self.results], strict=False):  # the sizes come last
             self.names[fx.name] = name
             self.taken.add(name)
-            nodes.append(Node(name, "input", (position,), {}, like.shape, like.dtype))
+            if fx.users or fx not in kept:
+                nodes.append(Node(name, "input", (len(nodes),), {}, like.shape, like.dtype))
+        names = [node.name for node in nodes]
         where = self.results[-1].where
         for fx in self.trace.graph.nodes:
             if fx.target is aten.as_strided.default:

@@ -90,9 +90,10 @@ def pointwise(
                 placeholders.append(as_in_memory(build, name) if exact else name)
             elif isinstance(value, sympy.Expr):  # a number computed from sizes
                 texts[argument] = f"{{{len(placeholders)}}}"
-                placeholders.append(
-                    build.add("size", Size(value), [], (), torch.float32 if compute.is_floating_point else torch.int64)
-                )
+                made = number(build, value, torch.float32 if compute.is_floating_point else torch.int64)
+                if made is None:
+                    return None
+                placeholders.append(made)
             elif isinstance(value, (bool, int, float)):
                 texts[argument] = literal(value, compute)
             else:
@@ -104,6 +105,23 @@ def pointwise(
 
     known = Record(name, targets, lower, True, cuda=cuda, monotone=monotone, valley=valley, bounds=bounds, cost=cost)
     register(known)
+
+
+SIGNS = {"IntTrueDiv": " / ", "FloatTrueDiv": " / ", "ToFloat": "", "Mul": " * ", "Add": " + "}  # of numbers that are no sizes
+
+
+def number(build: Lowering, value: sympy.Expr, dtype: torch.dtype) -> str | None:
+    """A number computed from sizes: one of them, or a quotient and the like, in double precision as Python has it."""
+    parts = list(sympy.preorder_traversal(value))
+    if not any(part.is_Float or "True" in type(part).__name__ or "Float" in type(part).__name__ for part in parts):
+        return build.add("size", Size(value), [], (), dtype)
+    sign = SIGNS.get(type(value).__name__)
+    names = [number(build, part, torch.float64) for part in value.args if part.free_symbols]
+    if sign is None or any(name is None for name in names):
+        return None
+    places = iter(range(len(names)))
+    texts = [f"{{{next(places)}}}" if part.free_symbols else literal(float(part), torch.float64) for part in value.args]
+    return build.pointwise("number", sign.join(texts), [name for name in names if name], torch.float64, torch.float64)
 
 
 def as_in_memory(build: Lowering, name: str) -> str:

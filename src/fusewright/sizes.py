@@ -112,6 +112,8 @@ def _text(e: sympy.Basic, division: str, outer: int) -> str:
         return str(e)
     if e.is_Integer:
         return str(e) if int(e) >= 0 else wrap(str(e), 0)
+    if e.is_Float and division == "//":
+        return repr(float(e)) if float(e) >= 0 else wrap(repr(float(e)), 0)
     if type(e) in RELATIONS:
         return f"{_text(e.args[0], division, 0)} {RELATIONS[type(e)]} {_text(e.args[1], division, 0)}"
     if e.is_Add:
@@ -128,8 +130,12 @@ def _text(e: sympy.Basic, division: str, outer: int) -> str:
         return wrap(" * ".join([_text(e.base, division, 2)] * int(e.exp)), 1)
     kind = type(e).__name__
     arguments = [_text(a, division, 2) for a in e.args]
-    if kind in ("FloorDiv", "CleanDiv", "IntTrueDiv"):
+    if kind in ("FloorDiv", "CleanDiv"):
         return wrap(f"{arguments[0]} {division} {arguments[1]}", 1)
+    if kind in ("IntTrueDiv", "FloatTrueDiv") and division == "//":
+        return wrap(f"{arguments[0]} / {arguments[1]}", 1)
+    if kind == "ToFloat" and division == "//":
+        return wrap(_text(e.args[0], division, 0), 0)
     if kind in ("Mod", "PythonMod"):
         return wrap(f"{arguments[0]} % {arguments[1]}", 1)
     if kind == "CeilDiv":

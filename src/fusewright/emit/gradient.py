@@ -66,14 +66,10 @@ def gradient_text(
     if not wanted or not outputs:
         return None
     kept = worth_keeping(region, regions)
-    while True:
-        found = gradient_graph(graph, regions.meaning_nodes(region), arguments, outputs, wanted, traces, list(kept))
-        if found is None:
-            return None
-        unread = [name for name in kept if not found.users()[name]]
-        if not unread:
-            break
-        kept = {name: prim for name, prim in kept.items() if name not in unread}
+    found = gradient_graph(graph, regions.meaning_nodes(region), arguments, outputs, wanted, traces, list(kept))
+    if found is None:
+        return None
+    kept = {name: prim for name, prim in kept.items() if name in found.inputs}
     try:
         lowered = apart(lower(rewrite(found)[0]), [name for name in wanted if graph[name].is_leaf], wanted)
         made = plan(lowered, channels_last=bool(regions.channels_last))

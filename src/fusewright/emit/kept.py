@@ -1,4 +1,4 @@
-"""What forward keeps for backward: values inside a region that take long to compute again."""
+"""What forward keeps for backward: values inside a region that need not be computed again."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ FEW = 64  # elements read for each that is stored for backward's sake: who only 
 
 
 def worth_keeping(region: Region, regions: Regions) -> dict[str, str]:
-    """Nodes -> primitives that take long to compute again: those that the region's kernels leave to one another, and
-    small ones that a kernel makes on its way and may as well store."""
+    """Nodes -> primitives that need not be computed again: those that the region's kernels leave to one another in memory, and
+    others that a kernel makes on its way and may as well store."""
     value, home = regions.lowered.value, regions.home
     outputs = {regions.plan.base(value[name]).name for name in regions.outputs(region)}
     found: dict[str, str] = {}
@@ -28,8 +28,7 @@ def worth_keeping(region: Region, regions: Regions) -> dict[str, str]:
         if stored_by is None:
             worth = maker(prim, region, regions) is not None
         else:
-            ours = regions.region_of(stored_by) is region and prim.name not in stored_by.overwrites
-            worth = ours and takes_long(stored_by, prim, regions)
+            worth = regions.region_of(stored_by) is region and prim.name not in stored_by.overwrites
         if worth:
             found[node.name] = prim.name
     return found
@@ -52,14 +51,6 @@ def maker(prim: Prim, region: Region, regions: Regions) -> Kernel | None:
 def is_asked_for(name: str, kernel: Kernel) -> bool:
     """A product that its kernel ends: written where memory is given for it."""
     return is_product(kernel) and bool(kernel.fused.anchor.value == name != kernel.stores[0])
-
-
-def takes_long(kernel: Kernel, prim: Prim, regions: Regions) -> bool:
-    """A convolution's result, or a sum of much: the latter is small as well."""
-    if kernel.fused is not None:
-        return bool(prim.name == kernel.fused.anchor.value)
-    work, left = (regions.graph.hint(sizes.product(shape)) for shape in (kernel.space, prim.shape))
-    return kernel.is_reduce and left * 16 < work
 
 
 def storing(kept: Mapping[str, Sequence[str]], regions: Regions) -> Regions:

@@ -80,14 +80,23 @@ class Regions:
         for call in self.plan.calls:
             wanted |= set(call.node.inputs)
         for kernel in self.plan.kernels:
-            left = kernel.stores if self.condenses(kernel) else self.convolved_for_others(kernel)
+            left = kernel.stores if self.condenses(kernel) else self.left_for_others(kernel)
             wanted |= {name for name in map(self.node_of, left) if name is not None}
         return dict.fromkeys(node.name for node in self.graph.nodes if node.name in wanted)
 
-    def convolved_for_others(self, kernel: Kernel) -> tuple[str, ...]:
-        """A convolution's result that other regions read: they go no further back, or its gradient would be computed for each."""
-        value, own = (kernel.fused.anchor.value, self.region_of(kernel).name) if kernel.fused is not None else ("", "")
-        return (value,) if value in kernel.stores and self.loaded_by.get(value, set()) - {own} else ()
+    def left_for_others(self, kernel: Kernel) -> list[str]:
+        """Values of nodes that other regions read: they go no further back, or all that led to them would be differentiated, and
+        computed, once more in each."""
+        own = self.region_of(kernel).name
+        return [name for name in kernel.stores if self.loaded_by.get(name, set()) - {own} and self.is_result(name)]
+
+    def is_result(self, prim: str) -> bool:
+        """It has a node's elements in their order; statistics beside a result are no node's of their own."""
+        node = self.node_of(prim)
+        if node is None or self.elements(self.lowered.value[node]) != prim:
+            return False
+        found = self.graph[node]
+        return found.target != "getitem" or found.args[1] == 0
 
     def is_applied(self, output: Output) -> bool:
         """No tensor of its own: a counter that PyTorch adds to, or a buffer that a kernel overwrites."""
