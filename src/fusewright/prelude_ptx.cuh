@@ -83,6 +83,33 @@ __device__ __forceinline__ void load_if(bool real, const float* from, float (&to
 }
 #endif
 
+//: section load_halves_if
+// N = 1, 2 or 4 neighbouring elements of two bytes from global memory, two to a word, the lower half first; or zeros: the address is
+// not read then. No branch, and the load starts here.
+#ifdef CUDA_ON_CPU
+template <int N>
+inline void load_halves_if(bool real, const void* from, uint32_t (&to)[(N + 1) / 2]) {
+  const uint16_t* const elements = static_cast<const uint16_t*>(from);
+  if (real && (uintptr_t)from % (2 * N) != 0) cuda_on_cpu::fail("load_halves_if: address not aligned to %d", 2 * N);
+  for (uint32_t& word : to) word = 0;
+  for (int v = 0; v < N; ++v) to[v / 2] |= uint32_t(real ? elements[v] : 0) << 16 * (v % 2);
+}
+#else
+template <int N>
+__device__ __forceinline__ void load_halves_if(bool real, const void* from, uint32_t (&to)[(N + 1) / 2]) {
+  static_assert(N == 1 || N == 2 || N == 4, "one, two or four");
+#pragma unroll
+  for (int i = 0; i < (N + 1) / 2; ++i) to[i] = 0;
+  if constexpr (N == 4)
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; @p ld.global.nc.v2.b32 {%0, %1}, [%2]; }"
+                 : "+r"(to[0]), "+r"(to[1]) : "l"(from), "r"(int(real)));
+  else if constexpr (N == 2)
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p ld.global.nc.b32 %0, [%1]; }" : "+r"(to[0]) : "l"(from), "r"(int(real)));
+  else
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p ld.global.nc.u16 %0, [%1]; }" : "+r"(to[0]) : "l"(from), "r"(int(real)));
+}
+#endif
+
 //: section bulk_start needs cp_async cp_async_commit cp_async_wait
 // For copies of many bytes to shared memory, one after the other. One thread prepares what counts them, before a barrier.
 #ifdef CUDA_ON_CPU

@@ -4,8 +4,8 @@ namespace ${name}_detail {
 $constants
 
 // The weight that lies at `index` in the order the tensor cores read: [chunk][part][8 inputs][column][kernel row]
-// [16 channels][lane][4], where a lane's four are its two channels (8 apart) for its two inputs (4 apart).
-__device__ __forceinline__ float ordered_weight(const float* __restrict__ weight, int block, int index) {
+// [16 channels][lane][4], where a lane's four are its two channels (8 apart) for its two inputs (4 apart).$of_pairs
+__device__ __forceinline__ $ordered ordered_weight(const $element* __restrict__ weight, int block, int index) {
   const int word = index % 4, lane = index / 4 % 32;
   const int tile = index / 128 % BLOCK_TILES, kh = index / (128 * BLOCK_TILES) % KERNEL_H;
   int rest = index / (128 * BLOCK_TILES * KERNEL_H);
@@ -18,9 +18,7 @@ __device__ __forceinline__ float ordered_weight(const float* __restrict__ weight
   const int kd = column / KERNEL_W, kw = column % KERNEL_W;
   const int group = block / GROUP_BLOCKS;
   const int out = block % GROUP_BLOCKS * BLOCK_CHANNELS + tile * 16 + lane / 4 + word % 2 * 8;
-  const int in = chunk * CHUNK + k8 * 8 + lane % 4 + word / 2 * 4;
-  const bool real = out < GROUP_OUT && in < GROUP_IN;
-  return real ? $weight_at : 0.0f;
+$weight_word
 }
 $pack_kernel
 $multiply
@@ -41,48 +39,13 @@ $out_sizes
   const int tiles = (out_d + OUT_TILE_D - 1) / OUT_TILE_D * tiles_h * tiles_w;
   const int first = int((long long)tiles * slice / slices)$first_tile, last = int((long long)tiles * (slice + 1) / slices);
   const long long plane = (long long)in_d * in_h * in_w;
-  const float* const sample = input + ((long long)n * IN_CHANNELS + $group_first_input) * plane;
+  const $element* const sample = input + ((long long)n * IN_CHANNELS + $group_first_input) * plane;
 
-  // Each thread copies the same places (VECTOR columns of a row) of every channel; `source` walks from channel to
-  // channel. Places outside the input become zeros.
-  constexpr int ROW_PLACES = PITCH / VECTOR, PLACES = ROWS_D * ROWS_H * ROW_PLACES;
-  constexpr int ROUNDS = (PLACES + STAGERS - 1) / STAGERS;
-  float* const stage_to = input_stages + $stager * VECTOR;
-  const float* source[ROUNDS];
-  unsigned inside = 0;  // a bit for each round
-$tile_state
-  auto locate = [&](int tile) {
-    $locate_decode
-    inside = 0;
-#pragma unroll
-    for (int round = 0; round < ROUNDS; ++round) {
-      const int place = $stager + round * STAGERS, row = place / ROW_PLACES;
-      const int d = tile_d * STEP_D - HALO_D + row / ROWS_H, h = tile_h * STEP_H - HALO_H + row % ROWS_H;
-      const int w = tile_w * STEP_W - HALO_W - LEAD + place % ROW_PLACES * VECTOR;
-      const bool real = unsigned(d) < unsigned(in_d) && unsigned(h) < unsigned(in_h) && unsigned(w) < unsigned(in_w);
-      source[round] = sample + (real ? (d * in_h + h) * in_w + w : 0);
-      inside |= unsigned(real) << round;
-    }
-  };
-  auto stage_input = [&](int chunk, int turn, int buffer) {
-#pragma unroll
-    for (int k = 0; k < TURN_CHANNELS; ++k) {
-      const int channel = turn * TURN_CHANNELS + k;
-      if (channel < CHUNK) {
-#pragma unroll
-        for (int round = 0; round < ROUNDS; ++round) {
-          if ($stager + round * STAGERS < PLACES)
-            cp_async<4 * VECTOR>(stage_to + buffer * INPUT_STAGE + channel * PLANE + round * STAGERS * VECTOR, source[round],
-                                 inside >> round & 1$channel_exists);
-          source[round] += plane;
-        }
-      }
-    }
-  };
+$input_staging
 $stage_weight
   int buffer = 0;
   locate(first);
-  for (int turn = 0; turn < REPEATS * PARTS * TURNS; ++turn) stage_input(0, turn, 0);
+$first_input
 $first_weight
   cp_async_commit();
 $setup
@@ -116,6 +79,7 @@ $next_step
                      stage_input(next_chunk, (repeat * PARTS + part) * TURNS + turn, buffer ^ 1);
 $next_weight
                    });
+$last_input
           cp_async_commit();
 $flip_weight
         }

@@ -40,14 +40,17 @@ __all__ = [
 ]  # fmt: skip
 
 HERE = Path(__file__).parent
+
+
+def sections(file: str) -> dict[str, str]:
+    return dict(part.split("\n", 1) for part in re.split(r"^//: ", (HERE / file).read_text(), flags=re.MULTILINE)[1:])
+
+
 TEMPLATE = Template((HERE / "conv.cuh").read_text())
-SUPPORT = dict(
-    part.split("\n", 1) for part in re.split(r"^//: ", (HERE / "conv_support.cuh").read_text(), flags=re.MULTILINE)[1:]
-)
+SUPPORT = sections("conv_support.cuh")
 WARPGROUPS = Template((HERE / "conv_warpgroup.cuh").read_text())
-MULTIPLY = dict(
-    part.split("\n", 1) for part in re.split(r"^//: ", (HERE / "conv_multiply.cuh").read_text(), flags=re.MULTILINE)[1:]
-)
+MULTIPLY = sections("conv_multiply.cuh")
+STAGING = sections("conv_staging.cuh")
 TABLES_COMPLETE = "__syncthreads();  // what all threads prepared is complete\n"
 STRAIGHT_PRODUCTS = 16  # of four warps in one stretch of straight code
 RESIDENT_BLOCKS = 132  # multiprocessors of an H200: a grid of this many blocks × blocks_per_sm is one full wave
@@ -69,7 +72,7 @@ def conv_kernel(name: str, conv: Conv, ending: Ending, tile: Tile | None = None,
         "name": name,
         "comment": comment or describe(conv, ending),
         "constants": constants(shape),
-        "parameters": parameters(conv, ending),
+        "parameters": parameters(conv, ending, tile.resident),
         **prologue(shape, ending),
         "conclude": shifted(finished.conclude, 2),
         "launcher": launcher(name, shape, ending),
@@ -80,7 +83,7 @@ def conv_kernel(name: str, conv: Conv, ending: Ending, tile: Tile | None = None,
     else:
         tables = TABLES_COMPLETE if shape.tables or tile.resident else ""
         pieces |= {
-            "multiply": MULTIPLY["phases" if conv.is_phased else "taps"],
+            **products(conv),
             **staging(shape),
             "state": shifted(finished.state + tables, 2),
             "finish": shifted(finished.finish, 6),
@@ -104,6 +107,27 @@ def support(source: str) -> tuple[str, ...]:
     return tuple(text for name, text in SUPPORT.items() if re.search(wanted.get(name, name), source))
 
 
+def products(conv: Conv) -> dict[str, str]:
+    """The pieces that differ by what is multiplied: TF32, or pairs of halves."""
+    operand, multiply = {
+        "float32": ("to_tf32", "mma_tf32"),
+        "bfloat16": ("__float_as_uint", "mma_bf16"),
+        "float16": ("__float_as_uint", "mma_f16"),
+    }[conv.dtype]
+    text = Template(MULTIPLY["phases" if conv.is_phased else "taps"]).substitute(operand=operand, mma=multiply)
+    if conv.packed_in == 1:
+        word = Template(STAGING["weight"]).substitute(weight_at=weight_at(conv))
+        return {"multiply": text, "element": "float", "ordered": "float", "of_pairs": "", "weight_word": word.rstrip()}
+    word = Template(STAGING["weight pair"]).substitute(
+        weight_at=weight_at(conv), next_weight_at=weight_at(conv, "in + 1"),
+        bits_of="__half_as_ushort" if conv.dtype == "float16" else "__bfloat16_as_ushort",
+    )  # fmt: skip
+    of_pairs = "\n// An input is a pair of neighbouring channels, two halves of a word."
+    return {
+        "multiply": text, "element": conv.element, "ordered": "uint32_t", "of_pairs": of_pairs, "weight_word": word.rstrip(),
+    }  # fmt: skip
+
+
 def describe(conv: Conv, ending: Ending) -> str:
     taps = "×".join(map(str, conv.kernel))
     kind = "transposed convolution" if conv.transposed else "convolution"
@@ -125,6 +149,8 @@ def constants(shape: Layout) -> str:
     def line(text: str, comment: str = "") -> str:
         return f"constexpr int {text};" + (f"  // {comment}" if comment else "")
 
+    pairs = conv.packed_in > 1
+    inputs = "pairs of " if pairs else ""
     by_stride = [line(axes("STRIDE", conv.stride)), line(axes("DILATION", conv.dilation))]
     unrolled = f", UNROLLED_TURNS = {tile.unrolled or shape.turns}"
     if conv.is_phased:
@@ -155,17 +181,17 @@ def constants(shape: Layout) -> str:
              "fragments and neighbours a lane holds then"),
         line(f"INTERLEAVE = {shape.interleave}", "fragments that take turns along a row"),
         "",
-        line(f"CHUNK = {tile.chunk}, CHUNKS = {shape.chunks}", "input channels a stage"),
+        line(f"CHUNK = {tile.chunk}, CHUNKS = {shape.chunks}", f"{inputs}input channels a stage"),
         line(f"PART_COLUMNS = {shape.part_columns}, PARTS = {shape.parts}", "columns of the kernel a step"),
         line(f"KERNEL_ROWS_TOGETHER = {shape.kernel_rows_together}, WINDOW_ROWS = {window_rows}"),
         line(f"ROWS_D = {rd}, ROWS_H = {rh}", "input rows of a tile"),
         line(f"LEAD = {shape.lead}, PITCH = {shape.pitch}", "columns before the first, words of a row"),
-        line(f"PLANE = {shape.plane}", "words of a channel, padded so that no bank is met twice"),
+        line(f"PLANE = {shape.plane}", f"words of a {'pair' if pairs else 'channel'}, padded so that no bank is met twice"),
         line("INPUT_STAGE = CHUNK * PLANE"),
         line("WEIGHT_STAGE = CHUNK / 8 * PART_COLUMNS * KERNEL_H * BLOCK_TILES * 128"),
         line(f"STAGERS = {shape.stagers}, TILE_STEP = {shape.input_stages // 2}", "threads that share an input tile"),
         line(f"TURNS = {shape.turns}{unrolled}"),
-        line(f"TURN_CHANNELS = {shape.turn_channels}", "copies are spread over the turns of a step"),
+        *([] if pairs else [line(f"TURN_CHANNELS = {shape.turn_channels}", "copies are spread over the turns of a step")]),
         *([] if tile.resident else [line(f"TURN_WEIGHTS = {shape.turn_weights}")]),
         line(f"SHARED_BYTES = {4 * shape.shared_words}"),
     ]  # fmt: skip
@@ -183,22 +209,23 @@ def constants(shape: Layout) -> str:
     return "\n".join(lines)
 
 
-def parameters(conv: Conv, ending: Ending) -> str:
-    bias = (("const float* __restrict__", "bias"),) if conv.bias else ()
-    tensors = (("const float* __restrict__", "input"), ("const float* __restrict__", "weight"), *bias)
+def parameters(conv: Conv, ending: Ending, resident: bool) -> str:
+    pointer = f"const {conv.element}* __restrict__"
+    weight = pointer if resident else "const float* __restrict__"  # packed
+    tensors = ((pointer, "input"), (weight, "weight"), *(((pointer, "bias"),) if conv.bias else ()))
     sizes = tuple(("int", name) for name in ("in_d", "in_h", "in_w", "slices"))
-    lines = (tensors, extra_params(ending), outputs(ending), sizes)
+    lines = (tensors, extra_params(ending), outputs(conv, ending), sizes)
     return ",\n       ".join(", ".join(f"{kind} {name}" for kind, name in line) for line in lines if line)
 
 
-def weight_at(conv: Conv) -> str:
-    """Where the weight of a tap lies."""
+def weight_at(conv: Conv, channel: str = "in") -> str:
+    """Where the weight of a tap and an input channel lies."""
     taps = "(kd * KERNEL_H + kh) * KERNEL_W + kw"
     if conv.transposed:
         turned = taps if conv.is_phased else f"(KERNEL_D * KERNEL_H * KERNEL_W - 1) - ({taps})"
-        row = "(long long)(group * GROUP_IN + in) * GROUP_OUT + out"
+        row = f"(long long)(group * GROUP_IN + {channel}) * GROUP_OUT + out"
         return f"weight[({row}) * (KERNEL_D * KERNEL_H * KERNEL_W) + {turned}]"
-    row = "(long long)(group * GROUP_OUT + out) * GROUP_IN + in"
+    row = f"(long long)(group * GROUP_OUT + out) * GROUP_IN + {channel}"
     return f"weight[({row}) * (KERNEL_D * KERNEL_H * KERNEL_W) + {taps}]"
 
 
@@ -241,29 +268,39 @@ def staging(shape: Layout) -> dict[str, str]:
     """The pieces that differ by where weights live and where the input is rounded."""
     tile, conv = shape.tile, shape.conv
     own = " + warp * 2 * INPUT_STAGE" if tile.alone else ""
+    pairs = conv.packed_in > 1
+    exists = "" if shape.group_in % (conv.packed_in * tile.chunk) == 0 else " && chunk * CHUNK + channel < GROUP_IN"
+    if exists and pairs:
+        exists = " && 2 * (chunk * CHUNK + pair * ABREAST + own_pair) + second < GROUP_IN"
+    stager, placed = "lane" if tile.alone else "int(threadIdx.x)", origin(shape)
+    copies = Template(STAGING["pairs" if pairs else "words"]).substitute(
+        element=conv.element, stager=stager, channel_exists=exists,
+        tile_state=placed.pop("tile_state"), locate_decode=placed.pop("locate_decode"),
+    )  # fmt: skip
     pieces = {
-        "weight_at": weight_at(conv),
+        "input_staging": copies.rstrip(),
+        "first_input": f"  for (int turn = 0; turn {'<= ALL_TURNS' if pairs else '< REPEATS * PARTS * TURNS'}; ++turn)"
+        " stage_input(0, turn, 0);",
+        "last_input": shifted(LAST_INPUT, 10) if pairs else "",
         "flip_after_chunk": "buffer ^= 1;" if tile.repeats == 1 else "",
         "flip_after_tile": "" if tile.repeats == 1 else "buffer ^= 1;",
         "group_first_input": group_first_input(conv),
         "channel_origin": channel_origin(shape),
-        "channel_exists": "" if shape.group_in % tile.chunk == 0 else " && chunk * CHUNK + channel < GROUP_IN",
         "warp_place": WARP_ALONE if tile.alone else WARP_PLACE,
         "own_stages": own,
         "weight_stages": ""
         if tile.weights == "direct"
         else f"  float* const weight_stages = shared + {shape.input_stages} * INPUT_STAGE;",
         "first_tile": " + warp" if tile.alone else "",
-        "stager": "lane" if tile.alone else "int(threadIdx.x)",
         "barrier": "__syncwarp();" if tile.alone else "__syncthreads();",
     }
-    pieces |= origin(shape) | lane_steps(shape)
+    pieces |= placed | lane_steps(shape)
     if tile.resident:
         return pieces | {
             "pack_kernel": "",
             "weight_base": "weight_stages",
             "stage_weight": "",
-            "first_weight": shifted(PACK_IN_KERNEL, 2),
+            "first_weight": shifted(packing(PACK_IN_KERNEL, conv), 2),
             "next_weight": "",
             "next_step": "",
             "weight_buffer": "0" if shape.chunks == 1 else "chunk * (WEIGHT_STAGE / 4)",
@@ -271,7 +308,7 @@ def staging(shape: Layout) -> dict[str, str]:
         }
     if tile.weights == "direct":
         return pieces | {
-            "pack_kernel": PACK_KERNEL,
+            "pack_kernel": packing(PACK_KERNEL, conv),
             "stage_weight": "",
             "first_weight": "",
             "next_weight": "",
@@ -281,7 +318,7 @@ def staging(shape: Layout) -> dict[str, str]:
             "flip_weight": "",
         }
     return pieces | {
-        "pack_kernel": PACK_KERNEL,
+        "pack_kernel": packing(PACK_KERNEL, conv),
         "weight_base": "weight_stages",
         "stage_weight": shifted(STAGE_WEIGHT, 2),
         "first_weight": "  for (int turn = 0; turn < TURNS; ++turn) stage_weight(0, turn, 0);",
@@ -354,6 +391,18 @@ __global__ void pack(const float* __restrict__ weight, float* __restrict__ packe
     packed[(long long)block * BLOCK_WEIGHTS + i] = __uint_as_float(to_tf32(ordered_weight(weight, block, i)));
 }
 """
+LAST_INPUT = "if (part + 1 == PARTS && repeat + 1 == REPEATS) stage_input(next_chunk, ALL_TURNS, buffer ^ 1);"
+
+
+def packing(text: str, conv: Conv) -> str:
+    """The text that packs weights, for the words of this convolution: those of halves are packed as they are."""
+    if conv.packed_in == 1:
+        return text
+    text = re.sub(r"to_tf32\((ordered_weight\(.*?\))\)", r"\1", text)
+    text = text.replace("Rounds the weights to TF32 and orders them", "Orders the weights, two to a word")
+    return text.replace("const float*", f"const {conv.element}*")
+
+
 STAGE_WEIGHT = """\
 const float* const weight_from = weight + (long long)blockIdx.y * CHUNKS * PARTS * WEIGHT_STAGE + 4 * threadIdx.x;
 float* const weight_to = weight_stages + 4 * threadIdx.x;
@@ -398,7 +447,7 @@ def prologue(shape: Layout, ending: Ending) -> dict[str, str]:
     pooled = [f"out_{a} = conv_{a}" + (f" / {p}" if p > 1 else "") for a, p in zip("dhw", shape.window, strict=False)]
     sizes += [f"  const int {', '.join(pooled)};"]
     tables = [table for body in ending.bodies for table in body.tables]
-    bias = (Table("bias_of", "bias[c]"),) if shape.conv.bias else ()
+    bias = (Table("bias_of", "bias[c]" if shape.conv.packed_in == 1 else "to_arithmetic<float>(bias[c])"),) if shape.conv.bias else ()
     base = {
         "resident": "weight_stages + CHUNKS * WEIGHT_STAGE",
         "staged": "weight_stages + 2 * WEIGHT_STAGE",
@@ -437,15 +486,16 @@ def seats_of(shape: Layout) -> int:
 
 
 def launcher_args(shape: Layout, ending: Ending) -> tuple[tuple[str, str], ...]:
-    bias = (("const float*", "bias"),) if shape.conv.bias else ()
+    pointer, conv = f"const {shape.conv.element}*", shape.conv
+    bias = ((pointer, "bias"),) if conv.bias else ()
     packed = () if shape.tile.resident else (("float*", "packed"),)
-    plain = tuple((kind.replace(" __restrict__", ""), name) for kind, name in (*extra_params(ending), *outputs(ending)))
+    plain = tuple((kind.replace(" __restrict__", ""), name) for kind, name in (*extra_params(ending), *outputs(conv, ending)))
     pointers = tuple(p for p in plain if p[0].endswith("*"))
     scalars = tuple(p for p in plain if not p[0].endswith("*"))
     sizes = ("batch", *size_names(shape.conv))
     slices = ("slices",) if isinstance(ending.reduce, OverPositions) else ()
     return (
-        ("const float*", "input"), ("const float*", "weight"), *bias, *pointers, *packed,
+        (pointer, "input"), (pointer, "weight"), *bias, *pointers, *packed,
         *(("long long", name) for _, name in scalars),
         *(("long long", name) for name in (*sizes, *slices)),
     )  # fmt: skip
@@ -459,7 +509,7 @@ def launcher(name: str, shape: Layout, ending: Ending) -> str:
     handed += [
         f"({kind})({arg})" if not kind.endswith(("*", "__restrict__")) else arg for kind, arg in extra_params(ending)
     ]
-    handed += [arg for _, arg in outputs(ending)]
+    handed += [arg for _, arg in outputs(conv, ending)]
     handed += [f"int({size})" for size in ("in_d", "in_h", "in_w")] + ["int(slices)"]
     lines = [f'extern "C" const char* {name}({args}, void* stream) {{', f"  using namespace {name}_detail;"]
     missing = [size for size in ("in_d", "in_h", "in_w") if size not in size_names(conv)]
@@ -488,8 +538,10 @@ def launcher(name: str, shape: Layout, ending: Ending) -> str:
         )
     lines.append(f"  const dim3 grid((unsigned)(batch * slices), {shape.channel_blocks});")
     call = ", ".join(handed)
-    for vector, condition in ((4, "in_w % 4 == 0 && (size_t)input % 16 == 0"), (1, None)):
-        lines.append(f"  if ({condition}) {{" if condition else "  } else {")
+    vectors = (4, 1) if conv.packed_in == 1 else (4, 2, 1)
+    for vector in vectors:
+        condition = f"if (in_w % {vector} == 0 && (size_t)input % {vector * conv.item_bytes} == 0) "
+        lines.append(f"  {'' if vector == 4 else '} else '}{condition if vector > 1 else ''}{{")
         lines.append(
             f"    cudaFuncSetAttribute(kernel<{vector}>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);"
         )

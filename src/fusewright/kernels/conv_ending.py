@@ -108,6 +108,28 @@ def pool(shape: Layout, kind: str) -> str:
     return "float pooled[LANE_CHANNELS][HELD][PAIR];\n" + each_element("\n".join(lines), "HELD", "PAIR")
 
 
+def in_memory(shape: Layout, value: str) -> str:
+    """The number as the type in which it is stored."""
+    element = shape.conv.element
+    return value if element == "float" else f"to_memory<{element}>({value})"
+
+
+def store_side_by_side(shape: Layout, at: str, values: list[str]) -> str:
+    """One statement that writes neighbours at once."""
+    if shape.conv.element == "float":
+        kind = f"float{len(values)}"
+        return f"*reinterpret_cast<{kind}*>({at}) = make_{kind}({', '.join(values)});"
+    return f"store<{len(values)}>({at}, {{{', '.join(values)}}});"
+
+
+def as_stored(shape: Layout, value: str, pooled: bool) -> str:
+    """Elements of halves as whoever reads them from memory will find them: statistics beside them are of these."""
+    if shape.conv.element == "float":
+        return ""
+    fragments, pair = ("HELD", "PAIR") if pooled else ("FRAGMENTS", "2")
+    return each_element(f"{value} = to_arithmetic<float>({in_memory(shape, value)});", fragments, pair)
+
+
 def store_elements(shape: Layout, value: str) -> str:
     if shape.run > 1:
         return store_runs(shape, value)
@@ -118,18 +140,18 @@ def store_elements(shape: Layout, value: str) -> str:
     body = dedent(f"""
         const int d = {where["d"]}, h = {where["h"]}, w = {where["w"].replace("+ e", "").rstrip()};
         if (d < out_d && h < out_h && w < out_w) {{
-          float* const at = out + ((((long long)n * OUT_CHANNELS + c) * out_d + d) * out_h + h) * out_w + w;
+          {shape.conv.element}* const at = out + ((((long long)n * OUT_CHANNELS + c) * out_d + d) * out_h + h) * out_w + w;
           """).strip("\n")
     if shape.pair == 1:
-        body += f"*at = {first};\n}}"
+        body += f"*at = {in_memory(shape, first)};\n}}"
     else:
         body += (
             dedent(f"""
           if (out_w % 2 == 0) {{
-            *reinterpret_cast<float2*>(at) = make_float2({first}, {second});
+            {store_side_by_side(shape, "at", [first, second])}
           }} else {{
-            at[0] = {first};
-            if (w + 1 < out_w) at[1] = {second};
+            at[0] = {in_memory(shape, first)};
+            if (w + 1 < out_w) at[1] = {in_memory(shape, second)};
           }}
         """).strip()
             + "\n}"
@@ -154,20 +176,20 @@ def store_runs(shape: Layout, value: str) -> str:
         own = value.replace("[f]", f"[f + {k % run}]")
         return own.replace("[e]", f"[{k // run}]").replace("+ e]", f"+ {k // run}]")
 
-    wide = f"make_float{width}({', '.join(f'side[k + {j}]' for j in range(width))})"
+    wide = store_side_by_side(shape, "at + k", [f"side[k + {j}]" for j in range(width)])
     body = dedent(f"""
         const int d = {where["d"]}, h = {where["h"]}, w = {first_column};
         if (d < out_d && h < out_h && w < out_w) {{
-          float* const at = out + ((((long long)n * OUT_CHANNELS + c) * out_d + d) * out_h + h) * out_w + w;
+          {shape.conv.element}* const at = out + ((((long long)n * OUT_CHANNELS + c) * out_d + d) * out_h + h) * out_w + w;
           const float side[] = {{{", ".join(map(element, range(2 * run)))}}};
           if (out_w % {width} == 0) {{
         #pragma unroll
             for (int k = 0; k < {2 * run}; k += {width})
-              if (w + k < out_w) *reinterpret_cast<float{width}*>(at + k) = {wide};
+              if (w + k < out_w) {wide}
           }} else {{
         #pragma unroll
             for (int k = 0; k < {2 * run}; ++k)
-              if (w + k < out_w) at[k] = side[k];
+              if (w + k < out_w) at[k] = {in_memory(shape, "side[k]")};
           }}
         }}
     """).strip("\n")
@@ -242,7 +264,7 @@ def rows(shape: Layout, ending: Ending, reduce: OverChannels, value: str) -> str
     inner += [f"const int d = {decode['d']}, h = {decode['h']}, w = {decode['w']};"]
     condition = "d < out_d && h < out_h && w < out_w" + (f" && {own}" if own != "true" else "")
     inner += [f"if ({condition}) {{", f"  const float value = {reduced};", *("  " + s for s in statements)]
-    inner += [f"  out[(((long long)n * out_d + d) * out_h + h) * out_w + w] = {result};", "}"]
+    inner += [f"  out[(((long long)n * out_d + d) * out_h + h) * out_w + w] = {in_memory(shape, result)};", "}"]
     body = shifted("\n".join(inner), 2)
     if count > 1:
         return text + f"#pragma unroll\nfor (int k = 0; k < {count}; ++k) {{\n{body}\n}}\n"
@@ -336,7 +358,7 @@ def rows_exchanged(shape: Layout, ending: Ending, reduce: OverChannels, value: s
         f"  if (d < out_d && h < out_h && w < out_w{own}) {{",
         f"    const float value = {reduced};",
         *("    " + s for s in statements),
-        f"    out[(((long long)n * out_d + d) * out_h + h) * out_w + w] = {result};",
+        f"    out[(((long long)n * out_d + d) * out_h + h) * out_w + w] = {in_memory(shape, result)};",
         "  }",
         "}",
     ]
@@ -558,7 +580,7 @@ def ending_text(shape: Layout, ending: Ending) -> EndingText:
     if ending.window:
         finish += pool(shape, ending.window.kind)
     if ending.stored:
-        finish += store_elements(shape, value)
+        finish += as_stored(shape, value, ending.window is not None) + store_elements(shape, value)
     finish += pointwise(shape, ending.between, value, True)
     match ending.reduce:
         case OverPositions(accumulator="CloseMoments") as reduce:

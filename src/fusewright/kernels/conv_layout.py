@@ -136,7 +136,7 @@ class Layout:
 
     @property
     def chunks(self) -> int:
-        return -(-self.group_in // self.tile.chunk)
+        return -(-self.conv.group_words // self.tile.chunk)
 
     @property
     def part_columns(self) -> int:
@@ -209,6 +209,19 @@ class Layout:
         return self.tile.chunk // 8 * columns
 
     @property
+    def pairs_abreast(self) -> int:
+        """Pairs of input channels whose rows threads copy side by side, where rows of one do not keep all of them busy."""
+        places = self.rows[0] * self.rows[1] * self.pitch // 4
+        return max(k for k in (1, 2, 4, 8) if k == 1 or k * places <= self.stagers)
+
+    @property
+    def held_words(self) -> int:
+        """Words of halves that a thread has on their way from memory, four columns at a time."""
+        rounds = -(-self.rows[0] * self.rows[1] * self.pitch // 4 // self.stagers)
+        turns = self.tile.repeats * self.parts * self.turns
+        return 4 * rounds * -(-self.tile.chunk // self.pairs_abreast // turns)
+
+    @property
     def turn_channels(self) -> int:
         """Input channels copied at each turn, until all are."""
         turns = self.tile.repeats * self.parts * self.turns
@@ -251,8 +264,10 @@ def refusal(shape: Layout, ending: Ending) -> str | None:
     accumulators = 4 * tile.channel_tiles * shape.fragments
     registers = min(255, 65536 // (tile.threads * tile.blocks_per_sm))
     reduces_channels = isinstance(ending.reduce, OverChannels)
-    if conv.dtype != "float32" or not conv.tf32:
+    if conv.dtype == "float32" and not conv.tf32:
         return "only TF32 products of float32 tensors"
+    if conv.packed_in > 1 and tile.warpgroups:
+        return "four warps multiply TF32 together only"
     if conv.is_phased and max(conv.dilation) > 1:
         return "strided transposed convolutions are not dilated"
     if conv.is_phased and (tile.repeats > 1 or shape.parts > 1):
@@ -279,6 +294,8 @@ def refusal(shape: Layout, ending: Ending) -> str | None:
         accumulators += WORDS[ending.reduce.accumulator] * prod(shape.held) * shape.pair
     if tile.warpgroups:
         accumulators += 16 * -(-shape.rounds // shape.turns)  # four columns of four channels on their way
+    if conv.packed_in > 1:
+        accumulators += shape.held_words
     if accumulators + 48 > registers:
         return "too many accumulators for the registers of a thread"
     if not tile.warpgroups and -(-shape.rows[0] * shape.rows[1] * shape.pitch // shape.stagers) > 32:

@@ -20,8 +20,8 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
           for (int fw = 0; fw < FRAGMENTS_W; ++fw) {
             const float* at = window + (fd * STRIDE_D * ROWS_H + kh0 * DILATION_H + row) * PITCH +
                               (fw / INTERLEAVE * 8 * INTERLEAVE + fw % INTERLEAVE) * STRIDE_W;
-            x[fd][row][fw][0] = to_tf32(at[0]);
-            x[fd][row][fw][1] = to_tf32(at[4 * PLANE]);
+            x[fd][row][fw][0] = $operand(at[0]);
+            x[fd][row][fw][1] = $operand(at[4 * PLANE]);
           }
       if (kh0 == 0) stage(turn);
 #pragma unroll
@@ -32,7 +32,7 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
           const uint32_t w[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
           for (int f = 0; f < FRAGMENTS; ++f)
-            mma_tf32(acc[tile][f], w,
+            $mma(acc[tile][f], w,
                      x[f / (FRAGMENTS_H * FRAGMENTS_W)]
                       [f / FRAGMENTS_W % FRAGMENTS_H * STRIDE_H + (kh - kh0) * DILATION_H][f % FRAGMENTS_W]);
         }
@@ -75,8 +75,8 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
 #pragma unroll
             for (int fw = 0; fw < ACROSS_W; ++fw) {
               const float* at = window + (fd * ROWS_H + first + row) * PITCH + fw / RUN * 8 * RUN + fw % RUN;
-              x[fd][row][fw][0] = to_tf32(at[0]);
-              x[fd][row][fw][1] = to_tf32(at[4 * PLANE]);
+              x[fd][row][fw][0] = $operand(at[0]);
+              x[fd][row][fw][1] = $operand(at[4 * PLANE]);
             }
         if (first == 0) stage(k8 * REACH_D * REACH_W + column);
 #pragma unroll
@@ -97,7 +97,7 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
             for (int f = 0; f < ACROSS_D * ACROSS_H * ACROSS_W; ++f) {
               const int fd = f / (ACROSS_H * ACROSS_W), fh = f / ACROSS_W % ACROSS_H, fw = f % ACROSS_W;
               const int out_d = fd * PHASES_D + phase_d, out_h = fh * PHASES_H + phase_h;
-              mma_tf32(acc[tile][(out_d * FRAGMENTS_H + out_h) * FRAGMENTS_W + fw * PHASES_W + phase_w], w,
+              $mma(acc[tile][(out_d * FRAGMENTS_H + out_h) * FRAGMENTS_W + fw * PHASES_W + phase_w], w,
                        x[fd][fh + place_h - first][fw]);
             }
           }

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Protocol
 
+ELEMENTS = {"float32": ("float", 4), "float16": ("__half", 2), "bfloat16": ("__nv_bfloat16", 2)}  # C type, bytes
+
 
 @dataclass(frozen=True)
 class Conv:
@@ -33,6 +35,25 @@ class Conv:
     tf32: bool = True
     transposed: bool = False
     output_padding: tuple[int, ...] = (0, 0, 0)  # the last of them count; transposed convolutions only
+
+    @property
+    def element(self) -> str:
+        """The C type of what is in memory."""
+        return ELEMENTS[self.dtype][0]
+
+    @property
+    def item_bytes(self) -> int:
+        return ELEMENTS[self.dtype][1]
+
+    @property
+    def packed_in(self) -> int:
+        """Input channels in a 32-bit word of shared memory: of halves two neighbours at one position."""
+        return 4 // self.item_bytes
+
+    @property
+    def group_words(self) -> int:
+        """Words that hold one position of a group's input channels; the last may lack one."""
+        return -(-self.in_channels // self.groups // self.packed_in)
 
     @property
     def phases(self) -> tuple[int, ...]:
@@ -183,8 +204,9 @@ class Tile:
     """How a block cuts the work. Triples are (depth, height, width).
 
     A warp holds `channel_tiles` × 16 output channels of `fragments` × 8 positions, `repeats` times one after the
-    other; of a strided transposed convolution, all phases of each of these positions. `chunk` input channels and
-    `columns` kernel columns (all rows of the kernel at one depth and width) are multiplied between two barriers.
+    other; of a strided transposed convolution, all phases of each of these positions. `chunk` input channels (of halves,
+    pairs of them) and `columns` kernel columns (all rows of the kernel at one depth and width) are multiplied between two
+    barriers.
     """
 
     channel_tiles: int

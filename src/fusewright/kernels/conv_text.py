@@ -21,8 +21,8 @@ def extra_params(ending: Ending) -> tuple[tuple[str, str], ...]:
     return tuple(dict.fromkeys(param for body in ending.bodies for param in body.params))
 
 
-def outputs(ending: Ending) -> tuple[tuple[str, str], ...]:
-    out = ("float* __restrict__", "out")
+def outputs(conv: Conv, ending: Ending) -> tuple[tuple[str, str], ...]:
+    out = (f"{conv.element}* __restrict__", "out")
     if isinstance(ending.reduce, OverPositions):
         return (*([out] if ending.stored else []), (f"{ending.reduce.accumulator}* __restrict__", "partials"))
     return (out,)

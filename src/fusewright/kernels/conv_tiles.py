@@ -13,7 +13,8 @@ from fusewright.kernels.conv_layout import Layout, layout, refusal, round_up
 from fusewright.kernels.conv_spec import IDENTITY, Body, Conv, Ending, OverChannels, OverPositions, Tile, triple
 
 MULTIPROCESSORS = 132  # H200
-PRODUCT_TFLOPS = 295.0  # H200: the inner loop alone, 289 to 301 (benchmarks/conv_ceiling.py)
+# H200: the inner loop alone, 289 to 301 (benchmarks/conv_ceiling.py). Of halves twice that, by the instruction's rate (not measured).
+PRODUCT_TFLOPS = 295.0
 COPY_TB_PER_S = 15.0  # H200: copies to shared memory cost the second founding model 0.11 ms for 1.7 GB
 MEMORY_TB_PER_S = 4.1  # H200: measured read
 CYCLES_PER_MS = 1.76e6
@@ -72,7 +73,7 @@ def proposed_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
         yield from phased_tiles(conv, ending)
         return
     channel_tiles, warps_c = channel_split(conv, ending)
-    weight_bytes = 4 * prod(conv.kernel) * round_up(conv.in_channels // conv.groups, 8) * 16 * channel_tiles * warps_c
+    weight_bytes = 4 * prod(conv.kernel) * round_up(conv.group_words, 8) * 16 * channel_tiles * warps_c
     window = prod(ending.window.size) if ending.window else 1
     heavy = isinstance(ending.reduce, OverChannels) and window < 4  # wants many warps, to hide its own latency
     small, big = (min(8, 16 // channel_tiles), min(16, 32 // channel_tiles))  # fragments for 64 and 128 accumulators
@@ -95,8 +96,8 @@ def proposed_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
 
 def warpgroup_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
     """Tiles whose products are made by four warps together: 64 channels each time, of 64 or 128 positions."""
-    if conv.dims == 1:
-        return  # a product is eight columns wide and eight rows high at least
+    if conv.dims == 1 or conv.packed_in > 1:
+        return  # a product is eight columns wide and eight rows high at least, and of TF32
     wanted = -(-conv.out_channels // conv.groups // 64)
     deep, high, _ = window_fragments(conv, ending)
     for channel_tiles in (wanted,) if isinstance(ending.reduce, OverChannels) else (min(2, wanted), 1):
@@ -133,7 +134,7 @@ def phased_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
 
 def phased_step(conv: Conv, ending: Ending, base: Tile) -> Tile:
     """The tile with as many input channels a step as shared memory allows; weights that do not fit are read through L1."""
-    deep = round_up(conv.in_channels // conv.groups, 8)
+    deep = round_up(conv.group_words, 8)
     tiles = [replace(base, chunk=chunk) for chunk in (32, 16, 8) if chunk <= deep]
     able = [tile for tile in tiles if refusal(layout(conv, ending, tile), ending) is None]
     return able[0] if able else replace(base, weights="direct")
@@ -184,7 +185,7 @@ def warp_shapes(conv: Conv, warps: int) -> Iterator[tuple[int, int, int]]:
 def stepped(conv: Conv, ending: Ending, base: Tile) -> Iterator[Tile]:
     """The tile with steps as long as shared memory allows, up to STEP_PRODUCTS."""
     columns = triple(conv.kernel, 1)[0] * triple(conv.kernel, 1)[2]
-    deep = round_up(conv.in_channels // conv.groups, 8)
+    deep = round_up(conv.group_words, 8)
     for chunk in (64, 32, 24, 16, 8):
         for part in sorted({k for k in range(1, columns + 1) if columns % k == 0}, reverse=True):
             tile = replace(base, chunk=chunk, columns=part, unrolled=min(part, 3))
@@ -234,26 +235,25 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -
     rounds = max(work / seats, -(-work // seats) if work <= 4 * seats else 0)  # few rounds: the last one is felt
     crowd = rounds * seats / work
     written = written_bytes(shape, ending, batch, out)
-    least = (4 * batch * conv.in_channels * prod(spatial) + written) / MEMORY_TB_PER_S * 1e-9
+    least = (conv.item_bytes * batch * conv.in_channels * prod(spatial) + written) / MEMORY_TB_PER_S * 1e-9
     writing = written / MEMORY_TB_PER_S * 1e-9  # hardly overlaps where there are few blocks to a multiprocessor
-    if 4 * (out[2] // shape.window[2]) % SECTOR and not conv.is_phased:  # in PHASED it is contained
+    if conv.item_bytes * (out[2] // shape.window[2]) % SECTOR and not conv.is_phased:  # in PHASED it is contained
         writing += written / UNALIGNED_TB_PER_S * 1e-9
     launches = LAUNCH_MS + (0.0 if tile.resident else LAUNCH_MS / 2)  # with that which packs the weights
     if tile.warpgroups:
         return max(warpgroup_ms(shape, ending, work * crowd, rounds) + writing, least) + launches
-    depth = shape.chunks * tile.chunk * prod(conv.kernel) / prod(conv.phases)
+    depth = shape.chunks * tile.chunk * prod(conv.kernel) / prod(conv.phases)  # in words: an instruction takes eight, whatever they hold
     small = SMALL_TILE if 4 * tile.channel_tiles * shape.fragments <= 64 else 1.0
     few = FEW_WARPS if tile.threads * tile.blocks_per_sm < 512 else 1.0
     product_ms = small * shared_reads(shape) * 2e-9 * work * positions * shape.block_channels * depth / PRODUCT_TFLOPS
-    copied = (
-        4
-        * work
-        * shape.chunks
-        * (shape.input_stage + (shape.parts * shape.weight_stage if tile.weights == "staged" else 0))
-    )
+    weights = 4 * work * shape.chunks * (shape.parts * shape.weight_stage if tile.weights == "staged" else 0)
+    inputs = work * shape.chunks * shape.input_stage
+    staged_ms = (4 * inputs + weights) / COPY_TB_PER_S * 1e-9
+    if conv.packed_in > 1:  # as those of four warps: through registers
+        staged_ms = weights / COPY_TB_PER_S * 1e-9 + inputs * FOUR_WARPS_STAGED_MS
     ending_ms = few * work * positions * shape.block_channels / 32 * element_slots(shape, ending) / ISSUE_PER_MS
     steps = 0 if tile.alone else rounds * shape.chunks * shape.parts
-    busy = (product_ms + ending_ms + copied / COPY_TB_PER_S * 1e-9) * crowd + steps * STEP_MS
+    busy = (product_ms + ending_ms + staged_ms) * crowd + steps * STEP_MS
     return max(busy + writing, least) + launches
 
 
@@ -266,7 +266,8 @@ def element_slots(shape: Layout, ending: Ending) -> float:
 def written_bytes(shape: Layout, ending: Ending, batch: int, out: Sequence[int]) -> float:
     if isinstance(ending.reduce, OverPositions) and not ending.stored:
         return 0  # partial results only
-    return 4 * batch * prod(out) // prod(shape.window) * (1 if isinstance(ending.reduce, OverChannels) else shape.conv.out_channels)
+    channels = 1 if isinstance(ending.reduce, OverChannels) else shape.conv.out_channels
+    return shape.conv.item_bytes * batch * prod(out) // prod(shape.window) * channels
 
 
 def warpgroup_ms(shape: Layout, ending: Ending, work: float, rounds: float) -> float:

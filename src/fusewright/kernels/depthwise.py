@@ -14,12 +14,21 @@ from string import Template
 
 from fusewright.kernels.conv_ending import shifted, uses
 from fusewright.kernels.conv_layout import round_up
-from fusewright.kernels.conv_spec import Body, Conv, Ending, KernelText, OverChannels, OverPositions, triple, widened
+from fusewright.kernels.conv_spec import (
+    ELEMENTS,
+    Body,
+    Conv,
+    Ending,
+    KernelText,
+    OverChannels,
+    OverPositions,
+    triple,
+    widened,
+)
 from fusewright.kernels.conv_text import extra_params, out_size, outputs, size_names, tidy
 from fusewright.kernels.conv_tiles import ISSUE_PER_MS, LAUNCH_MS, MEMORY_TB_PER_S, MULTIPROCESSORS, instructions
 
 TEMPLATE = Template((Path(__file__).parent / "depthwise.cuh").read_text())
-ELEMENTS = {"float32": ("float", 4), "float16": ("__half", 2), "bfloat16": ("__nv_bfloat16", 2)}  # C type, bytes
 THREADS = 128
 COLUMNS = 4
 MOST_TAPS = 64  # they are kept in registers
@@ -93,7 +102,7 @@ def constants(conv: Conv) -> str:
         return "constexpr int " + ", ".join(f"{name}_{a} = {v}" for a, v in zip("DHW", values, strict=True)) + ";"
 
     return "\n".join([
-        f"using Element = {ELEMENTS[conv.dtype][0]};",
+        f"using Element = {conv.element};",
         f"constexpr int IN_CHANNELS = {conv.in_channels}, OUT_CHANNELS = {conv.out_channels};",
         axes("KERNEL", conv.kernel), axes("STRIDE", conv.stride),
         axes("PADDING", conv.padding), axes("DILATION", conv.dilation),
@@ -107,19 +116,12 @@ def constants(conv: Conv) -> str:
 def parameters(conv: Conv, ending: Ending) -> str:
     tensors = tuple((f"{kind} __restrict__", name) for kind, name in operands(conv))
     sizes = tuple(("int", name) for name in ("batch", "in_d", "in_h", "in_w", *(("slices",) if ending.reduce else ())))
-    lines = (tensors, extra_params(ending), results(conv, ending), sizes)
+    lines = (tensors, extra_params(ending), outputs(conv, ending), sizes)
     return ",\n       ".join(", ".join(f"{kind} {name}" for kind, name in line) for line in lines if line)
 
 
 def operands(conv: Conv) -> list[tuple[str, str]]:
-    return [
-        (f"const {ELEMENTS[conv.dtype][0]}*", name) for name in ("input", "weight", *(["bias"] if conv.bias else []))
-    ]
-
-
-def results(conv: Conv, ending: Ending) -> tuple[tuple[str, str], ...]:
-    element = f"{ELEMENTS[conv.dtype][0]}* __restrict__"
-    return tuple((element if name == "out" else kind, name) for kind, name in outputs(ending))
+    return [(f"const {conv.element}*", name) for name in ("input", "weight", *(["bias"] if conv.bias else []))]
 
 
 def channel_values(conv: Conv, ending: Ending) -> str:
@@ -236,7 +238,7 @@ def slices_expression(conv: Conv) -> str:
 
 
 def launcher_args(conv: Conv, ending: Ending) -> tuple[tuple[str, str], ...]:
-    handed = (*extra_params(ending), *results(conv, ending))
+    handed = (*extra_params(ending), *outputs(conv, ending))
     plain = tuple((kind.replace(" __restrict__", ""), name) for kind, name in handed)
     pointers = tuple(p for p in plain if p[0].endswith("*"))
     scalars = tuple(name for kind, name in plain if not kind.endswith("*"))
@@ -253,7 +255,7 @@ def launcher(name: str, conv: Conv, ending: Ending) -> str:
     handed += [
         arg if kind.endswith(("*", "__restrict__")) else f"({kind})({arg})" for kind, arg in extra_params(ending)
     ]
-    handed += [arg for _, arg in outputs(ending)]
+    handed += [arg for _, arg in outputs(conv, ending)]
     handed += [f"int({size})" for size in ("batch", "in_d", "in_h", "in_w", *(("slices",) if ending.reduce else ()))]
     lines = [f'extern "C" const char* {name}({args}, void* stream) {{', f"  using namespace {name}_detail;"]
     missing = [size for size in ("in_d", "in_h", "in_w") if size not in size_names(conv)]
@@ -295,7 +297,7 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int]) -> float:
     element = prod(conv.kernel) + 2.0 + instructions(ending.before) + instructions(ending.between)
     element += (4.0 if ending.reduce else 0.0) + (1.0 if writes else 0.0)
     slots = strips * rows * COLUMNS / 32 * element + strips / 32 * loads * 4
-    each = ELEMENTS[conv.dtype][1]
+    each = conv.item_bytes
     moved = each * (batch * conv.in_channels * prod(spatial) + (outputs_ if writes else 0))
     memory = moved / (SHARE_OF_MEMORY * MEMORY_TB_PER_S) * 1e-9
     return max(memory, wavefronts / WAVEFRONTS_PER_MS, slots / (0.7 * ISSUE_PER_MS)) + LAUNCH_MS
@@ -304,6 +306,6 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int]) -> float:
 def library_ms(conv: Conv, sizes: Sequence[int]) -> float:
     """The library's kernel, taken at its best (not measured): a thread for each output, eight instructions a tap."""
     outputs_ = sizes[0] * conv.out_channels * prod(conv.out_sizes(sizes[1:]))
-    moved = ELEMENTS[conv.dtype][1] * (sizes[0] * conv.in_channels * prod(sizes[1:]) + outputs_)
+    moved = conv.item_bytes * (sizes[0] * conv.in_channels * prod(sizes[1:]) + outputs_)
     slots = outputs_ / 32 * 8 * prod(conv.kernel)
     return max(moved / (SHARE_OF_MEMORY * MEMORY_TB_PER_S) * 1e-9, slots / ISSUE_PER_MS) + LAUNCH_MS

@@ -1,4 +1,4 @@
-"""What a convolution kernel should give: fp64 over operands rounded to TF32, and how far fp32 sums may stray."""
+"""What a convolution kernel should give: fp64 over operands as they are multiplied, and how far fp32 sums may stray."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ def operator(conv: Conv):
 
 
 def convolved(conv: Conv, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None, even: bool = False):
-    """The convolution in fp64 over rounded operands, and the error its fp32 sums may have."""
+    """The convolution in fp64 over rounded operands (halves are multiplied as they are), and the error its fp32 sums may have."""
     apply = operator(conv)
-    x, w = to_tf32(x, even).double(), to_tf32(w).double()
+    if x.dtype is torch.float32:
+        x, w = to_tf32(x, even), to_tf32(w)
+    x, w = x.double(), w.double()
     value = apply(x, w, None if b is None else b.double())
     scale = apply(x.abs(), w.abs(), None if b is None else b.double().abs())
     return value, SUM_ERROR * scale + 1e-30
@@ -48,7 +50,18 @@ def operands(conv: Conv, batch: int, sizes: tuple[int, ...], seed: int = 0):
     x = torch.randn(batch, conv.in_channels, *sizes, generator=make)
     w = torch.randn(weight, generator=make) / (weight[1] * w_taps(conv)) ** 0.5
     b = torch.randn(conv.out_channels, generator=make) if conv.bias else None
+    x, w, b = (None if t is None else t.to(dtype_of(conv)) for t in (x, w, b))
     return x, w, b
+
+
+def dtype_of(conv: Conv) -> torch.dtype:
+    return getattr(torch, conv.dtype)
+
+
+def stored(conv: Conv, value: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """What a value may be off once it is rounded to the convolution's type."""
+    kind = torch.finfo(dtype_of(conv))
+    return allowed if conv.dtype == "float32" else allowed + (value.abs() + allowed) * kind.eps / 2 + kind.smallest_normal * kind.eps
 
 
 def w_taps(conv: Conv) -> int:

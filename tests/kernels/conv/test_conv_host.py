@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from kernels.conv.founding import CONV1, CONV2, POOLED, STATISTICS, apply_ending
 from kernels.conv.harness import launch, load
-from kernels.conv.reference import convolved, explain, operands
+from kernels.conv.reference import convolved, dtype_of, explain, operands, stored
 
 from fusewright.host import run_sanitized, sanitizer_report
 from fusewright.kernels.conv import (
@@ -45,7 +45,7 @@ def run(conv: Conv, ending: Ending, batch: int, sizes: tuple[int, ...], tile: Ti
     if ending.window:
         out_sizes = tuple(o // p for o, p in zip(out_sizes, ending.window.size, strict=False))
     reduced = isinstance(ending.reduce, OverChannels) and not ending.reduce.keep
-    out = torch.full((batch, 1 if reduced else conv.out_channels, *out_sizes), float("nan"))
+    out = torch.full((batch, 1 if reduced else conv.out_channels, *out_sizes), float("nan"), dtype=dtype_of(conv))
     names = ("in_d", "in_h", "in_w")[3 - conv.dims :]
     values = dict(input=x, weight=w, out=out, batch=batch, **dict(zip(names, sizes, strict=False)), **params)
     if conv.bias:
@@ -147,7 +147,7 @@ PHASED_TILES = {
 def test_tiles_of_phases(name: str, ending: str) -> None:
     conv, tile = transposed(2, 20, 32, 3, 2, 1, 1), PHASED_TILES[name]
     if "moments" in ending:
-        check_moments(conv, OverPositions("CloseMoments"), (2, 5, 21), slices=2, tile=tile, stored="stored" in ending)
+        check_moments(conv, OverPositions("CloseMoments"), (2, 5, 21), slices=2, tile=tile, beside="stored" in ending)
         return
     after = Pointwise(lambda v, n, c, p: ([], f"exp_fast({v} - total.m) / total.s"))
     endings = {
@@ -195,7 +195,7 @@ TILES = {
 def test_tiles(name: str, ending: str) -> None:
     conv, tile = conv2d(20, 32, 3, padding=1), TILES[name]
     if "moments" in ending:
-        check_moments(conv, OverPositions("CloseMoments"), (2, 10, 21), slices=2, tile=tile, stored="stored" in ending)
+        check_moments(conv, OverPositions("CloseMoments"), (2, 10, 21), slices=2, tile=tile, beside="stored" in ending)
         return
     rows = Ending(reduce=OverChannels("LogSumExp"))
     out, (value, allowed) = run(conv, rows if ending == "rows" else Ending(), 2, (10, 21), tile)
@@ -300,19 +300,19 @@ def test_body_operands() -> None:
     assert explain(out, expected, F.max_pool2d(allowed * gain.abs()[:, None, None], 2) + 1e-5) is None
 
 
-def check_moments(conv, reduce, sizes, slices, tile=None, window=None, stored=False):
+def check_moments(conv, reduce, sizes, slices, tile=None, window=None, beside=False):
     """Of the elements; where these are stored too, of something made of them."""
     batch, *spatial = sizes
     x, w, b = operands(conv, batch, tuple(spatial))
     doubled = Pointwise(lambda v, n, c, p: ([], f"2.0f * {v} + 1.0f"))
-    ending = Ending(window=window, reduce=reduce, stored=stored, between=doubled if stored else Pointwise())
+    ending = Ending(window=window, reduce=reduce, stored=beside, between=doubled if beside else Pointwise())
     text = conv_kernel("k", conv, ending, tile)
     words = {"CloseMoments": 4}.get(reduce.accumulator, 1)
     partials = torch.full((batch, slices, conv.out_channels, words), float("nan"))
     names = ("in_d", "in_h", "in_w")[3 - conv.dims :]
     shrunk = window.size if window else (1,) * conv.dims
     places = prod(o // p for o, p in zip(conv.out_sizes(spatial), shrunk, strict=True))
-    out = torch.full((batch * conv.out_channels * places,), float("nan"))
+    out = torch.full((batch * conv.out_channels * places,), float("nan"), dtype=dtype_of(conv))
     values = dict(
         input=x,
         weight=w,
@@ -327,8 +327,10 @@ def check_moments(conv, reduce, sizes, slices, tile=None, window=None, stored=Fa
     value, allowed = convolved(conv, x, w, b, tile is not None and tile.warpgroups)
     if window:
         value, allowed = F.max_pool2d(value, window.size), F.max_pool2d(allowed, window.size)
-    if stored:
-        assert explain(out.reshape(value.shape), value, allowed) is None
+    if beside:
+        assert explain(out.reshape(value.shape), value, stored(conv, value, allowed)) is None
+        if conv.dtype != "float32":  # statistics are of what is in memory
+            value, allowed = out.reshape(value.shape).double(), torch.full_like(value, 1e-6)
         value, allowed = 2 * value + 1, 2 * allowed + 1e-6
     value, allowed = value.flatten(2), allowed.flatten(2).amax(2)
     if reduce.accumulator != "CloseMoments":
@@ -356,20 +358,20 @@ def test_over_positions(accumulator: str, slices: int) -> None:
 def test_over_positions_after_a_pool(stored: bool) -> None:
     for size in ((2, 2), (2, 3)):
         window = Window("max", size)
-        check_moments(conv2d(8, 16, 3, padding=1), OverPositions("CloseMoments"), (1, 13, 27), 2, window=window, stored=stored)
+        check_moments(conv2d(8, 16, 3, padding=1), OverPositions("CloseMoments"), (1, 13, 27), 2, window=window, beside=stored)
 
 
 @pytest.mark.parametrize("case", [*AWKWARD, *PHASED], ids=lambda name: name.replace(" ", "-"))
 def test_stored_beside_statistics(case: str) -> None:
     conv, batch, sizes = (AWKWARD | PHASED)[case]
-    check_moments(conv, OverPositions("CloseMoments"), (batch, *sizes), 2, stored=True)
+    check_moments(conv, OverPositions("CloseMoments"), (batch, *sizes), 2, beside=True)
 
 
 @pytest.mark.parametrize("accumulator", ["Sum", "Max"])
 @pytest.mark.parametrize("width", [24, 25, 26])
 def test_stored_beside_sums(accumulator: str, width: int) -> None:
     """Rows of every alignment."""
-    check_moments(conv2d(8, 24, 3, padding=1), OverPositions(accumulator), (2, 9, width), 3, stored=True)
+    check_moments(conv2d(8, 24, 3, padding=1), OverPositions(accumulator), (2, 9, width), 3, beside=True)
 
 
 def test_moments_far_from_zero() -> None:

@@ -1,0 +1,215 @@
+"""Convolution kernels of bf16 and fp16 on the host target: two channels to a word, over awkward shapes and every ending."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from kernels.conv.founding import STATISTICS
+from kernels.conv.harness import launch, load
+from kernels.conv.reference import convolved, dtype_of, explain, operands, stored
+from kernels.conv.test_conv_host import (
+    AWKWARD,
+    PHASED,
+    PHASED_TILES,
+    REDUCTIONS,
+    SANITIZED,
+    TILES,
+    WINDOWS,
+    check_moments,
+    check_sanitized,
+    conv2d,
+    run,
+    transposed,
+)
+
+from fusewright.kernels.conv import (
+    Conv,
+    Ending,
+    OverChannels,
+    OverPositions,
+    Pointwise,
+    Window,
+    candidate_tiles,
+    conv_kernel,
+    fits,
+)
+
+HALVES = ["bfloat16", "float16"]
+MORE = {
+    "an odd channel alone": (conv2d(1, 16, 3, padding=1), 2, (7, 12)),
+    "an odd channel in the last chunk": (conv2d(33, 16, 3, padding=1), 1, (6, 12)),
+    "odd groups": (conv2d(15, 18, 3, padding=1, groups=3), 2, (6, 8)),
+    "1x1 of many channels": (conv2d(140, 32, 1), 1, (9, 16)),
+    "7x7 of two channels": (conv2d(2, 20, 7, padding=3), 1, (12, 20)),
+    "wider than a row": (conv2d(18, 16, (1, 7), padding=(0, 3)), 2, (3, 3)),
+}
+CASES = AWKWARD | {f"phases: {name}": case for name, case in PHASED.items()} | MORE
+
+
+def half(conv: Conv, dtype: str = "bfloat16") -> Conv:
+    return replace(conv, dtype=dtype)
+
+
+def check(conv: Conv, out: torch.Tensor, value: torch.Tensor, allowed: torch.Tensor) -> None:
+    assert out.dtype is dtype_of(conv)
+    assert explain(out, value, stored(conv, value, allowed)) is None
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda name: name.replace(" ", "-"))
+def test_elements(case: str) -> None:
+    conv, batch, sizes = CASES[case]
+    conv = half(conv, HALVES[list(CASES).index(case) % 2])
+    out, found = run(conv, Ending(), batch, sizes)
+    check(conv, out, *found)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("width", [8, 9, 10])
+@pytest.mark.parametrize("beside", [False, True])
+def test_row_alignment(dtype: str, width: int, beside: bool) -> None:
+    """Four, one and two columns a load; rows that begin anywhere in a word, and one behind the start of memory."""
+    conv = half(conv2d(9, 16, 3, padding=1), dtype)
+    if beside:
+        check_moments(conv, OverPositions("CloseMoments"), (2, 5, width), 2, beside=True)
+        return
+    out, found = run(conv, Ending(), 2, (5, width))
+    check(conv, out, *found)
+
+
+@pytest.mark.parametrize("offset", [1, 2])
+def test_input_that_begins_anywhere(offset: int) -> None:
+    """The width would allow wide loads, the address does not."""
+    conv = half(conv2d(9, 16, 3, padding=1))
+    x, _, _ = operands(conv, 1, (5, 12))
+    room = torch.zeros(x.numel() + offset, dtype=x.dtype)
+    moved = room[offset:].view(x.shape).copy_(x)
+    out, found = run(conv, Ending(), 1, (5, 12), input=moved)
+    check(conv, out, *found)
+
+
+@pytest.mark.parametrize("name", TILES, ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize("ending", ["elements", "rows", "stored moments"])
+def test_tiles(name: str, ending: str) -> None:
+    conv, tile = half(conv2d(37, 32, 3, padding=1), "float16"), TILES[name]
+    if "chunk=24" not in repr(tile) and tile.repeats > 1:
+        conv = half(conv2d(16, 32, 3, padding=1), "float16")  # one step
+    if ending == "stored moments":
+        check_moments(conv, OverPositions("CloseMoments"), (2, 10, 21), slices=2, tile=tile, beside=True)
+        return
+    rows = Ending(reduce=OverChannels("LogSumExp"))
+    out, (value, allowed) = run(conv, rows if ending == "rows" else Ending(), 2, (10, 20), tile)
+    if ending == "rows":
+        value, allowed = value.logsumexp(1, keepdim=True), allowed.amax(1, keepdim=True) + 4e-6
+    check(conv, out, value, allowed)
+
+
+@pytest.mark.parametrize("name", PHASED_TILES, ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize("ending", ["elements", "softmax", "moments"])
+def test_tiles_of_phases(name: str, ending: str) -> None:
+    conv, tile = half(transposed(2, 37, 32, 3, 2, 1, 1)), PHASED_TILES[name]
+    if ending == "moments":
+        check_moments(conv, OverPositions("CloseMoments"), (2, 5, 21), slices=2, tile=tile)
+        return
+    after = Pointwise(lambda v, n, c, p: ([], f"exp_fast({v} - total.m) / total.s"))
+    softmax = Ending(reduce=OverChannels("LogSumExp", keep=True), after=after)
+    out, (value, allowed) = run(conv, softmax if ending == "softmax" else Ending(), 2, (5, 21), tile)
+    if ending == "softmax":
+        value = value.softmax(1)
+        allowed = value * (2 * allowed.amax(1, keepdim=True) + 4e-6)
+    check(conv, out, value, allowed)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_pool_of_phases(rows: bool) -> None:
+    reduce = OverChannels("Max") if rows else None
+    for conv, size in ((transposed(2, 8, 24, 3, 2, 1, 1), (4, 2)), (transposed(2, 8, 16, 4, 2, 1), (1, 2))):
+        conv = half(conv)
+        out, found = run(conv, Ending(window=Window("max", size), reduce=reduce), 1, (5, 19))
+        value, allowed = (F.max_pool2d(part, size) for part in found)
+        if rows:
+            value, allowed = value.amax(1, keepdim=True), allowed.amax(1, keepdim=True)
+        check(conv, out, value, allowed)
+
+
+@pytest.mark.parametrize("name", ["max 2x2", "max 3x3", "avg 2x5"], ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize("width", [34, 35])
+def test_windows(name: str, width: int) -> None:
+    window, conv = WINDOWS[name], half(conv2d(8, 24, 3, padding=1))
+    out, (value, allowed) = run(conv, Ending(window=window), 1, (13, width))
+    if window.kind == "max":
+        value, allowed = F.max_pool2d(value, window.size), F.max_pool2d(allowed, window.size)
+    else:
+        value, allowed = F.avg_pool2d(value, window.size), F.avg_pool2d(allowed, window.size) + 1e-6
+    check(conv, out, value, allowed)
+
+
+@pytest.mark.parametrize("accumulator", REDUCTIONS)
+@pytest.mark.parametrize("channels", [20, 144])
+def test_over_channels(accumulator: str, channels: int) -> None:
+    conv = half(conv2d(24, channels, 3))
+    out, found = run(conv, Ending(reduce=OverChannels(accumulator)), 2, (7, 19))
+    check(conv, out, *REDUCTIONS[accumulator](*found))
+
+
+@pytest.mark.parametrize("slices", [1, 50])
+@pytest.mark.parametrize("accumulator", ["CloseMoments", "Sum", "Max"])
+def test_over_positions(accumulator: str, slices: int) -> None:
+    check_moments(half(conv2d(8, 40, 3, padding=1)), OverPositions(accumulator), (2, 13, 27), slices)
+
+
+def test_operands_of_bodies() -> None:
+    """A residual of halves and a float for each channel."""
+    conv = half(conv2d(20, 24, 3, padding=1), "float16")
+    make = torch.Generator().manual_seed(1)
+    gain, full = torch.randn(24, generator=make), torch.randn(2, 24, 9, 15, generator=make).half()
+    before = Pointwise(
+        lambda v, n, c, p: ([f"const float scaled = {v} * gain[{c}];"],
+                            f"scaled + __half2float(full[(({n} * OUT_CHANNELS + {c}) * conv_h + {p[0]}) * conv_w + {p[1]}])"),
+        params=(("const float* __restrict__", "gain"), ("const __half* __restrict__", "full")),
+    )  # fmt: skip
+    out, (value, allowed) = run(conv, Ending(before=before), 2, (9, 15), gain=gain, full=full)
+    check(conv, out, value * gain.double()[:, None, None] + full.double(), allowed * 4 + 1e-5)
+
+
+def test_what_overflows_or_is_no_number() -> None:
+    """As eager: beyond 65504 fp16 is infinite, and a NaN stays where it is."""
+    conv = half(conv2d(8, 16, 3, padding=1), "float16")
+    x, w, b = operands(conv, 1, (12, 12))
+    x[0, 3, 2, 2], x[0, 1, 9, 9] = float("nan"), 60000.0
+    text = conv_kernel("k", conv, Ending())
+    out = torch.zeros(1, 16, 12, 12, dtype=torch.float16)
+    launch(load(text), text, input=x, weight=w * 8, bias=b, out=out, batch=1, in_h=12, in_w=12)
+    expected = convolved(conv, x, w * 8, b)[0].half()
+    assert expected.isinf().any() and expected.isnan().any()
+    assert torch.equal(out.isnan(), expected.isnan()) and torch.equal(out.isinf(), expected.isinf())
+
+
+@pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
+@pytest.mark.parametrize("name", SANITIZED)
+@pytest.mark.parametrize("kind", ["rows", "stored moments", "phases"])
+@pytest.mark.parametrize("width", [12, 13, 14])
+def test_sanitized(sanitize: str, name: str, kind: str, width: int) -> None:
+    """No address outside a buffer (each is exactly as large as needed), no undefined arithmetic, no race."""
+    if sanitize == "undefined" and width != 13:
+        pytest.skip("the same arithmetic")
+    conv, tile = half(conv2d(11, 20, 3, padding=1)), SANITIZED[name]
+    rows = Ending(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
+    ending = {"rows": rows, "stored moments": replace(STATISTICS, stored=True), "phases": Ending()}[kind]
+    if kind == "phases":
+        conv, tile = half(transposed(2, 11, 20, 3, 2, 1, 1)), replace(tile, columns=None)
+    text = conv_kernel("k", conv, ending, tile)
+    halves = {"input": 2 * 11 * 9 * width, "weight": 20 * 11 * 9, "bias": 20}
+    halves["out"] = {"rows": 2 * 4 * (width // 2), "phases": 2 * 20 * 18 * 2 * width}.get(kind, 2 * 20 * 9 * width)
+    floats = {name: -(-count // 2) for name, count in halves.items()} | {"partials": 2 * 2 * 20 * 4}
+    floats |= {buffer: eval(count) for buffer, count in text.workspace.items()}
+    check_sanitized(text, floats, {"batch": 2, "in_h": 9, "in_w": width, "slices": 2}, sanitize)
+
+
+def test_chooses_what_it_can_do() -> None:
+    plain = half(conv2d(64, 64, 3, padding=1))
+    assert not any(tile.warpgroups for tile in candidate_tiles(plain, Ending()))
+    assert fits(plain, Ending(reduce=OverChannels("Sum"))) and fits(half(transposed(3, 32, 64, 3, 2, 1)), STATISTICS)
+    assert replace(plain, tf32=False) and fits(replace(plain, tf32=False), Ending())  # a flag of float32
