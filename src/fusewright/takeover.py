@@ -234,7 +234,7 @@ def anchor_of(node: Node, plan: Plan) -> Anchor | None:
         found.rank, in_channels, node.shape[1], found.kernel, found.stride, found.padding, found.dilation, found.groups,
         bias=True, dtype=DTYPES[node.dtype], transposed=transposed, output_padding=found.output_padding,
     )  # fmt: skip
-    if not is_depthwise(conv) and (node.dtype is not torch.float32 or not tf32_allowed()):
+    if not is_depthwise(conv) and node.dtype is torch.float32 and not tf32_allowed():
         return None
     result = lowered.value[node.name]
     bias = lowered.value[found.bias.name] if found.bias is not None else None
@@ -261,6 +261,8 @@ def bias_added(result: str, plan: Plan) -> tuple[str, str] | None:
     if first != result or not isinstance(shaped.op, Reshape) or not prims[shaped.inputs[0]].is_load:
         return None
     bias = prims[shaped.inputs[0]]
+    if bias.dtype != prims[result].dtype:
+        return None
     per_channel = len(bias.shape) == 1 and len(shaped.shape) == len(prims[result].shape) - 1
     return (users[0].name, bias.name) if per_channel and sizes.same(shaped.shape[0], bias.shape[0]) else None
 
@@ -353,7 +355,7 @@ def fused(kernel: Kernel, anchor: Anchor, plan: Plan, taken: frozenset[str] = fr
     base = ending_with(before, pool, inner)
     if to_rows and parts[0].kind in ("LogSumExp", "Sum", "Max", "Min"):
         store = kernel.stores[0]
-        if prims[store].dtype is not torch.float32:
+        if DTYPES.get(prims[store].dtype) != anchor.conv.dtype:
             return None
         fields = {prims[m].op.field for m in parts[0].members}
         if fields != {"result()"}:
@@ -404,7 +406,7 @@ def elements_and_total(
         return None
     before = {anchor.value, *([window] if window else [])} - {part.source}  # gone by then
     reads = {a.leaf for a in accesses(prims, store, at, {part.source} | before, inside=store != part.source)}
-    if reads & before or part.source not in reads or prims[store].dtype is not torch.float32:
+    if reads & before or part.source not in reads or DTYPES.get(prims[store].dtype) != anchor.conv.dtype:
         return None
     if not reads_only_here(prims, store, at, part.source, shape, before):
         return None
@@ -475,8 +477,8 @@ def library_ms(anchor: Anchor, kernels: Sequence[Kernel], plan: Plan) -> float:
     """The library's convolution, its result written and read again by each kernel."""
     conv = anchor.conv
     batch, *spatial = input_sizes(anchor, plan)
-    written = batch * conv.out_channels * prod(conv.out_sizes(spatial)) * 4
-    read = batch * conv.in_channels * prod(spatial) * 4
+    written = batch * conv.out_channels * prod(conv.out_sizes(spatial)) * conv.item_bytes
+    read = batch * conv.in_channels * prod(spatial) * conv.item_bytes
     if is_depthwise(conv):
         return depthwise.library_ms(conv, (batch, *spatial)) + memory_ms(kernels, plan)
     computed = conv_flops(anchor, plan) / library_rate(conv) * 1e-9
@@ -510,8 +512,12 @@ def library_rate(conv: Conv) -> float:
 
     Transposed ones: strided in two dimensions 73 (s1033, 103 us). By what whole forwards took without their kernels: strided in
     three 11 (s1006), without strides 13 (s1020, s1034), strided in one 31 (s10).
+
+    Of halves nothing was measured: taken at twice that, as matrix products are (741 against 395), and with tensor cores at any depth.
     """
     depth = conv.in_channels // conv.groups
+    if conv.packed_in > 1:
+        return 2 * library_rate(replace(conv, dtype="float32", in_channels=max(depth, 16) * conv.groups))
     if slow_transposed(conv):
         return 30.0 if conv.dims == 1 else 10.0
     if conv.groups > 1:

@@ -37,7 +37,8 @@ class Assumptions:
         if not self.launches.on_tensor_cores:
             return ""
         convolves = any(text.tf32 for text in self.launches.on_tensor_cores)
-        return (CONV_FLAGS + SLICES if convolves else "") + TENSOR_CORES
+        slices = any("_slices(" in size for text in self.launches.on_tensor_cores for size in text.sizes)
+        return (CONV_FLAGS if convolves else "") + (SLICES if convolves or slices else "") + TENSOR_CORES
 
     def held_text(self) -> str:
         """Tables of what the plan was made for, and the functions that look it up."""

@@ -182,6 +182,7 @@ def anchored_kernel(
         tuple(lines),
         made.tile,
         tensor_cores=made.tile is not None,
+        tf32=anchor.conv.dtype == "float32",
     )
 
 

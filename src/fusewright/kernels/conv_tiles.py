@@ -84,6 +84,8 @@ def proposed_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
             for fragments in fragment_shapes(conv, ending, count):
                 if weight_bytes <= RESIDENT_BYTES and warps_c == 1:
                     base = Tile(channel_tiles, fragments, (1, 1, warps), weights="resident", alone=True)
+                    if conv.packed_in > 1:
+                        base = replace(base, unrolled=1)
                     if warps == 8:  # H200, second kernel of the first founding model: 0.1925 ms with 4 x 4 warps, 0.1988 with 2 x 8
                         yield replace(base, warps=(1, 1, 4), blocks_per_sm=2 * blocks)
                     yield replace(base, blocks_per_sm=blocks)
@@ -188,7 +190,7 @@ def stepped(conv: Conv, ending: Ending, base: Tile) -> Iterator[Tile]:
     deep = round_up(conv.group_words, 8)
     for chunk in (64, 32, 24, 16, 8):
         for part in sorted({k for k in range(1, columns + 1) if columns % k == 0}, reverse=True):
-            tile = replace(base, chunk=chunk, columns=part, unrolled=min(part, 3))
+            tile = replace(base, chunk=chunk, columns=part, unrolled=straight_columns(conv, part))
             shape = layout(conv, ending, tile)
             products = shape.turns * conv.kernel[-2 if conv.dims > 1 else 0] * tile.channel_tiles * shape.fragments
             whole = part == columns or chunk == 8
@@ -196,6 +198,11 @@ def stepped(conv: Conv, ending: Ending, base: Tile) -> Iterator[Tile]:
                 yield tile
                 return
     yield replace(base, columns=1, unrolled=1)
+
+
+def straight_columns(conv: Conv, part: int) -> int:
+    """Kernel columns in one stretch of straight code: of halves, whose next inputs wait in registers, more would spill."""
+    return 1 if conv.packed_in > 1 else min(part, 3)
 
 
 def instructions(body: Body) -> float:

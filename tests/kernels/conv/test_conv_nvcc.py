@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,41 @@ def test_compiles_within_the_plan(case: str, tmp_path: Path) -> None:
         wide = next(part for part in listing.split("Function :") if "kernelILi4E" in part.split("\n")[0])
         assert not spills_between_products(wide)
         assert "LDGSTS.E.BYPASS.128" in listing
+
+
+# Of halves, whose next inputs wait in registers.
+SPILLED_BESIDE_HALVES = {
+    "7x7 stride 2": 32,
+    "softmax over 64 channels": 64,
+    "stored beside statistics": 240,
+    "transposed 2d, stored beside statistics": 32,
+    "transposed 3d, statistics": 16,
+    "transposed 3d, softmax": 32,
+}
+
+
+@pytest.mark.parametrize("case", KERNELS, ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_halves_compile_within_the_plan(case: str, dtype: str, tmp_path: Path) -> None:
+    conv, ending = KERNELS[case]
+    if dtype == "float16" and case not in ("plain 3x3", "second founding model", "transposed 2d"):
+        pytest.skip("the same but for the name of the product")
+    text = conv_kernel("k", replace(conv, dtype=dtype), ending)
+    found, cubin = compiled(text, tmp_path)
+    assert text.tile is not None
+    allowed = min(255, 65536 // (text.tile.threads * text.tile.blocks_per_sm))
+    for variant in ("kernelILi4E", "kernelILi2E", "kernelILi1E"):  # columns a load
+        ((registers, spilled),) = [resources for name, resources in found.items() if variant in name]
+        assert registers <= allowed
+        if variant == "kernelILi4E":
+            assert spilled <= SPILLED_BESIDE_HALVES.get(case, 0)
+    disassembler = shutil.which("cuobjdump")
+    if disassembler:
+        listing = subprocess.run([disassembler, "-sass", str(cubin)], capture_output=True, text=True).stdout
+        assert "HMMA.16816.F32" + (".BF16" if dtype == "bfloat16" else "") in listing
+        wide = next(part for part in listing.split("Function :") if "kernelILi4E" in part.split("\n")[0])
+        assert not spills_between_products(wide)
+        assert "STS.128" in wide and "LDG.E.64" in wide
 
 
 @pytest.mark.parametrize("case", FOUR_WARPS, ids=lambda name: name.replace(" ", "-"))

@@ -48,6 +48,14 @@ CHAINS = {
         "nn.Conv2d(12, 12, 3, padding=1, groups=12).bfloat16()", "nn.BatchNorm2d(12).bfloat16()", 12,
         "(2, 12, 9, 13, dtype=torch.bfloat16)", "torch.amax(self.norm(x), dim=3)",
     ),
+    "bf16, batch norm": (
+        "nn.Conv2d(9, 20, 3, padding=1).bfloat16()", "nn.BatchNorm2d(20).bfloat16()", 20,
+        "(2, 9, 9, 14, dtype=torch.bfloat16)", "torch.amax(self.norm(F.silu(x)), dim=3)",
+    ),
+    "fp16 transposed 2d, group norm": (
+        "nn.ConvTranspose2d(8, 16, 4, stride=2, padding=1).half()", "nn.GroupNorm(4, 16).half()", 16,
+        "(2, 8, 6, 9, dtype=torch.float16)", "F.softmax(self.norm(x), dim=3) + x",
+    ),
 }  # fmt: skip
 
 
@@ -64,7 +72,7 @@ def own(kernels: list[Kernel]) -> Kernel:
     return kernel
 
 
-ALONE = ("transposed 2d, a row's logsumexp", "1d, no bias, softmax of a row", "depthwise, bf16")
+ALONE = ("transposed 2d, a row's logsumexp", "1d, no bias, softmax of a row", "depthwise, bf16", "bf16, batch norm")
 
 
 @pytest.mark.slow

@@ -89,6 +89,33 @@ CHAINS = {
     "depthwise, mean": (
         "nn.Conv1d(10, 10, 7, padding=3, groups=10)", 10, "(3, 10, 50)", "F.softmax(F.gelu(x).mean(dim=2), dim=1)",
     ),
+    "bf16, pointwise": (
+        "nn.Conv2d(13, 20, 3, padding=1).bfloat16()", 20, "(2, 13, 9, 12, dtype=torch.bfloat16)", "F.silu(x) * 0.5 + 1.0",
+    ),
+    "fp16, pool and maximum": (
+        "nn.Conv2d(9, 24, 5, stride=2, padding=2).half()", 24, "(2, 9, 17, 22, dtype=torch.float16)",
+        "torch.amax(F.max_pool2d(torch.tanh(x), 2), dim=1)",
+    ),
+    "bf16, logsumexp": (
+        "nn.Conv3d(5, 24, 3, padding=1).bfloat16()", 24, "(2, 5, 4, 6, 7, dtype=torch.bfloat16)", "torch.logsumexp(F.relu(x), dim=1)",
+    ),
+    "fp16, group norm": (
+        "nn.Conv2d(8, 32, 3, bias=False).half()", 32, "(2, 8, 9, 10, dtype=torch.float16)", "F.silu(F.group_norm(x, 4))",
+    ),
+    "bf16, instance norm": (
+        "nn.Conv1d(10, 16, 7, dilation=2).bfloat16()", 16, "(2, 10, 70, dtype=torch.bfloat16)", "F.leaky_relu(F.instance_norm(x) / 2.0)",
+    ),
+    "bf16 transposed 2d, softmax": (
+        "nn.ConvTranspose2d(8, 24, 3, stride=2).bfloat16()", 24, "(2, 8, 6, 9, dtype=torch.bfloat16)", "F.softmax(x * 2.0, dim=1)",
+    ),
+    "fp16 transposed 3d, mean": (
+        "nn.ConvTranspose3d(5, 16, 3, stride=2, padding=1, output_padding=1).half()", 16, "(2, 5, 3, 4, 5, dtype=torch.float16)",
+        "torch.tanh(F.hardtanh(x).mean(dim=(2, 3, 4)))",
+    ),
+    "bf16, groups, a bias of its own": (
+        "nn.Conv2d(12, 18, 3, groups=3, bias=False).bfloat16()", 18, "(2, 12, 9, 12, dtype=torch.bfloat16)",
+        "F.gelu(x + self.scale.bfloat16())",
+    ),
     "transposed 1d, groups": (
         "nn.ConvTranspose1d(12, 18, 7, stride=4, padding=2, groups=2)", 18, "(2, 12, 21)", "F.hardswish(x + 0.5)",
     ),
@@ -103,6 +130,28 @@ def test_depthwise_needs_no_tensor_cores(tmp_path: Path, monkeypatch: pytest.Mon
     assert made.calls == [] and "_tf32_allowed" not in emitted.text
     _, made, _ = compile_problem(load_problem(model(tmp_path, "transposed 2d, pointwise")), Options())
     assert len(made.calls) == 1
+
+
+def test_halves_ask_for_no_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their products are exact whatever the flags of float32 say; a GPU with tensor cores is needed all the same."""
+    monkeypatch.setattr(takeover, "pays", lambda *_: True)
+    monkeypatch.setattr(takeover, "tf32_allowed", lambda: False)
+    monkeypatch.setattr(takeover, "MARGIN", 0.0)  # statistics are ended in registers
+    for name, slices in (("bf16, pointwise", 0), ("fp16, group norm", 1)):
+        _, made, emitted = compile_problem(load_problem(model(tmp_path, name)), Options())
+        assert made.calls == [] and "_tf32_allowed" not in emitted.text and "_has_tensor_cores(" in emitted.text
+        assert emitted.text.count("def _slices(") == slices
+
+
+def test_a_bias_of_another_type_is_no_bias(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bf16 plus float32 is float32: the kernel would read the wrong bytes."""
+    monkeypatch.setattr(takeover, "pays", lambda *_: True)
+    path = tmp_path / "chain.py"
+    conv, shape = "nn.Conv2d(8, 16, 3, bias=False).bfloat16()", "(2, 8, 9, 9, dtype=torch.bfloat16)"
+    path.write_text(FILE.format(conv=conv, norm="None", channels=16, shape=shape, chain="torch.relu(x + self.scale).bfloat16()"))
+    _, made, _ = compile_problem(load_problem(path), Options())
+    for kernel in made.kernels:
+        assert kernel.fused is None or kernel.fused.anchor.bias is None
 
 
 def model(tmp_path: Path, name: str) -> Path:
