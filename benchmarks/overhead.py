@@ -85,7 +85,7 @@ class Emitted:
         exec(compile(without_library(text), "emitted", "exec"), space)
         kernels = [*space["_KERNELS"], *space["_GRADIENT_KERNELS"]]
         library = stub_library(kernels, Path(tempfile.mkdtemp(dir=folder)))
-        space["_library"] = lambda gradients=False: library
+        space["_library"] = lambda gradients=False, keeping=False: library
         space["_on_device"] = on_cpu
         space["_raw_stream"] = lambda index: 0
         space["_current_device"] = lambda: 0

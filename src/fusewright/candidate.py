@@ -118,10 +118,11 @@ class Candidate:
         def watched(kernel: Any, *arguments: Any) -> None:
             if not self.disabled and not self.traces:  # nobody watches: cost a timing nothing
                 return launch(kernel, *arguments)
-            if str(kernel) not in self.disabled:
+            name = str(kernel).partition(" ")[0]  # it may be one that is `keeping`
+            if name not in self.disabled:
                 launch(kernel, *arguments)
             for trace in self.traces:  # after it: a launch that raised was none
-                trace.kernels.append(str(kernel))
+                trace.kernels.append(name)
 
         return watched
 
@@ -156,14 +157,15 @@ def load_candidate(text_or_path: str | Path, target: str, sanitize: str = "", na
             raise Refused(f"{name}: its CUDA does not compile for the host: {error}") from error
 
     gradients = getattr(module, "_CUDA_GRADIENTS", None)
-    library = HostLibrary(build(module._CUDA_SOURCE), (lambda: build(gradients)) if gradients else None)
+    keeping = "#define KEEPING\n" if "#ifdef KEEPING" in module._CUDA_SOURCE else ""  # one library for both ways
+    library = HostLibrary(build(keeping + module._CUDA_SOURCE), (lambda: build(gradients)) if gradients else None)
     candidate = Candidate(name, source, target, module, before, library)
     launch, allocating = candidate._launched(library.call), _allocating(candidate.device)
     vars(module).update(_launch=launch, _on_device=_on_host, _library=_no_library, _empty=allocating)
     return candidate
 
 
-def _no_library(gradients: bool = False) -> None:
+def _no_library(gradients: bool = False, keeping: bool = False) -> None:
     """Kernels compiled for the host need no nvcc, though there may be a GPU."""
 
 

@@ -237,8 +237,7 @@ class _Differentiated(Tracer):
         (returned,) = next(fx for fx in self.trace.graph.nodes if fx.op == "output").args
         found = iter(returned)
         outputs = [Output(None if none else Ref(self.names[next(found).name])) for none in self.trace.missing]
-        index = {node.name: node for node in nodes}
-        if all(self.trace.missing) or any(compares_what_it_computes(node, index) for node in nodes):
+        if all(self.trace.missing):
             return None
         arguments = tuple(map(Ref, names))
         return Graph(tuple(nodes), tuple(names), tuple(outputs), self.symbols(nodes), self.trace.guards, arguments).check()
@@ -272,24 +271,20 @@ def is_view(target: Any) -> bool:
     return not isinstance(target, OpOverload) or any(r.alias_info and not r.alias_info.is_write for r in target._schema.returns)
 
 
-def compares_what_it_computes(node: Node, index: Mapping[str, Node]) -> bool:
-    """A test of floats for equality, as of a value with the maximum it went into. Two kernels that compute the value may round it
-    differently; what is in memory is what it is."""
-    if node.target not in (aten.eq.Tensor, aten.ne.Tensor):
-        return False
-    pair = [index[name] for name in node.inputs]
-    return any(n.dtype is not None and n.dtype.is_floating_point for n in pair) and not all(map(_in_memory(index), pair))
-
-
-def _in_memory(index: Mapping[str, Node]) -> Callable[[Node], bool]:
-    def check(node: Node) -> bool:
-        """An input, a view of one, or a maximum or minimum of one: none of them is rounded anew."""
-        record = ops.RECORDS.get(node.target)
-        exact = record is not None and (record.view or record.name in ("identity", "detach"))
-        exact = exact or node.target in (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default)
-        return node.is_leaf or (exact and all(check(index[name]) for name in node.inputs))
-
-    return check
+def compared(graph: Graph) -> set[str]:
+    """Leaves that are compared for equality, as a maximum with the values it is one of. What forward kept is not one of the values
+    as backward computes them."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        stack = list(node.inputs) if node.target in (aten.eq.Tensor, aten.ne.Tensor) else []
+        while stack:
+            behind = graph[stack.pop()]
+            record = ops.RECORDS.get(behind.target)
+            if behind.is_leaf:
+                found.add(behind.name)
+            elif record is not None and (record.view or record.name in ("identity", "detach")):
+                stack += behind.inputs
+    return found
 
 
 def _filled(value: Any, values: Mapping[str, Any], size: Callable[[Any], Any]) -> Any:
@@ -427,4 +422,4 @@ NORMS: dict[Any, Callable[..., Any]] = {
     aten.native_layer_norm_backward.default: layer_norm_backward,
 }
 
-__all__ = ["Trace", "gradient_graph", "plain_form"]
+__all__ = ["Trace", "compared", "gradient_graph", "plain_form"]

@@ -56,6 +56,20 @@ __device__ __forceinline__ void cp_async_wait() {
 }
 #endif
 
+//: section exactly
+// x itself, but the compiler does not know: it joins nothing before with anything after into one rounding.
+#ifdef CUDA_ON_CPU
+inline float exactly(float x) {
+  volatile float same = x;
+  return same;
+}
+#else
+__device__ __forceinline__ float exactly(float x) {
+  asm("" : "+f"(x));
+  return x;
+}
+#endif
+
 //: section load_if
 // N = 1 or 4 neighbouring floats from global memory, or zeros: the address is not read then. No branch, and the load starts here:
 // where it STAYS also if a fence stands before it, over which the compiler moves loads of what it is told is constant.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fusewright.alike import alike
 from fusewright.candidate import load_candidate
 from fusewright.capture import capture
 from fusewright.gradient import gradient_graph
@@ -18,7 +20,7 @@ from fusewright.graph import Graph, Ref
 from fusewright.interpret import interpret
 from fusewright.lower import lower
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
+from fusewright.pipeline import compile_problem, optimize
 from fusewright.plan import plan
 from fusewright.problem import load_problem
 from fusewright.rewrite import rewrite
@@ -173,12 +175,51 @@ def test_results_have_gradients_where_the_originals_do(of_input: bool, of_weight
     torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-5, atol=1e-5)
 
 
-def test_what_compares_computed_values_is_declined() -> None:
-    """The gradient of a maximum goes where the value equals it: another kernel may round the value differently."""
-    model = Of(lambda x, w, b, m, v: (x * at(w) + at(b)).amax(1))
-    graph = capture(model, [torch.randn(2, 6, 4, 4)])
-    nodes = [n for n in graph.nodes if not n.is_leaf]
-    assert gradient_graph(graph, nodes, ["x", "weight", "bias"], [nodes[-1].name], ["weight", "bias"]) is None
+MAXIMA = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(6, 1, 1)), nn.Parameter(torch.randn(6, 1, 1))
+
+    def forward(self, x):
+        y = x * self.weight + self.bias
+        return F.gelu(y).amax(1), torch.relu(y * y - 0.3).amin((2, 3)), torch.maximum(y, x).max(), F.silu(F.max_pool2d(y, 2)).amax(1)
+
+
+def get_inputs():
+    return [torch.randn(3, 6, 12, 12)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_values_that_are_compared_are_computed_alike(tmp_path: Path) -> None:
+    """The gradient of a maximum goes where the value equals it, also in another kernel than the one that found it."""
+    path = tmp_path / "maxima.py"
+    path.write_text(MAXIMA)
+    run = optimize(load_problem(path), Options(target="host"))
+    assert run.verdict.passed, "\n".join(map(str, run.verdict.checks))
+    assert "_CUDA_GRADIENTS, _GRADIENT_KERNELS = None" not in run.text
+    backward = run.text[run.text.index("_CUDA_GRADIENTS = ") :]
+    assert re.search(r"= exactly\(exactly\(\w+(\[v\])?\) \* exactly\(weight\w*\)\);", backward)
+
+
+def test_what_may_not_be_alike_is_declined() -> None:
+    """Halves are functions of the special unit in one kernel and not in another; the order of a pool's sum is its kernel's own."""
+    pooled = Of(lambda x, w, b, m, v: F.avg_pool2d(x * at(w) + at(b), 2).amax(1))
+    halves = Of(lambda x, w, b, m, v: (x * at(w).half() + at(b).half()).amax(1))
+    for model, x in ((pooled, torch.randn(2, 6, 4, 4)), (halves, torch.randn(2, 6, 4, 4).half())):
+        graph = capture(model, [x])
+        nodes = [n for n in graph.nodes if not n.is_leaf]
+        found = gradient_graph(graph, nodes, ["x", "weight", "bias"], [nodes[-1].name], ["weight"])
+        assert found is not None and alike(lower(rewrite(found)[0])) is None
 
 
 SUMMANDS = """

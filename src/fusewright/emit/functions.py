@@ -11,7 +11,7 @@ from ..pytext import call_text
 from .flow import meaning_reads
 from .gradient import GradientText
 from .launches import Launches
-from .regions import Region, Regions
+from .regions import Region, Regions, is_asked_for
 from .values import Values
 
 
@@ -88,7 +88,12 @@ class Functions:
         changed = tuple(i for i, name in enumerate(read) if is_overwritten(name, self.graph))
         given = [region.name, f"{region.name}_meaning"]
         given += [f"{region.name}_gradient", f"asked={gradient.asked}"] if gradient is not None else []
-        given += ["keeps=True"] if gradient is not None and gradient.kept else []
+        kept = gradient.kept if gradient is not None else ()
+        given += ["keeps=True"] if kept else []
+        if any(is_asked_for(name, kernel) for name in kept for kernel in region.kernels):
+            written = {self.regions.argument_of(old) for kernel in region.kernels for old in kernel.overwrites.values()}
+            overwrite = tuple(i for i, (name, _) in enumerate(self.arguments(region)) if name in written)
+            given += ["stored=True", *([f"overwrite={overwrite}"] if overwrite else [])]
         given += [f"differentiable={tuple(marks)}"] if not all(mark is True for mark in marks) else []
         given += [f"changed={changed}"] if changed else []
         head, line = f"{region.name}_region = _Region(", ", ".join(given)

@@ -8,8 +8,9 @@ from typing import Any
 from torch import nn
 
 from .. import products, sizes
+from ..alike import alike
 from ..errors import Unsupported
-from ..gradient import Trace, gradient_graph
+from ..gradient import Trace, compared, gradient_graph
 from ..graph import Ref
 from ..layout import spread
 from ..lower import Lowered, lower
@@ -67,11 +68,17 @@ def gradient_text(
         return None
     kept = worth_keeping(region, regions)
     found = gradient_graph(graph, regions.meaning_nodes(region), arguments, outputs, wanted, traces, list(kept))
+    if found is not None and not compared(found).isdisjoint(kept):
+        kept = {name: prim for name, prim in kept.items() if name not in compared(found)}
+        found = gradient_graph(graph, regions.meaning_nodes(region), arguments, outputs, wanted, traces, list(kept))
     if found is None:
         return None
     kept = {name: prim for name, prim in kept.items() if name in found.inputs}
     try:
-        lowered = apart(lower(rewrite(found)[0]), [name for name in wanted if graph[name].is_leaf], wanted)
+        exact = alike(lower(rewrite(found)[0]))
+        if exact is None:
+            return None
+        lowered = apart(exact, [name for name in wanted if graph[name].is_leaf], wanted)
         made = plan(lowered, channels_last=bool(regions.channels_last))
         made = multiplied(made) if any(products.is_product(kernel) for kernel in regions.plan.kernels) else made
         made = laid_out(made, regions.channels_last, outputs, wanted)

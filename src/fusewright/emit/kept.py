@@ -8,8 +8,7 @@ from dataclasses import replace
 from .. import sizes
 from ..plan import Kernel, Plan
 from ..prims import Prim
-from ..products import is_product
-from .regions import Region, Regions
+from .regions import Region, Regions, is_asked_for
 
 FEW = 64  # elements read for each that is stored for backward's sake: who only infers pays 2 % at most
 
@@ -36,21 +35,17 @@ def worth_keeping(region: Region, regions: Regions) -> dict[str, str]:
 
 def maker(prim: Prim, region: Region, regions: Regions) -> Kernel | None:
     """The kernel that has a value of each of its rows in registers and may store it, next to nothing beside what it reads; or the
-    matrix product that it ends, which it stores only where backward will want it."""
+    last that ends the convolution or matrix product, which it stores only where backward will want it."""
     hint = regions.graph.hint
+    asked = [kernel for kernel in region.kernels if is_asked_for(prim.name, kernel)]
+    if asked:
+        return asked[-1]
     left = hint(sizes.product(prim.shape))
     for kernel in region.kernels:
-        if is_asked_for(prim.name, kernel):
-            return kernel
         of_a_row = kernel.members.get(prim.name) in ("reduce", "row") and kernel.is_reduce
         if of_a_row and left * FEW < hint(sizes.product(kernel.space)) and not regions.condenses(kernel):
             return kernel if kernel.fused is None else None
     return None
-
-
-def is_asked_for(name: str, kernel: Kernel) -> bool:
-    """A product that its kernel ends: written where memory is given for it."""
-    return is_product(kernel) and bool(kernel.fused.anchor.value == name != kernel.stores[0])
 
 
 def storing(kept: Mapping[str, Sequence[str]], regions: Regions) -> Regions:

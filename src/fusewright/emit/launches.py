@@ -18,9 +18,9 @@ from ..kernels.text import KernelText, shape_of
 from ..layout import memory_format
 from ..plan import Kernel
 from ..prims import Prim
-from .kept import is_asked_for
+from ..products import is_product
 from .kernels import Shared, kernel_text
-from .regions import Region
+from .regions import Region, is_asked_for
 from .values import Values
 
 Scratch = dict[str, Dim]  # the parts of one allocation, and their bytes
@@ -76,7 +76,11 @@ class Launches:
         workspace = {name: size for name, size in self.workspace(kernel).items() if name not in scratch}
         lines += [allocation(name, (size,), (1,), torch.float32) for name, size in workspace.items()]
         if kernel.fused is not None:
-            return [*lines, *self.anchored[kernel.name].lines]
+            first, *others = self.anchored[kernel.name].lines
+            if any(is_asked_for(name, kernel) for name in made) and not is_product(kernel):
+                name = first.split('"')[1]
+                first = first.replace(f'"{name}"', f'"{name}" if {self.values.free_name("kept")} is None else "{name} keeping"', 1)
+            return [*lines, first, *others]
         text = self.texts[kernel.name]
         tensors = [*(self.tensor_name(kernel, name) for name in text.tensors), *self.workspace(kernel)]
         lines.append(f"_launch({', '.join([repr(text.name).replace(chr(39), chr(34)), *tensors, *text.sizes])})")

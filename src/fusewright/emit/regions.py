@@ -11,6 +11,8 @@ from torch import nn
 from .. import sizes
 from ..graph import Node, Output, Ref
 from ..inplace import overwritten
+from ..kernels.depthwise import is_depthwise
+from ..kernels.product import Product
 from ..plan import Call, Kernel, Plan, counts_up
 from ..prims import Reshape
 from .flow import Flow, meaning_reads
@@ -22,6 +24,13 @@ class Region:
 
     name: str
     kernels: tuple[Kernel, ...]
+
+
+def is_asked_for(name: str, kernel: Kernel) -> bool:
+    """A convolution or a product that its kernel ends: written where memory is given for it."""
+    if kernel.fused is None or kernel.fused.anchor.value != name or name == kernel.stores[0]:
+        return False
+    return isinstance(kernel.fused.anchor.conv, Product) or not is_depthwise(kernel.fused.anchor.conv)
 
 
 class Regions:
@@ -66,11 +75,12 @@ class Regions:
 
     def condenses(self, kernel: Kernel) -> bool:
         """It leaves far less than it reads, all of it values of nodes: backward may start from these, not from what it read."""
+        stores = [name for name in kernel.stores if not is_asked_for(name, kernel)]
         read, left = (
             sum(self.graph.hint(sizes.product(self.prims[n].shape)) for n in names)
-            for names in (kernel.loads, kernel.stores)
+            for names in (kernel.loads, stores)
         )
-        return read >= 1 << 20 and left * 16 < read and all(self.node_of(name) is not None for name in kernel.stores)
+        return read >= 1 << 20 and left * 16 < read and all(self.node_of(name) is not None for name in stores)
 
     # ---- which values exist in memory
 

@@ -122,9 +122,10 @@ $constants
 
 $for_hopper
 @functools.lru_cache(maxsize=None)
-def _library(gradients=False):
-    """The kernels, built on first use and kept in PyTorch's extension cache."""
-    source = _CUDA_GRADIENTS if gradients else _CUDA_SOURCE
+def _library(gradients=False, keeping=False):
+    """The kernels, built on first use and kept in PyTorch's extension cache; those of forward that are `keeping` also write what
+    backward is handed."""
+    source = _CUDA_GRADIENTS if gradients else "#define KEEPING\\n" + _CUDA_SOURCE if keeping else _CUDA_SOURCE
     name = "fusewright_" + hashlib.sha256(source.encode()).hexdigest()[:16]
     quick = {"no_implicit_headers": True} if "no_implicit_headers" in load_inline.__code__.co_varnames else {}
     path = load_inline(
@@ -166,7 +167,8 @@ _launchers = {}
 
 def _launcher(kernel, arguments):
     """The kernel's function in the library, and what makes the array that it takes: addresses and sizes, then a stream."""
-    entry = getattr(_library(True) if kernel in _GRADIENT_KERNELS else _library(), f"{kernel}_entry")
+    name, _, keeping = kernel.partition(" ")
+    entry = getattr(_library(name in _GRADIENT_KERNELS, bool(keeping)), f"{name}_entry")
     entry.restype = ctypes.c_char_p
     return _launchers.setdefault(kernel, (entry, struct.Struct(f"{len(arguments) + 1}q").pack))
 
@@ -183,11 +185,16 @@ def _launch(kernel, *arguments):
 class _Region:
     """Kernels that run one after another: what launches them, what they mean in PyTorch's operators, and what launches the
     kernels of the gradients that are `asked`, of the tensors that the meaning reads; after these it reads what forward `keeps`.
+    What would be `stored` for its sake alone is, from the first backward on: that one runs the kernels again, on copies of tensors
+    that they `overwrite`.
     `differentiable` says of each result whether it has a gradient: True, False, or where one of these tensors asks for it.
     `changed` are the positions of tensors that will be overwritten: backward needs them as they were."""
 
-    def __init__(self, launches, meaning, gradient=None, asked=(), keeps=False, differentiable=(True,), changed=()):
-        self.launches, self.meaning, self.gradient, self.asked, self.keeps = launches, meaning, gradient, asked, keeps
+    def __init__(
+        self, launches, meaning, gradient=None, asked=(), keeps=False, stored=False, overwrite=(), differentiable=(True,), changed=()
+    ):
+        self.launches, self.meaning, self.gradient, self.asked = launches, meaning, gradient, asked
+        self.keeps, self.keeping, self.overwrite = keeps, keeps and not stored, overwrite
         self.differentiable, self.changed = differentiable, changed
         self.reads = meaning.__code__.co_argcount - 1  # after the sizes; backward goes through these
         self.smooth = all(d is True for d in differentiable)
@@ -216,8 +223,9 @@ class _Differentiable(torch.autograd.Function):
         read, kept = tensors[: region.reads], []
         if region.changed:
             read = [t.clone() if i in region.changed else t for i, t in enumerate(read)]
-        results = region.launches(sizes, *tensors, kept) if region.keeps else region.launches(sizes, *tensors)
+        results = region.launches(sizes, *tensors, kept) if region.keeping else region.launches(sizes, *tensors)
         ctx.save_for_backward(*read, *kept)
+        ctx.rest = tensors[region.reads :] if region.keeps and not region.keeping else None
         if not region.smooth:
             need = ctx.needs_input_grad[2:]
             smooth = [d if type(d) is bool else any(need[i] for i in d) for d in region.differentiable]
@@ -234,6 +242,11 @@ class _Differentiable(torch.autograd.Function):
         if not region.smooth:
             upstream = [g for g, smooth in zip(upstream, region.differentiable) if smooth]
         if region.gradient and _no_more_than(region.asked, needed) and not again and not torch.is_autocast_enabled():
+            if ctx.rest is not None:
+                region.keeping, kept = True, []
+                given = [t.clone() if i in region.overwrite else t for i, t in enumerate((*saved, *ctx.rest))]
+                region.launches(ctx.sizes, *given, kept)
+                saved = (*saved, *kept)
             found = region.gradient(ctx.sizes, *saved, *upstream)
             if found is not None:
                 return (None, None, *found, *[None] * len(unread))

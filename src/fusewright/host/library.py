@@ -45,7 +45,8 @@ class HostLibrary:
         self._settings = (ORDERS.index(order), seed, workers)
 
     def call(self, kernel: str, *args: torch.Tensor | int | None) -> None:
-        """Runs one launcher to its end. Raises RuntimeError with the message it returns."""
+        """Runs one launcher to its end, whether it is to be keeping or not. Raises RuntimeError with the message it returns."""
+        kernel = kernel.partition(" ")[0]
         if kernel in self.disabled:
             return
         self.launched[kernel] += 1

@@ -31,12 +31,12 @@ TAKEN = set(
     "value n c d h w total acc pooled f e i k tile lane warp group quad position out input weight bias packed slices".split()
 )
 TAKEN |= set(
-    "shared partials batch in_d in_h in_w count mean m2 low channel0 channel_end local scratch inside whole".split()
+    "shared partials batch in_d in_h in_w count mean m2 low channel0 channel_end local scratch inside whole kept".split()
 )
 # And that of a product.
 TAKEN_BY_PRODUCTS = set(
     "rows sums sum split done at elements c0 row0 column0 lane_row lane_column odd first last band high place quartet late "
-    "before stage next kept product load_row load_column load store_rows store_columns held_rows held_columns multiply move "
+    "before stage next product load_row load_column load store_rows store_columns held_rows held_columns multiply move "
     "load_four plain_sum store_split depth columns matrix in_matrix tiles".split()
 )
 
@@ -137,6 +137,7 @@ def anchored_kernel(
     prims, anchor = plan.lowered.prims, fused.anchor
     if isinstance(anchor.conv, Product):
         return anchored_product(kernel, fused, plan, comment, argument, own)
+    anchor = replace(anchor, conv=replace(anchor.conv, kept=anchor.value in kernel.stores[1:]))
     if is_depthwise(anchor.conv):
         made = depthwise_kernel(kernel.name, anchor.conv, fused.ending, "\n".join(comment))
     else:
@@ -159,6 +160,8 @@ def anchored_kernel(
             handed.append(argument(getattr(anchor, name)))
         elif name == "out":
             handed.append(kernel.stores[0])  # what is stored beside a reduction stands first
+        elif name == "kept":
+            handed.append(anchor.value)
         elif name in size_texts:
             handed.append(size_texts[name])
         elif name.endswith("_ptr"):
@@ -236,7 +239,7 @@ def merge_kernel(
     evaluator = Evaluator(prims, loads, [Level(axes, lines)], vector=False)
     for member in part.members:
         evaluator.results[member] = f"{part.name}.{prims[member].op.field}"
-    rows = tuple(name for name in kernel.stores if kernel.members[name] != "full")
+    rows = tuple(name for name in kernel.stores if kernel.members.get(name, "full") != "full")
     stores = []
     for name in rows:
         prim = prims[name]

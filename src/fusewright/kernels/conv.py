@@ -72,6 +72,7 @@ def conv_kernel(name: str, conv: Conv, ending: Ending, tile: Tile | None = None,
         "name": name,
         "comment": comment or describe(conv, ending),
         "constants": constants(shape),
+        "tiles": tiles(shape),
         "parameters": parameters(conv, ending, tile.resident),
         **prologue(shape, ending),
         "conclude": shifted(finished.conclude, 2),
@@ -438,6 +439,16 @@ def channel_origin(shape: Layout) -> str:
         "  const int channel0 = block_group * GROUP_OUT + int(blockIdx.y) % GROUP_BLOCKS * BLOCK_CHANNELS;\n"
         "  const int channel_end = (block_group + 1) * GROUP_OUT;"
     )
+
+
+def tiles(shape: Layout) -> str:
+    """How many there are: they hold all that is left after the pool; where the convolution is kept, also what no window takes in."""
+    text = "  const int tiles_h = {h}, tiles_w = {w};\n  const int tiles = {d} * tiles_h * tiles_w;"
+    left = text.format(**{a: f"(out_{a} + OUT_TILE_{a.upper()} - 1) / OUT_TILE_{a.upper()}" for a in "dhw"})
+    if not shape.conv.kept or shape.window == (1, 1, 1):
+        return left
+    all_ = text.format(**{a: f"(conv_{a} + TILE_{a.upper()} - 1) / TILE_{a.upper()}" for a in "dhw"})
+    return f"#ifdef KEEPING\n{all_}\n#else\n{left}\n#endif"
 
 
 def prologue(shape: Layout, ending: Ending) -> dict[str, str]:

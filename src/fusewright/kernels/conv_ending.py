@@ -130,45 +130,49 @@ def as_stored(shape: Layout, value: str, pooled: bool) -> str:
     return each_element(f"{value} = to_arithmetic<float>({in_memory(shape, value)});", fragments, pair)
 
 
-def store_elements(shape: Layout, value: str) -> str:
-    if shape.run > 1:
-        return store_runs(shape, value)
-    where = positions(shape, True)
+def store_elements(shape: Layout, value: str, pooled: bool = True, to: str = "out") -> str:
+    """Write every element a lane holds, of the pool or of the convolution itself, to a tensor."""
+    run, pair = (shape.run, shape.pair) if pooled else (shape.interleave, 2)
+    fragments, sizes = ("HELD", "out") if pooled else ("FRAGMENTS", "conv")
+    where = positions(shape, pooled)
+    inside = " && ".join(f"{axis} < {sizes}_{axis}" for axis in "dhw")
+    place = f"{to} + ((((long long)n * OUT_CHANNELS + c) * {sizes}_d + d) * {sizes}_h + h) * {sizes}_w + w"
+    if run > 1:
+        return store_runs(shape, value, where, run, fragments, inside, place, f"{sizes}_w")
     guard = "" if shape.whole_channels else "if (c < channel_end)"
     first = value.replace("[e]", "[0]").replace("+ e]", "+ 0]")
     second = value.replace("[e]", "[1]").replace("+ e]", "+ 1]")
     body = dedent(f"""
         const int d = {where["d"]}, h = {where["h"]}, w = {where["w"].replace("+ e", "").rstrip()};
-        if (d < out_d && h < out_h && w < out_w) {{
-          {shape.conv.element}* const at = out + ((((long long)n * OUT_CHANNELS + c) * out_d + d) * out_h + h) * out_w + w;
-          """).strip("\n")
-    if shape.pair == 1:
-        body += f"*at = {in_memory(shape, first)};\n}}"
+        if ({inside}) {{
+          {shape.conv.element}* const at = {place};
+        """).strip("\n")
+    if pair == 1:
+        body += f"\n  *at = {in_memory(shape, first)};\n}}"
     else:
-        body += (
-            dedent(f"""
-          if (out_w % 2 == 0) {{
+        both = dedent(f"""
+          if ({sizes}_w % 2 == 0) {{
             {store_side_by_side(shape, "at", [first, second])}
           }} else {{
             at[0] = {in_memory(shape, first)};
-            if (w + 1 < out_w) at[1] = {in_memory(shape, second)};
+            if (w + 1 < {sizes}_w) at[1] = {in_memory(shape, second)};
           }}
         """).strip()
-            + "\n}"
-        )
+        body += "\n" + shifted(both, 2) + "\n}"
     return (
         "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i) {\n"
         "  const int c = channel0 + lane_channel + 8 * i;\n"
         + (f"  {guard}\n" if guard else "")
-        + "#pragma unroll\n  for (int f = 0; f < HELD; ++f) {\n"
+        + f"#pragma unroll\n  for (int f = 0; f < {fragments}; ++f) {{\n"
         + shifted(body, 4)
         + "\n  }\n}\n"
     )
 
 
-def store_runs(shape: Layout, value: str) -> str:
-    """Write elements of which RUN fragments take turns along a row: 2 × RUN of a lane's lie side by side."""
-    where, run = positions(shape, True), shape.run
+def store_runs(
+    shape: Layout, value: str, where: dict[str, str], run: int, fragments: str, inside: str, place: str, width_of_row: str
+) -> str:
+    """As above, where `run` fragments take turns along a row: 2 × run of a lane's elements lie side by side."""
     first_column = where["w"].replace("2 * quad + e", "2 * quad")
     width = 4 if run % 2 == 0 else 2
 
@@ -179,17 +183,17 @@ def store_runs(shape: Layout, value: str) -> str:
     wide = store_side_by_side(shape, "at + k", [f"side[k + {j}]" for j in range(width)])
     body = dedent(f"""
         const int d = {where["d"]}, h = {where["h"]}, w = {first_column};
-        if (d < out_d && h < out_h && w < out_w) {{
-          {shape.conv.element}* const at = out + ((((long long)n * OUT_CHANNELS + c) * out_d + d) * out_h + h) * out_w + w;
+        if ({inside}) {{
+          {shape.conv.element}* const at = {place};
           const float side[] = {{{", ".join(map(element, range(2 * run)))}}};
-          if (out_w % {width} == 0) {{
+          if ({width_of_row} % {width} == 0) {{
         #pragma unroll
             for (int k = 0; k < {2 * run}; k += {width})
-              if (w + k < out_w) {wide}
+              if (w + k < {width_of_row}) {wide}
           }} else {{
         #pragma unroll
             for (int k = 0; k < {2 * run}; ++k)
-              if (w + k < out_w) at[k] = {in_memory(shape, "side[k]")};
+              if (w + k < {width_of_row}) at[k] = {in_memory(shape, "side[k]")};
           }}
         }}
     """).strip("\n")
@@ -197,7 +201,7 @@ def store_runs(shape: Layout, value: str) -> str:
     return (
         "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i) {\n"
         "  const int c = channel0 + lane_channel + 8 * i;\n"
-        f"{guard}#pragma unroll\n  for (int f = 0; f < HELD; f += {run}) {{\n" + shifted(body, 4) + "\n  }\n}\n"
+        f"{guard}#pragma unroll\n  for (int f = 0; f < {fragments}; f += {run}) {{\n" + shifted(body, 4) + "\n  }\n}\n"
     )
 
 
@@ -548,13 +552,22 @@ def partials(shape: Layout, reduce: OverPositions, shifted: bool = False) -> str
 def with_bias(shape: Layout, ending: Ending) -> str:
     """The bias is added to the finished sum: the tensor cores cut off what lies below an accumulator's last bit, product by
     product, and would begin with that of a large bias. The moments of the sums alone lack it in their mean only."""
-    if not shape.conv.bias or moments_alone(ending):
+    if not shape.conv.bias or moments_alone(shape, ending):
         return ""
     return (
         "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i) {\n  const float shift = bias_of[lane_channel + 8 * i];\n"
         "#pragma unroll\n  for (int f = 0; f < FRAGMENTS; ++f)\n#pragma unroll\n"
         f"    for (int e = 0; e < 2; ++e) {ACCUMULATED} += shift;\n}}\n"
     )
+
+
+def for_backward(shape: Layout) -> str:
+    """The convolution itself is written where backward will want it: by the library that is built for training, since registers
+    are short, and those for the places of these elements would be missed in every forward."""
+    if not shape.conv.kept:
+        return ""
+    stores = shifted(store_elements(shape, ACCUMULATED, pooled=False, to="kept"), 2)
+    return f"#ifdef KEEPING\nif (kept != nullptr) {{\n{stores}\n}}\n#endif\n"
 
 
 def unchanged(body: Body) -> bool:
@@ -569,14 +582,15 @@ def unchanged(body: Body) -> bool:
     return result in names
 
 
-def moments_alone(ending: Ending) -> bool:
-    plain = unchanged(ending.before) and unchanged(ending.between) and ending.window is None and not ending.stored
+def moments_alone(shape: Layout, ending: Ending) -> bool:
+    plain = unchanged(ending.before) and unchanged(ending.between) and ending.window is None
+    plain = plain and not ending.stored and not shape.conv.kept
     return plain and ending.reduce == OverPositions("CloseMoments")
 
 
 def ending_text(shape: Layout, ending: Ending) -> EndingText:
     value = POOLED if ending.window else ACCUMULATED
-    finish = with_bias(shape, ending) + pointwise(shape, ending.before, ACCUMULATED, False)
+    finish = with_bias(shape, ending) + for_backward(shape) + pointwise(shape, ending.before, ACCUMULATED, False)
     if ending.window:
         finish += pool(shape, ending.window.kind)
     if ending.stored:
@@ -588,7 +602,7 @@ def ending_text(shape: Layout, ending: Ending) -> EndingText:
                 "float count = 0.0f, mean[LANE_CHANNELS], m2[LANE_CHANNELS];  // of the lane's positions so far\n"
                 "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i) mean[i] = m2[i] = 0.0f;\n"
             )
-            shifted_mean = shape.conv.bias and moments_alone(ending)
+            shifted_mean = shape.conv.bias and moments_alone(shape, ending)
             return EndingText(state, finish + moments_of_tile(shape, value), partials(shape, reduce, shifted_mean))
         case OverPositions(accumulator=name) as reduce:
             state = f"{name} total_lane[LANE_CHANNELS];  // of the lane's positions so far\n"

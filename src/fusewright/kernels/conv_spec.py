@@ -35,6 +35,7 @@ class Conv:
     tf32: bool = True
     transposed: bool = False
     output_padding: tuple[int, ...] = (0, 0, 0)  # the last of them count; transposed convolutions only
+    kept: bool = False  # its result is written too, where there is memory given for it
 
     @property
     def element(self) -> str:

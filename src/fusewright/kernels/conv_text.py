@@ -22,10 +22,11 @@ def extra_params(ending: Ending) -> tuple[tuple[str, str], ...]:
 
 
 def outputs(conv: Conv, ending: Ending) -> tuple[tuple[str, str], ...]:
-    out = (f"{conv.element}* __restrict__", "out")
+    out, kept = ((f"{conv.element}* __restrict__", name) for name in ("out", "kept"))
+    also = (kept,) if conv.kept else ()
     if isinstance(ending.reduce, OverPositions):
-        return (*([out] if ending.stored else []), (f"{ending.reduce.accumulator}* __restrict__", "partials"))
-    return (out,)
+        return (*([out] if ending.stored else []), (f"{ending.reduce.accumulator}* __restrict__", "partials"), *also)
+    return (out, *also)
 
 
 def out_size(conv: Conv, axis: int) -> str:

@@ -60,8 +60,7 @@ $shared_tables
   const int n = int(blockIdx.x) / slices, slice = int(blockIdx.x) % slices;
 $channel_origin
 $out_sizes
-  const int tiles_h = (out_h + OUT_TILE_H - 1) / OUT_TILE_H, tiles_w = (out_w + OUT_TILE_W - 1) / OUT_TILE_W;
-  const int tiles = (out_d + OUT_TILE_D - 1) / OUT_TILE_D * tiles_h * tiles_w;
+$tiles
   const int first = int((long long)tiles * slice / slices), last = int((long long)tiles * (slice + 1) / slices);
   const long long plane = (long long)in_d * in_h * in_w;
   const float* const sample = input + ((long long)n * IN_CHANNELS + $group_first_input) * plane;

@@ -21,7 +21,8 @@ def source_of(*texts: KernelText) -> str:
     """The translation unit of these kernels: what they use of the prelude, what they share, and themselves."""
     shared = dict.fromkeys(piece for text in texts for piece in text.support)
     kernels = "".join([*shared, *(text.source for text in texts)])
-    return "".join(device_text(section) for section in used(kernels)) + kernels
+    keeping = "#define KEEPING\n" if "#ifdef KEEPING" in kernels else ""
+    return keeping + "".join(device_text(section) for section in used(kernels)) + kernels
 
 
 def load(*texts: KernelText, sanitize: str = "", path: bool = False) -> HostLibrary | Path:

@@ -1,0 +1,59 @@
+"""Values that are tested for equality, computed to the last bit alike by every kernel that computes them.
+
+The gradient of a maximum goes where a value equals it. Kernels compute such a value again where they need it, and a compiler may
+join a product and a sum into one rounding here and not there, by what else is around. `exactly(x)` is x, and the compiler does not
+look through it: with each value of such a chain behind one, and each that an expression reads, the chain is the same few
+instructions everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from .lower import Lowered
+from .prims import Iota, Pointwise, Prim, Reduce, Scan, Size, View, Window
+
+EQUALITY = re.compile(r"\{0\} (==|!=) \{1\}")
+
+
+def alike(lowered: Lowered) -> Lowered | None:
+    """The same primitives, where those that are compared for equality may be so; None where they may not."""
+    prims = lowered.prims
+    compared = [prim for prim in prims.values() if compares_floats(prim, prims)]
+    chain, stack = dict[str, None](), [name for prim in compared for name in prim.inputs]
+    while stack:
+        prim = prims[stack.pop()]
+        if prim.name in chain or prim.is_load or isinstance(prim.op, (Size, Iota, Scan)):
+            continue
+        chain[prim.name] = None
+        if isinstance(prim.op, Reduce):  # computed once; but a maximum is to be one of the values that it is compared with
+            stack += prim.inputs if prim.op.accumulator in ("Max", "Min") else ()
+            continue
+        exact = isinstance(prim.op, (Pointwise, View)) or (isinstance(prim.op, Window) and prim.op.kind == "max")
+        if not exact or (prim.dtype.is_floating_point and prim.dtype is not torch.float32):
+            return None
+        stack += prim.inputs
+    found = {name: opaque(prim, prims) if name in chain else prim for name, prim in prims.items()}
+    return replace(lowered, prims=found)
+
+
+def compares_floats(prim: Prim, prims: Mapping[str, Prim]) -> bool:
+    if not isinstance(prim.op, Pointwise) or EQUALITY.fullmatch(prim.op.expression) is None:
+        return False
+    return any(prims[name].dtype.is_floating_point for name in prim.inputs)
+
+
+def opaque(prim: Prim, prims: Mapping[str, Prim]) -> Prim:
+    if not isinstance(prim.op, Pointwise):
+        return prim
+
+    def read(match: re.Match[str]) -> str:
+        of_float = prims[prim.inputs[int(match[1])]].dtype is torch.float32
+        return f"exactly({match[0]})" if of_float else match[0]
+
+    text = re.sub(r"\{(\d+)\}", read, prim.op.expression)
+    return replace(prim, op=replace(prim.op, expression=f"exactly({text})" if prim.dtype is torch.float32 else text))
