@@ -48,7 +48,7 @@ RECORDS: dict[OpOverload | str, Record] = {}
 
 
 def find(node: Node, graph: Graph) -> Record | None:
-    from . import adaptive, losses, norms, placement, pools, reductions, scans, structured  # noqa: F401  their decorators fill RECORDS
+    from . import adaptive, losses, norms, placement, pools, reductions, resizing, scans, structured  # noqa: F401  their decorators fill RECORDS
 
     return RECORDS.get(node.target)
 

@@ -20,13 +20,14 @@ from .access import accesses, axes_of, same_shape, squeezed, tuple_key, unsqueez
 from .graph import Dim, Graph, Node, Output, Ref
 from .index import Axis, Coordinate
 from .lower import Lowered
-from .prims import Coordinates, Iota, Pointwise, Prim, Reduce, Reshape, Scan, Size, Unfold, View, Window
+from .prims import Coordinates, Iota, Pointwise, Prim, Reduce, Reshape, Sampled, Scan, Size, Unfold, View, Window
 
 # A row that a block reads twice comes from cache the second time while it is this short: 64 Ki elements.
 CACHED_ROW = 1 << 16
 # Instructions on an element that take as long as writing and reading it: 8 bytes at 4.2 TB/s, 30 T a second (H200). Less by what
 # a pool costs anyway.
 COMPUTED_AGAIN = 40
+SAMPLED = 4  # instructions to read an element at a place that is computed
 SMALL_SPACE = 1 << 20  # elements up to which another launch costs more than idle multiprocessors
 SMALL_COLUMN = 1 << 9  # elements of a column up to which the same holds: few blocks go down it
 FULL_ROWS = 512  # H200: batch norm over 64 to 256 channels in one kernel of as many blocks ran at 0.7 of eager's speed
@@ -501,11 +502,11 @@ class Planner:
         return True
 
     def heavy_window_input(self, prim: Prim, users: dict[str, list[Prim]]) -> bool:
-        """Overlapping windows or pieces would compute this again and again; a pool of a pool, taps times taps."""
-        windows = [user for user in users.get(prim.name, []) if isinstance(user.op, (Window, Unfold))]
+        """Overlapping windows or pieces, and places in between, would compute this again and again; a pool of a pool, taps times taps."""
+        windows = [user for user in users.get(prim.name, []) if isinstance(user.op, (Window, Unfold, Sampled))]
         if not windows or not isinstance(prim.op, (Pointwise, Window, View)):
             return False
-        pooled = any(isinstance(window.op, Window) for window in windows)
+        pooled = any(isinstance(window.op, (Window, Sampled)) for window in windows)
         cost, stack, seen = 0, [prim.name], set()
         while stack:
             here = self.prims[stack.pop()]
@@ -514,9 +515,15 @@ class Planner:
             seen.add(here.name)
             if isinstance(here.op, Window) and (pooled or any(k > 1 for k in here.op.kernel)):
                 return True
-            cost += here.op.cost if isinstance(here.op, Pointwise) else 0
+            cost += here.op.cost if isinstance(here.op, Pointwise) else SAMPLED if isinstance(here.op, Sampled) else 0
             stack += here.inputs
-        return any(again(window) * cost > COMPUTED_AGAIN for window in windows)
+        sampled = sum(self.times(window, prim) for window in windows if isinstance(window.op, Sampled))
+        return any(again(window) * cost > COMPUTED_AGAIN for window in windows) or (sampled - 1) * cost > COMPUTED_AGAIN
+
+    def times(self, view: Prim, source: Prim) -> float:
+        """How many elements a view has for each of its source."""
+        here, there = (self.graph.hint(sizes.product(p.shape)) for p in (view, source))
+        return here / max(there, 1)
 
     def pools_made_twice(self) -> frozenset[str]:
         """Pools that several kernels compute, each from all that they pool."""
@@ -658,6 +665,8 @@ def counts_up(output: Output, graph: Graph) -> int | None:
 
 def again(prim: Prim) -> float:
     """How often each element is computed besides once, where neighbouring windows, or pieces, have elements in common."""
+    if isinstance(prim.op, Sampled):
+        return 0.0  # several of them together are one operator
     if isinstance(prim.op, Unfold):
         length = prim.shape[-1] if isinstance(prim.shape[-1], int) else COMPUTED_AGAIN
         return max(0.0, length / prim.op.step - 1)

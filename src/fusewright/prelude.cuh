@@ -133,6 +133,47 @@ template <typename I, typename N> __device__ __forceinline__ I clamped(I i, N n)
   return i < 0 ? 0 : i < static_cast<I>(n) ? i : static_cast<I>(n) - 1;
 }
 
+//: section cornered
+// Where element i of a resized dimension lies in its source, as PyTorch computes it: with the first elements at the same place.
+template <typename I> __device__ __forceinline__ float cornered(I i, float scale) { return scale * static_cast<float>(i); }
+
+//: section halfway
+// Where the middle of element i of a resized dimension lies in its source, as PyTorch computes it: from the first one's beginning.
+template <typename I> __device__ __forceinline__ float halfway(I i, float scale) { return scale * (static_cast<float>(i) + 0.5f); }
+
+//: section centred
+// Where the middle of element i of a resized dimension lies in its source, as PyTorch computes it: from the first one's middle. The
+// product is not rounded.
+template <typename I> __device__ __forceinline__ float centred(I i, float scale) { return fmaf(scale, static_cast<float>(i) + 0.5f, -0.5f); }
+
+//: section centred_inside needs centred
+// The same, not before it.
+template <typename I> __device__ __forceinline__ float centred_inside(I i, float scale) { return fmaxf(centred(i, scale), 0.0f); }
+
+//: section ratio_of
+// Of sizes, as a float; of nothing, 0.
+template <typename N, typename M> __device__ __forceinline__ float ratio_of(N size, M resized) {
+  return resized > 0 ? static_cast<float>(size) / static_cast<float>(resized) : 0.0f;
+}
+
+//: section floor_of
+__device__ __forceinline__ int floor_of(float x) { return static_cast<int>(floorf(x)); }
+
+//: section sampled needs floor_of
+// The element of n at a place, and `tap` elements on; beyond the ends, the ends. I is the type in which offsets are computed.
+template <typename I, typename N> __device__ __forceinline__ I sampled(I, float place, int tap, N n) {
+  const int i = floor_of(place) + tap, last = static_cast<int>(n) - 1;
+  return i < 0 ? 0 : i < last ? i : last;
+}
+
+//: section cubic_near
+// The weight of an element x away, less than 1, in a cubic interpolation; the slope at the elements is PyTorch's.
+__device__ __forceinline__ float cubic_near(float x) { return (1.25f * x - 2.25f) * x * x + 1.0f; }
+
+//: section cubic_far
+// The weight of an element x away, between 1 and 2, in a cubic interpolation.
+__device__ __forceinline__ float cubic_far(float x) { return ((-0.75f * x + 3.75f) * x - 6.0f) * x + 3.0f; }
+
 //: section load_run needs vector clamped
 // The N elements of a row from `first` on, in pieces as wide as alignment allows: `first` lies LEAD behind a whole number of VEC
 // elements, which the row's size and its place in memory are. What lies beyond the ends of the row is some other part of it.

@@ -83,7 +83,7 @@ CASES = {
     "a number made of sizes": ("return x * (x.shape[1] * x.shape[2]) ** -0.5", "torch.randn(2, 3, 4)", 1, 0),
     "an image half as large again": (
         "return F.interpolate(self.conv(x).relu(), scale_factor=1.5, mode='bilinear')",
-        "torch.randn(2, 4, 6, 6)", 1, 1,
+        "torch.randn(2, 4, 6, 6)", 1, 0,
     ),
 }  # fmt: skip
 

@@ -142,7 +142,7 @@ class Evaluator:
             if (without_lane and axis.text == LANE) or axis.text in self.zero:
                 continue
             self.symbols |= axis.symbols
-            term = axis.text
+            term = self.named(axis) if axis.label else axis.text
             if sizes.same(factor, -1):
                 parts.append(f"-{term}")
             else:
@@ -156,6 +156,15 @@ class Evaluator:
         if not sizes.same(at.offset, 0) or not parts:
             parts.append(self.size(at.offset) if not negative(at.offset) else f"-{self.size(sizes.tidy(-at.offset))}")
         return " + ".join(parts).replace("+ -", "- ")
+
+    def named(self, axis: Axis) -> str:
+        """A coordinate that takes computing, as a constant at its level."""
+        level = self.level(axis.depends)
+        if (level, axis.text) not in self.said:
+            kind = "Index" if level.array else "auto"
+            found = self.put(level, self.fresh(axis.label), [], axis.text, torch.int64, axis.depends, kind)
+            self.said[level, axis.text] = found
+        return self.said[level, axis.text].text
 
     # ---- names and levels
 
@@ -224,7 +233,7 @@ class Evaluator:
         known = self.said.get((level, prim.dtype, text))
         if known is not None:
             return known
-        found = self.put(level, self.fresh(prim.name), [], text, prim, depends)
+        found = self.put(level, self.fresh(prim.name), [], text, prim.dtype, depends)
         self.said[level, prim.dtype, text] = found
         return found
 
@@ -335,7 +344,7 @@ class Evaluator:
         counts = " && ".join(text for text in (guard, "" if by_column else inside) if text)
         taken = f"{counts} ? {tap.text} : {nothing}" if counts else tap.text
         if single and not aside:
-            return self.put(level, name, inner.lines, taken, prim, depends)
+            return self.put(level, name, inner.lines, taken, prim.dtype, depends)
         joined = f"larger({taken}, {total})" if op.kind == "max" else taken if single else f"{total} + {paren(taken)}"
         block = [f"{total} = {joined};"]
         before: list[str] = []
@@ -362,7 +371,7 @@ class Evaluator:
             level.lines += [f"{kind} {name}{self.places};", *self.each_lane([f"{total} = {nothing};"]), *block]
             return Value(total, prim.dtype, depends)
         if level.array:
-            return self.put(level, f"{name}s", [f"{kind} {name} = {nothing};", *block], name, prim, depends)
+            return self.put(level, f"{name}s", [f"{kind} {name} = {nothing};", *block], name, prim.dtype, depends)
         level.lines += [f"{kind} {name} = {nothing};", *block]
         return Value(name, prim.dtype, depends)
 
@@ -389,17 +398,19 @@ class Evaluator:
         after = [*loop, *indent(self.each_lane(of_each(joined, beside), shared.variables)), "}"]
         return before, block, after
 
-    def put(self, level: Level, name: str, lines: list[str], text: str, prim: Prim, depends: frozenset[str]) -> Value:
+    def put(
+        self, level: Level, name: str, lines: list[str], text: str, dtype: torch.dtype, depends: frozenset[str], kind: str = ""
+    ) -> Value:
         """What statements come to, as a constant, or as an array where the level has several elements."""
-        kind = arithmetic_type(prim.dtype)
+        kind = kind or arithmetic_type(dtype)
         if not level.array and any(line.startswith("constexpr ") for line in lines):  # names that others may use too
             level.lines += [f"{kind} {name};", "{", *indent([*lines, f"{name} = {text};"]), "}"]
-            return Value(name, prim.dtype, depends)
+            return Value(name, dtype, depends)
         if not level.array:
             level.lines += [*lines, f"const {kind} {name} = {text};"]
-            return Value(name, prim.dtype, depends)
+            return Value(name, dtype, depends)
         level.lines += [f"{kind} {name}{self.places};", *self.each_lane([*lines, f"{name}{self.place} = {text};"])]
-        return Value(f"{name}{self.place}", prim.dtype, depends)
+        return Value(f"{name}{self.place}", dtype, depends)
 
     def cost(self, name: str) -> int:
         """Instructions from memory to a value, roughly."""
