@@ -535,7 +535,7 @@ class Planner:
                 if prim.name in seen or prim.name in self.home or prim.is_load:
                     continue
                 seen.add(prim.name)
-                if isinstance(prim.op, Window) and prod(prim.op.stride) > 1:
+                if isinstance(prim.op, Window) and prod(prim.op.stride) > 1 and prim.op.kind != "largest":
                     makers[prim.name] = makers.get(prim.name, 0) + 1
                 stack += prim.inputs
         return frozenset(name for name, count in makers.items() if count > 1)

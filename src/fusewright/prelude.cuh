@@ -174,6 +174,24 @@ __device__ __forceinline__ float cubic_near(float x) { return (1.25f * x - 2.25f
 // The weight of an element x away, between 1 and 2, in a cubic interpolation.
 __device__ __forceinline__ float cubic_far(float x) { return ((-0.75f * x + 3.75f) * x - 6.0f) * x + 3.0f; }
 
+//: section first_tap
+// Where the first tap inside the input lies, of a window that begins at `start` and has one every `step`.
+template <typename I> __device__ __forceinline__ I first_tap(I start, int step) {
+  return start < 0 ? start + (-start + step - 1) / step * step : start;
+}
+
+//: section Largest
+// The largest of a window and where it lies, as PyTorch's pools have it: the first of equals, but of NaNs the last.
+template <typename I> struct Largest {
+  float value;
+  I position;
+  __device__ __forceinline__ void add(float x, I i) {
+    const bool taken = (x > value) | (x != x);
+    value = taken ? x : value;
+    position = taken ? i : position;
+  }
+};
+
 //: section load_run needs vector clamped
 // The N elements of a row from `first` on, in pieces as wide as alignment allows: `first` lies LEAD behind a whole number of VEC
 // elements, which the row's size and its place in memory are. What lies beyond the ends of the row is some other part of it.

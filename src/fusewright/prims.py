@@ -67,7 +67,10 @@ class Scan:
 
 @dataclass(frozen=True)
 class Window:
-    """A pool: `kind` max or sum, over the last len(kernel) dimensions. What lies outside the input does not take part."""
+    """A pool: `kind` max or sum, over the last len(kernel) dimensions. What lies outside the input does not take part.
+
+    Of kind largest it is a maximum and its position in the input, as one value of which pointwise primitives take parts.
+    """
 
     kind: str
     kernel: tuple[int, ...]

@@ -12,7 +12,7 @@ import torch
 from .. import sizes
 from ..access import inputs_at, tuple_key, window_taps
 from ..graph import Dim
-from ..index import Axis, Coordinate
+from ..index import Axis, Coordinate, contiguous, linear
 from ..prims import C_TYPES, Coordinates, Iota, Load, Pointwise, Prim, Size, View, Window, arithmetic_type
 from .rows import COLUMN, ROW, Along, Rows, Shared, in_a_run, lead, without
 
@@ -291,7 +291,8 @@ class Evaluator:
         """The taps of a pool, as loops inside the evaluation of one element, or of a thread's rows together."""
         depends = self.row_depends(at)
         level, rank = self.level(depends), len(op.kernel)
-        single = all(size == 1 for size in op.kernel)  # no pool: a value put at some place
+        largest = op.kind == "largest"
+        single = all(size == 1 for size in op.kernel) and not largest  # no pool: a value put at some place
         rows = self.rows if level.array else None
         shared = rows.shared(op, at) if rows is not None and not single else None
         together = shared.variables if shared is not None else []
@@ -323,8 +324,9 @@ class Evaluator:
         if below is None and there:
             tests.append(there)
 
-        name, kind = self.fresh(prim.name), arithmetic_type(prim.dtype)
-        nothing = "-INFINITY" if op.kind == "max" else "0.0f"
+        name, kind = self.fresh(prim.name), "Largest<Index>" if largest else arithmetic_type(prim.dtype)
+        nothing = "0.0f" if op.kind == "sum" else "-INFINITY"
+        empty = f"{{{nothing}, {self.first_inside(op, at, extents)}}}" if largest else nothing
         total = f"{name}{self.place}" if shared is not None else name
         aside = bool(tests) and single and self.cost(source) > ANYWAY
         guard = self.fresh("counts") if tests and not aside else ""
@@ -346,7 +348,8 @@ class Evaluator:
         if single and not aside:
             return self.put(level, name, inner.lines, taken, prim.dtype, depends)
         joined = f"larger({taken}, {total})" if op.kind == "max" else taken if single else f"{total} + {paren(taken)}"
-        block = [f"{total} = {joined};"]
+        position = self.offset(linear(where[-rank:], extents))
+        block = [f"{total}.add({taken}, {position});" if largest else f"{total} = {joined};"]
         before: list[str] = []
         after: list[str] = []
         if by_column and shared is not None:
@@ -368,12 +371,21 @@ class Evaluator:
         if shared is not None:
             each = [variable for variable, _ in self.counted if variable not in together]
             block = self.each_lane(block, each) if each else block
-            level.lines += [f"{kind} {name}{self.places};", *self.each_lane([f"{total} = {nothing};"]), *block]
+            level.lines += [f"{kind} {name}{self.places};", *self.each_lane([f"{total} = {empty};"]), *block]
             return Value(total, prim.dtype, depends)
         if level.array:
-            return self.put(level, f"{name}s", [f"{kind} {name} = {nothing};", *block], name, prim.dtype, depends)
-        level.lines += [f"{kind} {name} = {nothing};", *block]
+            return self.put(level, f"{name}s", [f"{kind} {name} = {empty};", *block], name, prim.dtype, depends, kind)
+        level.lines += [f"{kind} {name} = {empty};", *block]
         return Value(name, prim.dtype, depends)
+
+    def first_inside(self, op: Window, at: Coordinates, extents: tuple[Dim, ...]) -> str:
+        """Where a window's first tap in the input lies: its largest, where all are -INFINITY."""
+        rank, parts = len(op.kernel), list[str]()
+        for i, (here, stride) in enumerate(zip(at[-rank:], contiguous(extents), strict=True)):
+            start = self.offset(here * op.stride[i] + -op.padding[i])
+            start = f"first_tap({start}, {op.dilation[i]})" if op.padding[i] != 0 else paren(start)
+            parts.append(start if sizes.is_one(stride) else f"{start} * {self.size(stride)}")
+        return " + ".join(parts)
 
     def by_column(
         self, shared: Shared, name: str, taken: str, inside: str, taps: list[str]
