@@ -402,7 +402,8 @@ class Planner:
     def place_stored(self, prim: Prim) -> None:
         """A value that must be in memory: in a pass of a reduce kernel over the same space, or in a pointwise kernel."""
         leaves = self.leaves(prim.name, prim.shape)
-        for kernel in self.near(leaves):
+        makers = {id(self.home[leaf]) for leaf in leaves if leaf in self.home}
+        for kernel in sorted(self.near(leaves), key=lambda kernel: id(kernel) not in makers):  # where what it needs is at hand first
             element, row = self.coordinates(kernel)
             at = element_at(kernel, self.prims, prim, element)
             if at is None or self.divides(prim, at):
@@ -471,12 +472,15 @@ class Planner:
         return False
 
     def absorb(self) -> None:
-        """What a pointwise kernel writes and a kernel along the rows of the same space reads is written there, while it is at hand."""
+        """What a pointwise kernel writes and a kernel along the rows of the same space reads is written there, while it is at hand.
+
+        So is what it makes of a tensor that the other reads too, element by element.
+        """
         for writer in [k for k in self.kernels if k.is_pointwise]:
             for reader in self.kernels:
                 if reader is writer or reader.is_pointwise or not same_shape(reader.space, writer.space):
                     continue
-                if self.can_absorb(writer, reader):
+                if self.can_absorb(writer, reader) or self.reads_alike(writer, reader):
                     for name in writer.members:
                         self.home[name] = reader
                         reader.members[name] = "full"
@@ -500,6 +504,24 @@ class Planner:
                     if access.leaf in writer.members and (access.windows or tuple_key(access.at) != tuple_key(at)):
                         return False
         return True
+
+    def reads_alike(self, writer: Kernel, reader: Kernel) -> bool:
+        """All large tensors that a pointwise kernel reads are read at the same elements by reductions over many rows, and neither
+        needs the other: one look at them serves both."""
+        apart = not any(self.depends_on(name, reader) for name in writer.members)
+        apart = apart and not any(self.depends_on(name, writer) for name in reader.members)
+        if not apart or not reader.is_reduce or not self.fills_gpu(reader):
+            return False
+        at, _ = self.coordinates(reader)
+        total = self.graph.hint(sizes.product(reader.space))
+        sources = [self.prims[name].inputs[0] for name, role in reader.members.items() if role == "reduce"]
+
+        def large(roots: list[str], inside: bool) -> set[Any]:
+            found = [a for root in roots for a in accesses(self.prims, root, at, self.stops(), inside)]
+            return {(a.leaf, tuple_key(a.at)) for a in found if self.graph.hint(sizes.product(self.prims[a.leaf].shape)) * 4 >= total}
+
+        ours = large(list(writer.members), True)
+        return bool(ours) and ours <= large(sources, False) and not any(self.divides(self.prims[name], at) for name in writer.members)
 
     def heavy_window_input(self, prim: Prim, users: dict[str, list[Prim]]) -> bool:
         """Overlapping windows or pieces, and places in between, would compute this again and again; a pool of a pool, taps times taps."""
