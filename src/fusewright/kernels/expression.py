@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from .. import sizes
-from ..access import inputs_at, tuple_key, window_taps
+from ..access import inputs_at, sure, tuple_key, window_taps
 from ..graph import Dim
 from ..index import Axis, Coordinate, contiguous, linear
 from ..prims import C_TYPES, Coordinates, Iota, Load, Pointwise, Prim, Size, View, Window, arithmetic_type
@@ -110,6 +110,8 @@ class Evaluator:
         self.whole: list[str] = []  # where all of this is true, what asks `holds` for the sake of a thread's rows is sure of a yes
         self.guard = ""  # inside a window: whether a tap is to be read
         self.guarded: list[Level] = []  # where that is asked
+        self.asked: frozenset[str] = frozenset()  # what the answer depends on, where it is the same for all elements of a vector
+        self.one_by_one = False  # inside a window that has another answer for each of them
         self.run: Run | None = None
         self.run_conditions: list[str] = []  # for vectors in runs
         self.results: dict[str, str] = {}  # reductions of this kernel: primitive -> text of its value in a row
@@ -245,15 +247,19 @@ class Evaluator:
         lane_factor = next((f for a, f in offset.terms.items() if a.text == LANE), 0)
         opaque_lane = any(LANE in a.depends and a.text != LANE for a in offset.terms)
         depends = offset.depends
-        if self.vector and sizes.is_one(lane_factor) and not opaque_lane and not prim.step:
-            outer = self.level(depends - {LANE})
-            source = f"&{pointer(prim.name)}[{self.offset(offset, without_lane=True)}]"
-            if (outer, source) not in self.said:
+        opaque_tap = any(self.zero & a.depends and a.text not in self.zero for a in offset.terms)
+        together = self.vector and not (opaque_lane or opaque_tap or self.one_by_one or prim.step)
+        if together and sizes.is_one(lane_factor):
+            written = Coordinate({a: f for a, f in offset.terms.items() if a.text not in self.zero}, offset.offset)
+            outer = self.level((written.depends - {LANE}) | self.asked)
+            source = f"&{pointer(prim.name)}[{self.offset(written, without_lane=True)}]"
+            asked = f"if ({self.guard}) " if self.guard else ""
+            if (outer, asked, source) not in self.said:
                 name = self.fresh(prim.name)
-                outer.lines += [f"{kind} {name}[VEC];", f"load({source}, {name});"]
-                self.vector_loads.append((prim.name, offset))
-                self.said[outer, source] = Value(f"{name}[{LANE}]", prim.dtype, depends)
-            return self.said[outer, source]
+                outer.lines += [f"{kind} {name}[VEC];", f"{asked}load({source}, {name});"]
+                self.vector_loads.append((prim.name, written))
+                self.said[outer, asked, source] = Value(f"{name}[{LANE}]", prim.dtype, depends)
+            return self.said[outer, asked, source]
         where = self.offset(offset)
         if prim.step:
             self.symbols.add(sympy.Symbol(prim.step))
@@ -329,16 +335,22 @@ class Evaluator:
         empty = f"{{{nothing}, {self.first_inside(op, at, extents)}}}" if largest else nothing
         total = f"{name}{self.place}" if shared is not None else name
         aside = bool(tests) and single and self.cost(source) > ANYWAY
-        guard = self.fresh("counts") if tests and not aside else ""
         known = line if run is not None else inner
+        asked = frozenset[str]()
+        if self.vector and tests:  # of all elements of a vector at once, where they have the same answer
+            asked = frozenset().union(*(where[i - rank].depends for i in clipped if self.within(where[i - rank], extents[i]))) - set(taps)
+            alike = LANE not in asked and not any(re.search(r"\bk\d\b", test) for test in tests)
+            known, asked = (self.level(asked), asked) if alike else (known, frozenset({LANE}))
+        guard = self.fresh("counts") if tests and (not aside or known is not inner) else ""
         known.lines += [f"const bool {guard} = {' & '.join(tests)};"] if guard else []  # with &&, ptxas branches around each load
-        around = self.guard, self.guarded, self.run
+        around = self.guard, self.guarded, self.run, self.asked, self.one_by_one
         self.guard, self.guarded, self.run = guard, [known, inner], run
+        self.asked, self.one_by_one = asked - {LANE}, self.one_by_one or LANE in asked
         self.levels += [line, inner] if run is not None else [inner]
         tap = self.value(source, where)
         for added in (line, inner) if run is not None else (inner,):
             self.levels.remove(added)
-        (self.guard, self.guarded, self.run), self.zero = around, outside
+        (self.guard, self.guarded, self.run, self.asked, self.one_by_one), self.zero = around, outside
         if single:  # a computation of where to read may still name its taps
             named = [tap_name for tap_name in taps if any(re.search(rf"\b{tap_name}\b", text) for text in (*inner.lines, tap.text))]
             inner.lines[:0] = [f"constexpr int {tap_name} = 0;" for tap_name in named]
@@ -358,7 +370,7 @@ class Evaluator:
             block = self.each_lane([f"if ({shared.takes(taps)}) {block[0]}"], together)
         block = [*inner.lines, *block]
         if aside:
-            block = [f"if ({' && '.join(tests)}) {{", *indent(block), "}"]
+            block = [f"if ({guard or ' && '.join(tests)}) {{", *indent(block), "}"]
         else:
             for tap_name, count in reversed(list(zip(taps, read.kernel, strict=True))):
                 head = f"for (int {tap_name} = 0; {tap_name} < {count}; ++{tap_name}) {{"
@@ -501,10 +513,16 @@ class Evaluator:
         return self.between(others, others + sizes.tidy(along[1] * (taps - 1)), size)
 
     def between(self, low: Coordinate, high: Coordinate, size: Dim) -> list[str]:
-        above = all(map(sizes.nonnegative, [*low.terms.values(), low.offset]))
-        below = above and sizes.nonnegative(sizes.tidy(size - 1 - high.largest()))
+        above, below = sure(first_of_vector(low), first_of_vector(high), size)
         tests = [] if above else [f"{paren(self.offset(low))} >= 0"]
         return tests if below else [*tests, f"{paren(self.offset(high))} < {self.size(size)}"]
+
+
+def first_of_vector(at: Coordinate) -> Coordinate:
+    """Of a vector's elements the first: all of them lie in a loop's dimension where it does, vectors being whole."""
+    lane = next((axis for axis in at.terms if axis.text == LANE), None)
+    beside = lane is not None and any(a.text.startswith("i") and sizes.same(f, at.terms[lane]) for a, f in at.terms.items())
+    return without(at, LANE) if beside else at
 
 
 def either_way(lines: list[str], whole: list[str], name: str) -> list[str]:
