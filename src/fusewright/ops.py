@@ -198,7 +198,7 @@ pointwise("square", aten.square.default, cuda=lambda a: f"{a.self} * {a.self}", 
 def _power(a: Any) -> str:
     x = a.self
     if a.exponent.startswith("{"):
-        return f"powf({x}, {a.exponent})"
+        return f"exp2f({a.exponent})" if not x.startswith("{") and _number(x) == 2.0 else f"powf({x}, {a.exponent})"
     known = {
         0.5: f"sqrtf({x})",
         1.0: x,
@@ -235,7 +235,7 @@ pointwise(
     cuda=lambda a: f"remainder_of({a.self}, {a.other})",
     cost=8,
 )
-pointwise("fmod", aten.fmod.Scalar, aten.fmod.Tensor, cuda=lambda a: f"fmodf({a.self}, {a.other})", cost=8, floats=True)
+pointwise("fmod", aten.fmod.Scalar, aten.fmod.Tensor, cuda=lambda a: f"fmod_of({a.self}, {a.other})", cost=8, floats=True)
 
 # ---- powers, exponentials, trigonometry
 

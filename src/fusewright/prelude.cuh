@@ -94,12 +94,6 @@ template <> __device__ __forceinline__ double absolute<double>(double x) { retur
 //: section sign_of
 template <typename T> __device__ __forceinline__ T sign_of(T x) { return static_cast<T>(x > 0) - static_cast<T>(x < 0); }
 
-//: section remainder_of
-// Has the sign of the divisor, as Python's %.
-__device__ __forceinline__ float remainder_of(float a, float b) { const float r = fmodf(a, b); return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? r + b : r; }
-__device__ __forceinline__ double remainder_of(double a, double b) { const double r = fmod(a, b); return r != 0.0 && (r < 0.0) != (b < 0.0) ? r + b : r; }
-template <typename T, typename U> __device__ __forceinline__ T remainder_of(T a, U b) { const T r = a % static_cast<T>(b); return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
-
 //: section wrapped
 // Positions beyond the ends of n go on from the other end.
 template <typename I, typename N> __device__ __forceinline__ I wrapped(I i, N n) {
