@@ -90,6 +90,12 @@ def broadcast_at(at: Coordinates, shape: tuple[Dim, ...]) -> Coordinates:
     return tuple(Coordinate() if sizes.is_one(size) else c for c, size in zip(kept, shape, strict=True))
 
 
+def sure(low: Coordinate, high: Coordinate, size: Dim) -> tuple[bool, bool]:
+    """Whether coordinates from one to another lie beyond the beginning of a dimension, and before its end, whatever the sizes are."""
+    above = all(map(sizes.nonnegative, [*low.terms.values(), low.offset]))
+    return above, above and sizes.nonnegative(sizes.tidy(size - 1 - high.largest()))
+
+
 def same_shape(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
     return len(a) == len(b) and all(map(sizes.same, a, b))
 

@@ -25,10 +25,11 @@ class Axis:
     divided: Coordinate | None = field(default=None, compare=False, repr=False)  # and what was divided
 
     quotient: bool = False
+    label: str = field(default="", compare=False)  # of a text that takes computing: what kernels call it, and compute once
 
     @property
     def depends(self) -> frozenset[str]:
-        return self.axes or frozenset({self.text})
+        return self.axes if self.axes or self.label else frozenset({self.text})
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,14 @@ def drawn_in(how: str, at: Coordinate, size: Dim) -> Coordinate:
     """A coordinate that may lie beyond 0 and `size`, brought inside by a device function."""
     symbols = at.symbols | frozenset(sympy.sympify(size).free_symbols)
     return Coordinate.of(Axis(f"{how}({at.text()}, {_operand(size)})", size, at.depends, symbols))
+
+
+def sampled(how: str, at: Coordinate, scale: str, tap: int, size: Dim, resized: Dim, label: str) -> Coordinate:
+    """Where a coordinate of a `resized` dimension lies in one of `size`, by device functions; `tap` elements further on."""
+    symbols = at.symbols | frozenset(sympy.sympify(size).free_symbols | sympy.sympify(resized).free_symbols)
+    here = at.text()
+    text = f"sampled({here}, {how}({here}, {scale}), {tap}, {_operand(size)})"
+    return Coordinate.of(Axis(text, size, at.depends, symbols, label=label))
 
 
 @functools.lru_cache(maxsize=65536)

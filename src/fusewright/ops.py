@@ -48,7 +48,7 @@ RECORDS: dict[OpOverload | str, Record] = {}
 
 
 def find(node: Node, graph: Graph) -> Record | None:
-    from . import adaptive, losses, norms, placement, pools, reductions, scans, structured  # noqa: F401  their decorators fill RECORDS
+    from . import adaptive, losses, norms, placement, pools, reductions, resizing, scans, structured  # noqa: F401  their decorators fill RECORDS
 
     return RECORDS.get(node.target)
 
@@ -216,7 +216,7 @@ pointwise("square", aten.square.default, cuda=lambda a: f"{a.self} * {a.self}", 
 def _power(a: Any) -> str:
     x = a.self
     if a.exponent.startswith("{"):
-        return f"powf({x}, {a.exponent})"
+        return f"exp2f({a.exponent})" if not x.startswith("{") and _number(x) == 2.0 else f"powf({x}, {a.exponent})"
     known = {
         0.5: f"sqrtf({x})",
         1.0: x,
@@ -253,7 +253,7 @@ pointwise(
     cuda=lambda a: f"remainder_of({a.self}, {a.other})",
     cost=8,
 )
-pointwise("fmod", aten.fmod.Scalar, aten.fmod.Tensor, cuda=lambda a: f"fmodf({a.self}, {a.other})", cost=8, floats=True)
+pointwise("fmod", aten.fmod.Scalar, aten.fmod.Tensor, cuda=lambda a: f"fmod_of({a.self}, {a.other})", cost=8, floats=True)
 
 # ---- powers, exponentials, trigonometry
 

@@ -1,4 +1,4 @@
-"""Operators that put values elsewhere: pads, rolls, writes to a part of a tensor, pieces, repetition, upsampling, positions.
+"""Operators that put values elsewhere: pads, rolls, writes to a part of a tensor, pieces, repetition, positions.
 
 A value is put at an offset of a larger tensor by a window of one tap: what lies outside the source does not take part,
 so it is 0 there and is never read.
@@ -288,32 +288,6 @@ def repeat_interleave(build: Lowering, node: Node, a: dict[str, Any]) -> str | N
         flat = build.reshape(source, [sizes.product(build[source].shape)])
         return spread(build, flat, [0], [a["repeats"]], True, node.shape)
     return spread(build, source, [a["dim"] % len(node.shape)], [a["repeats"]], True, node.shape)
-
-
-@lowers("upsample_nearest", *(getattr(aten, f"upsample_nearest{d}d").vec for d in (1, 2, 3)))
-def upsample_nearest(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    """By whole factors: every element repeated along each dimension."""
-    assert node.shape is not None
-    source, factors = value_of(build, a["input"]), a["scale_factors"]
-    if factors is None:
-        factors = whole_factors(build[source].shape[2:], node.shape[2:])
-    if factors is None or not all(isinstance(f, (int, float)) and f >= 1 and f == int(f) for f in factors):
-        return None
-    rank = len(node.shape)
-    return spread(build, source, range(rank - len(factors), rank), [int(f) for f in factors], True, node.shape)
-
-
-def whole_factors(before: Sequence[Dim], after: Sequence[Dim]) -> list[int] | None:
-    """How often each element is repeated along each dimension, where PyTorch's rounding makes it equally often."""
-    found = []
-    for n, m in zip(before, after, strict=True):
-        if not isinstance(n, int) or not isinstance(m, int) or m % n:
-            return None
-        chosen = (torch.arange(m, dtype=torch.float32) * torch.tensor(n / m, dtype=torch.float32)).long()
-        if not torch.equal(chosen, torch.arange(m) // (m // n)):
-            return None
-        found.append(m // n)
-    return found
 
 
 @lowers("pixel_shuffle", aten.pixel_shuffle.default)

@@ -20,13 +20,14 @@ from .access import accesses, axes_of, same_shape, squeezed, tuple_key, unsqueez
 from .graph import Dim, Graph, Node, Output, Ref
 from .index import Axis, Coordinate
 from .lower import Lowered
-from .prims import Coordinates, Iota, Pointwise, Prim, Reduce, Reshape, Scan, Size, Unfold, View, Window
+from .prims import Coordinates, Iota, Pointwise, Prim, Reduce, Reshape, Sampled, Scan, Size, Unfold, View, Window
 
 # A row that a block reads twice comes from cache the second time while it is this short: 64 Ki elements.
 CACHED_ROW = 1 << 16
 # Instructions on an element that take as long as writing and reading it: 8 bytes at 4.2 TB/s, 30 T a second (H200). Less by what
 # a pool costs anyway.
 COMPUTED_AGAIN = 40
+SAMPLED = 4  # instructions to read an element at a place that is computed
 SMALL_SPACE = 1 << 20  # elements up to which another launch costs more than idle multiprocessors
 SMALL_COLUMN = 1 << 9  # elements of a column up to which the same holds: few blocks go down it
 FULL_ROWS = 512  # H200: batch norm over 64 to 256 channels in one kernel of as many blocks ran at 0.7 of eager's speed
@@ -401,7 +402,8 @@ class Planner:
     def place_stored(self, prim: Prim) -> None:
         """A value that must be in memory: in a pass of a reduce kernel over the same space, or in a pointwise kernel."""
         leaves = self.leaves(prim.name, prim.shape)
-        for kernel in self.near(leaves):
+        makers = {id(self.home[leaf]) for leaf in leaves if leaf in self.home}
+        for kernel in sorted(self.near(leaves), key=lambda kernel: id(kernel) not in makers):  # where what it needs is at hand first
             element, row = self.coordinates(kernel)
             at = element_at(kernel, self.prims, prim, element)
             if at is None or self.divides(prim, at):
@@ -470,12 +472,15 @@ class Planner:
         return False
 
     def absorb(self) -> None:
-        """What a pointwise kernel writes and a kernel along the rows of the same space reads is written there, while it is at hand."""
+        """What a pointwise kernel writes and a kernel along the rows of the same space reads is written there, while it is at hand.
+
+        So is what it makes of a tensor that the other reads too, element by element.
+        """
         for writer in [k for k in self.kernels if k.is_pointwise]:
             for reader in self.kernels:
                 if reader is writer or reader.is_pointwise or not same_shape(reader.space, writer.space):
                     continue
-                if self.can_absorb(writer, reader):
+                if self.can_absorb(writer, reader) or self.reads_alike(writer, reader):
                     for name in writer.members:
                         self.home[name] = reader
                         reader.members[name] = "full"
@@ -500,12 +505,30 @@ class Planner:
                         return False
         return True
 
+    def reads_alike(self, writer: Kernel, reader: Kernel) -> bool:
+        """All large tensors that a pointwise kernel reads are read at the same elements by reductions over many rows, and neither
+        needs the other: one look at them serves both."""
+        apart = not any(self.depends_on(name, reader) for name in writer.members)
+        apart = apart and not any(self.depends_on(name, writer) for name in reader.members)
+        if not apart or not reader.is_reduce or not self.fills_gpu(reader):
+            return False
+        at, _ = self.coordinates(reader)
+        total = self.graph.hint(sizes.product(reader.space))
+        sources = [self.prims[name].inputs[0] for name, role in reader.members.items() if role == "reduce"]
+
+        def large(roots: list[str], inside: bool) -> set[Any]:
+            found = [a for root in roots for a in accesses(self.prims, root, at, self.stops(), inside)]
+            return {(a.leaf, tuple_key(a.at)) for a in found if self.graph.hint(sizes.product(self.prims[a.leaf].shape)) * 4 >= total}
+
+        ours = large(list(writer.members), True)
+        return bool(ours) and ours <= large(sources, False) and not any(self.divides(self.prims[name], at) for name in writer.members)
+
     def heavy_window_input(self, prim: Prim, users: dict[str, list[Prim]]) -> bool:
-        """Overlapping windows or pieces would compute this again and again; a pool of a pool, taps times taps."""
-        windows = [user for user in users.get(prim.name, []) if isinstance(user.op, (Window, Unfold))]
+        """Overlapping windows or pieces, and places in between, would compute this again and again; a pool of a pool, taps times taps."""
+        windows = [user for user in users.get(prim.name, []) if isinstance(user.op, (Window, Unfold, Sampled))]
         if not windows or not isinstance(prim.op, (Pointwise, Window, View)):
             return False
-        pooled = any(isinstance(window.op, Window) for window in windows)
+        pooled = any(isinstance(window.op, (Window, Sampled)) for window in windows)
         cost, stack, seen = 0, [prim.name], set()
         while stack:
             here = self.prims[stack.pop()]
@@ -514,9 +537,15 @@ class Planner:
             seen.add(here.name)
             if isinstance(here.op, Window) and (pooled or any(k > 1 for k in here.op.kernel)):
                 return True
-            cost += here.op.cost if isinstance(here.op, Pointwise) else 0
+            cost += here.op.cost if isinstance(here.op, Pointwise) else SAMPLED if isinstance(here.op, Sampled) else 0
             stack += here.inputs
-        return any(again(window) * cost > COMPUTED_AGAIN for window in windows)
+        sampled = sum(self.times(window, prim) for window in windows if isinstance(window.op, Sampled))
+        return any(again(window) * cost > COMPUTED_AGAIN for window in windows) or (sampled - 1) * cost > COMPUTED_AGAIN
+
+    def times(self, view: Prim, source: Prim) -> float:
+        """How many elements a view has for each of its source."""
+        here, there = (self.graph.hint(sizes.product(p.shape)) for p in (view, source))
+        return here / max(there, 1)
 
     def pools_made_twice(self) -> frozenset[str]:
         """Pools that several kernels compute, each from all that they pool."""
@@ -528,7 +557,7 @@ class Planner:
                 if prim.name in seen or prim.name in self.home or prim.is_load:
                     continue
                 seen.add(prim.name)
-                if isinstance(prim.op, Window) and prod(prim.op.stride) > 1:
+                if isinstance(prim.op, Window) and prod(prim.op.stride) > 1 and prim.op.kind != "largest":
                     makers[prim.name] = makers.get(prim.name, 0) + 1
                 stack += prim.inputs
         return frozenset(name for name, count in makers.items() if count > 1)
@@ -658,6 +687,8 @@ def counts_up(output: Output, graph: Graph) -> int | None:
 
 def again(prim: Prim) -> float:
     """How often each element is computed besides once, where neighbouring windows, or pieces, have elements in common."""
+    if isinstance(prim.op, Sampled):
+        return 0.0  # several of them together are one operator
     if isinstance(prim.op, Unfold):
         length = prim.shape[-1] if isinstance(prim.shape[-1], int) else COMPUTED_AGAIN
         return max(0.0, length / prim.op.step - 1)

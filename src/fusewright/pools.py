@@ -1,4 +1,4 @@
-"""Pools: the largest of each window, or its mean."""
+"""Pools: the largest of each window and where it is, or its mean."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .graph import Dim, Node
-from .ops import aten, literal
+from .ops import as_in_memory, aten, literal
 from .prims import Window
 from .structured import element_of, lowers, value_of
 
@@ -32,7 +32,7 @@ def _reaches_outside(
     return ceil_mode or any(window[2])
 
 
-def max_pool(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+def max_pool(build: Lowering, node: Node, a: dict[str, Any], kind: str = "max") -> str | None:
     assert node.shape is not None and node.dtype is not None
     source = value_of(build, a["self"])
     rank = {"1d": 1, "2d": 2, "3d": 3}[next(k for k in ("1d", "2d", "3d") if k in str(a["target"]))]
@@ -40,9 +40,10 @@ def max_pool(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     if window is None or not build[source].dtype.is_floating_point or build[source].dtype is torch.float64:
         return None
     clipped = _reaches_outside(build[source].shape[-rank:], node.shape[-rank:], window, a["ceil_mode"])
-    return build.add(
-        "", Window("max", window[0], window[1], window[2], window[3], clipped), [source], node.shape, node.dtype
-    )
+    pool = Window(kind, window[0], window[1], window[2], window[3], clipped)
+    if kind == "largest":  # halves as memory has them: a bit may decide which is first
+        return build.add("largest", pool, [as_in_memory(build, source)], node.shape, torch.float32)
+    return build.add("", pool, [source], node.shape, node.dtype)
 
 
 @lowers("max_pool", aten.max_pool1d.default, aten.max_pool2d.default, aten.max_pool3d.default)
@@ -50,10 +51,19 @@ def max_pool_(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     return max_pool(build, node, {**a, "target": node.target})
 
 
-@element_of(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
+@element_of(*(getattr(aten, f"max_pool{d}d_with_indices").default for d in (1, 2, 3)))
 def max_pool_part(build: Lowering, node: Node, a: dict[str, Any], i: int, parent: Node) -> str | None:
-    """The values alone; where the positions are wanted too, PyTorch computes both at once."""
-    return max_pool(build, node, {**a, "target": parent.target}) if i == 0 and only_values(build, parent) else None
+    """The values alone, or beside where they are: one look at a window gives both."""
+    assert node.dtype is not None
+    a = {**a, "target": parent.target}
+    if only_values(build, parent):
+        return max_pool(build, node, a) if i == 0 else None
+    largest = max_pool(build, node, a, "largest")
+    if largest is None:
+        return None
+    if i == 0:
+        return build.pointwise("", "{0}.value", [largest], node.dtype, torch.float32)
+    return build.pointwise("", "(long long){0}.position", [largest], node.dtype, torch.float32)
 
 
 def only_values(build: Lowering, pool: Node) -> bool:

@@ -94,12 +94,6 @@ template <> __device__ __forceinline__ double absolute<double>(double x) { retur
 //: section sign_of
 template <typename T> __device__ __forceinline__ T sign_of(T x) { return static_cast<T>(x > 0) - static_cast<T>(x < 0); }
 
-//: section remainder_of
-// Has the sign of the divisor, as Python's %.
-__device__ __forceinline__ float remainder_of(float a, float b) { const float r = fmodf(a, b); return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? r + b : r; }
-__device__ __forceinline__ double remainder_of(double a, double b) { const double r = fmod(a, b); return r != 0.0 && (r < 0.0) != (b < 0.0) ? r + b : r; }
-template <typename T, typename U> __device__ __forceinline__ T remainder_of(T a, U b) { const T r = a % static_cast<T>(b); return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
-
 //: section wrapped
 // Positions beyond the ends of n go on from the other end.
 template <typename I, typename N> __device__ __forceinline__ I wrapped(I i, N n) {
@@ -132,6 +126,65 @@ template <typename I, typename N> __device__ __forceinline__ I mirrored(I i, N n
 template <typename I, typename N> __device__ __forceinline__ I clamped(I i, N n) {
   return i < 0 ? 0 : i < static_cast<I>(n) ? i : static_cast<I>(n) - 1;
 }
+
+//: section cornered
+// Where element i of a resized dimension lies in its source, as PyTorch computes it: with the first elements at the same place.
+template <typename I> __device__ __forceinline__ float cornered(I i, float scale) { return scale * static_cast<float>(i); }
+
+//: section halfway
+// Where the middle of element i of a resized dimension lies in its source, as PyTorch computes it: from the first one's beginning.
+template <typename I> __device__ __forceinline__ float halfway(I i, float scale) { return scale * (static_cast<float>(i) + 0.5f); }
+
+//: section centred
+// Where the middle of element i of a resized dimension lies in its source, as PyTorch computes it: from the first one's middle. The
+// product is not rounded.
+template <typename I> __device__ __forceinline__ float centred(I i, float scale) { return fmaf(scale, static_cast<float>(i) + 0.5f, -0.5f); }
+
+//: section centred_inside needs centred
+// The same, not before it.
+template <typename I> __device__ __forceinline__ float centred_inside(I i, float scale) { return fmaxf(centred(i, scale), 0.0f); }
+
+//: section ratio_of
+// Of sizes, as a float; of nothing, 0.
+template <typename N, typename M> __device__ __forceinline__ float ratio_of(N size, M resized) {
+  return resized > 0 ? static_cast<float>(size) / static_cast<float>(resized) : 0.0f;
+}
+
+//: section floor_of
+__device__ __forceinline__ int floor_of(float x) { return static_cast<int>(floorf(x)); }
+
+//: section sampled needs floor_of
+// The element of n at a place, and `tap` elements on; beyond the ends, the ends. I is the type in which offsets are computed.
+template <typename I, typename N> __device__ __forceinline__ I sampled(I, float place, int tap, N n) {
+  const int i = floor_of(place) + tap, last = static_cast<int>(n) - 1;
+  return i < 0 ? 0 : i < last ? i : last;
+}
+
+//: section cubic_near
+// The weight of an element x away, less than 1, in a cubic interpolation; the slope at the elements is PyTorch's.
+__device__ __forceinline__ float cubic_near(float x) { return (1.25f * x - 2.25f) * x * x + 1.0f; }
+
+//: section cubic_far
+// The weight of an element x away, between 1 and 2, in a cubic interpolation.
+__device__ __forceinline__ float cubic_far(float x) { return ((-0.75f * x + 3.75f) * x - 6.0f) * x + 3.0f; }
+
+//: section first_tap
+// Where the first tap inside the input lies, of a window that begins at `start` and has one every `step`.
+template <typename I> __device__ __forceinline__ I first_tap(I start, int step) {
+  return start < 0 ? start + (-start + step - 1) / step * step : start;
+}
+
+//: section Largest
+// The largest of a window and where it lies, as PyTorch's pools have it: the first of equals, but of NaNs the last.
+template <typename I> struct Largest {
+  float value;
+  I position;
+  __device__ __forceinline__ void add(float x, I i) {
+    const bool taken = (x > value) | (x != x);
+    value = taken ? x : value;
+    position = taken ? i : position;
+  }
+};
 
 //: section load_run needs vector clamped
 // The N elements of a row from `first` on, in pieces as wide as alignment allows: `first` lies LEAD behind a whole number of VEC

@@ -40,6 +40,23 @@ __device__ __forceinline__ float expm1_below(float x) {
 }
 __device__ __forceinline__ double expm1_below(double x) { return expm1(x); }
 
+//: section fmod_of needs rcp_fast
+// What is left of a after a whole number of b, exactly. The quotient is never too small, and may be one too large: then less than
+// nothing is left.
+__device__ __forceinline__ float fmod_of(float a, float b) {
+  const float x = fabsf(a), y = fabsf(b), q = truncf(x * rcp_fast(y) * 1.00000048f);
+  if (!(q < 1048576.0f) || y < 1e-30f || y > 1e30f) return fmodf(a, b);
+  const float rest = fmaf(-q, y, x);
+  return copysignf(rest < 0.0f ? rest + y : rest, a);
+}
+__device__ __forceinline__ double fmod_of(double a, double b) { return fmod(a, b); }
+
+//: section remainder_of needs fmod_of
+// Has the sign of the divisor, as Python's %.
+__device__ __forceinline__ float remainder_of(float a, float b) { const float r = fmod_of(a, b); return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? r + b : r; }
+__device__ __forceinline__ double remainder_of(double a, double b) { const double r = fmod(a, b); return r != 0.0 && (r < 0.0) != (b < 0.0) ? r + b : r; }
+template <typename T, typename U> __device__ __forceinline__ T remainder_of(T a, U b) { const T r = a % static_cast<T>(b); return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
+
 //: section sigmoid_of needs choose rcp_fast
 // 1 / (1 + exp(-x)); what is divided by lies between 1 and 2.
 __device__ __forceinline__ float sigmoid_of(float x) {

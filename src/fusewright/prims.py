@@ -67,7 +67,10 @@ class Scan:
 
 @dataclass(frozen=True)
 class Window:
-    """A pool: `kind` max or sum, over the last len(kernel) dimensions. What lies outside the input does not take part."""
+    """A pool: `kind` max or sum, over the last len(kernel) dimensions. What lies outside the input does not take part.
+
+    Of kind largest it is a maximum and its position in the input, as one value of which pointwise primitives take parts.
+    """
 
     kind: str
     kernel: tuple[int, ...]
@@ -167,6 +170,26 @@ class Shift(View):
         found = list(at)
         for dim, places in zip(self.dims, self.places, strict=True):
             found[dim] = index.drawn_in(self.how, at[dim] + -places, source[dim])
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Sampled(View):
+    """Each of `dims` resized: the element of the source that lies where `how` says, and so many `taps` on; beyond an end, the end.
+
+    `how` is a device function of a coordinate and of a scale, whose text may name the symbols of the sizes.
+    """
+
+    how: str
+    dims: tuple[int, ...]
+    scales: tuple[str, ...]
+    taps: tuple[int, ...]
+    is_free = False
+
+    def source(self, at: Coordinates, shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> Coordinates:
+        found = list(at)
+        for dim, scale, tap in zip(self.dims, self.scales, self.taps, strict=True):
+            found[dim] = index.sampled(self.how, at[dim], scale, tap, source[dim], shape[dim], f"source{dim}_{tap}".replace("-", "m"))
         return tuple(found)
 
 

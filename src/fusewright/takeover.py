@@ -384,6 +384,7 @@ def pool_of(window: Prim, anchor: Anchor) -> ConvWindow | None:
     """The pool as a convolution's ending knows it."""
     op = window.op
     plain = op.kernel == op.stride and not any(op.padding) and all(d == 1 for d in op.dilation) and not op.clipped
+    plain = plain and op.kind != "largest"
     return ConvWindow(op.kind, op.kernel) if plain and len(op.kernel) == anchor.conv.dims else None
 
 

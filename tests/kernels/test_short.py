@@ -20,6 +20,8 @@ from fusewright.kernels.text import with_fast_functions
 from fusewright.prelude import used
 
 FUNCTIONS = ("log1p_unit({x})", "expm1_below({x})", "sigmoid_of({x})", "mish_of({x}, expf({x}))", "sigmoid_fast({x})", "inverse_of({x})")
+DIVISORS = (0.7, -0.4, 1.0, 1.0000001, 1.9999999, 3.0, 1e-20, 1e20, 1e-35, 3e38)
+FUNCTIONS += tuple(f"fmod_of({{x}}, (float){divisor!r})" for divisor in DIVISORS)
 SOURCE = """
 #include <math.h>
 #define __device__
@@ -52,7 +54,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Function:
     library = ctypes.CDLL(str(folder / "short.so"))
 
     def run(name: str, x: torch.Tensor, exp_ulps: int = 0, rcp_ulps: int = 0) -> torch.Tensor:
-        y, which = torch.empty_like(x), next(i for i, f in enumerate(FUNCTIONS) if f.startswith(f"{name}("))
+        y, which = torch.empty_like(x), next(i for i, f in enumerate(FUNCTIONS) if f == name or f.startswith(f"{name}("))
         pointers = [ctypes.c_void_p(t.data_ptr()) for t in (x, y)]
         library.run(which, *pointers, ctypes.c_long(x.numel()), exp_ulps, rcp_ulps)
         return y
@@ -94,6 +96,19 @@ def test_within_ulps(short: Function, name: str, low: float, high: float, exact:
     for exp_ulps, rcp_ulps in itertools.product((-1, 0, 1), repeat=2):
         worst = ulps(short(name, x, exp_ulps, rcp_ulps), expected)
         assert worst <= most, f"{worst:.2f} units in the last place"
+
+
+@pytest.mark.parametrize("divisor", DIVISORS)
+def test_what_is_left_is_exact(short: Function, divisor: float) -> None:
+    """Of floats of every size, of multiples of the divisor and of those next to them."""
+    n = torch.arange(1, 1 << 16).float() * torch.tensor(divisor).abs()
+    near = torch.cat([n, torch.nextafter(n, torch.tensor(math.inf)), torch.nextafter(n, torch.tensor(0.0))])
+    x = torch.cat([floats(-math.inf, math.inf, 1 << 16), near, -near, torch.tensor([math.nan, math.inf, -math.inf, -0.0])])
+    expected = torch.fmod(x.double(), torch.tensor(divisor).double()).float()
+    for rcp_ulps in (-1, 0, 1):
+        got = short(f"fmod_of({{x}}, (float){divisor!r})", x, 0, rcp_ulps)
+        same = (got == expected) & (torch.signbit(got) == torch.signbit(expected)) | (got.isnan() & expected.isnan())
+        assert same.all(), [t[~same][0] for t in (x, got, expected)]
 
 
 def test_what_is_subnormal(short: Function) -> None:

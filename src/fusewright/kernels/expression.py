@@ -10,9 +10,9 @@ import sympy
 import torch
 
 from .. import sizes
-from ..access import inputs_at, tuple_key, window_taps
+from ..access import inputs_at, sure, tuple_key, window_taps
 from ..graph import Dim
-from ..index import Axis, Coordinate
+from ..index import Axis, Coordinate, contiguous, linear
 from ..prims import C_TYPES, Coordinates, Iota, Load, Pointwise, Prim, Size, View, Window, arithmetic_type
 from .rows import COLUMN, ROW, Along, Rows, Shared, in_a_run, lead, without
 
@@ -110,6 +110,8 @@ class Evaluator:
         self.whole: list[str] = []  # where all of this is true, what asks `holds` for the sake of a thread's rows is sure of a yes
         self.guard = ""  # inside a window: whether a tap is to be read
         self.guarded: list[Level] = []  # where that is asked
+        self.asked: frozenset[str] = frozenset()  # what the answer depends on, where it is the same for all elements of a vector
+        self.one_by_one = False  # inside a window that has another answer for each of them
         self.run: Run | None = None
         self.run_conditions: list[str] = []  # for vectors in runs
         self.results: dict[str, str] = {}  # reductions of this kernel: primitive -> text of its value in a row
@@ -142,7 +144,7 @@ class Evaluator:
             if (without_lane and axis.text == LANE) or axis.text in self.zero:
                 continue
             self.symbols |= axis.symbols
-            term = axis.text
+            term = self.named(axis) if axis.label else axis.text
             if sizes.same(factor, -1):
                 parts.append(f"-{term}")
             else:
@@ -156,6 +158,15 @@ class Evaluator:
         if not sizes.same(at.offset, 0) or not parts:
             parts.append(self.size(at.offset) if not negative(at.offset) else f"-{self.size(sizes.tidy(-at.offset))}")
         return " + ".join(parts).replace("+ -", "- ")
+
+    def named(self, axis: Axis) -> str:
+        """A coordinate that takes computing, as a constant at its level."""
+        level = self.level(axis.depends)
+        if (level, axis.text) not in self.said:
+            kind = "Index" if level.array else "auto"
+            found = self.put(level, self.fresh(axis.label), [], axis.text, torch.int64, axis.depends, kind)
+            self.said[level, axis.text] = found
+        return self.said[level, axis.text].text
 
     # ---- names and levels
 
@@ -224,7 +235,7 @@ class Evaluator:
         known = self.said.get((level, prim.dtype, text))
         if known is not None:
             return known
-        found = self.put(level, self.fresh(prim.name), [], text, prim, depends)
+        found = self.put(level, self.fresh(prim.name), [], text, prim.dtype, depends)
         self.said[level, prim.dtype, text] = found
         return found
 
@@ -236,15 +247,19 @@ class Evaluator:
         lane_factor = next((f for a, f in offset.terms.items() if a.text == LANE), 0)
         opaque_lane = any(LANE in a.depends and a.text != LANE for a in offset.terms)
         depends = offset.depends
-        if self.vector and sizes.is_one(lane_factor) and not opaque_lane and not prim.step:
-            outer = self.level(depends - {LANE})
-            source = f"&{pointer(prim.name)}[{self.offset(offset, without_lane=True)}]"
-            if (outer, source) not in self.said:
+        opaque_tap = any(self.zero & a.depends and a.text not in self.zero for a in offset.terms)
+        together = self.vector and not (opaque_lane or opaque_tap or self.one_by_one or prim.step)
+        if together and sizes.is_one(lane_factor):
+            written = Coordinate({a: f for a, f in offset.terms.items() if a.text not in self.zero}, offset.offset)
+            outer = self.level((written.depends - {LANE}) | self.asked)
+            source = f"&{pointer(prim.name)}[{self.offset(written, without_lane=True)}]"
+            asked = f"if ({self.guard}) " if self.guard else ""
+            if (outer, asked, source) not in self.said:
                 name = self.fresh(prim.name)
-                outer.lines += [f"{kind} {name}[VEC];", f"load({source}, {name});"]
-                self.vector_loads.append((prim.name, offset))
-                self.said[outer, source] = Value(f"{name}[{LANE}]", prim.dtype, depends)
-            return self.said[outer, source]
+                outer.lines += [f"{kind} {name}[VEC];", f"{asked}load({source}, {name});"]
+                self.vector_loads.append((prim.name, written))
+                self.said[outer, asked, source] = Value(f"{name}[{LANE}]", prim.dtype, depends)
+            return self.said[outer, asked, source]
         where = self.offset(offset)
         if prim.step:
             self.symbols.add(sympy.Symbol(prim.step))
@@ -282,7 +297,8 @@ class Evaluator:
         """The taps of a pool, as loops inside the evaluation of one element, or of a thread's rows together."""
         depends = self.row_depends(at)
         level, rank = self.level(depends), len(op.kernel)
-        single = all(size == 1 for size in op.kernel)  # no pool: a value put at some place
+        largest = op.kind == "largest"
+        single = all(size == 1 for size in op.kernel) and not largest  # no pool: a value put at some place
         rows = self.rows if level.array else None
         shared = rows.shared(op, at) if rows is not None and not single else None
         together = shared.variables if shared is not None else []
@@ -314,20 +330,27 @@ class Evaluator:
         if below is None and there:
             tests.append(there)
 
-        name, kind = self.fresh(prim.name), arithmetic_type(prim.dtype)
-        nothing = "-INFINITY" if op.kind == "max" else "0.0f"
+        name, kind = self.fresh(prim.name), "Largest<Index>" if largest else arithmetic_type(prim.dtype)
+        nothing = "0.0f" if op.kind == "sum" else "-INFINITY"
+        empty = f"{{{nothing}, {self.first_inside(op, at, extents)}}}" if largest else nothing
         total = f"{name}{self.place}" if shared is not None else name
         aside = bool(tests) and single and self.cost(source) > ANYWAY
-        guard = self.fresh("counts") if tests and not aside else ""
         known = line if run is not None else inner
+        asked = frozenset[str]()
+        if self.vector and tests:  # of all elements of a vector at once, where they have the same answer
+            asked = frozenset().union(*(where[i - rank].depends for i in clipped if self.within(where[i - rank], extents[i]))) - set(taps)
+            alike = LANE not in asked and not any(re.search(r"\bk\d\b", test) for test in tests)
+            known, asked = (self.level(asked), asked) if alike else (known, frozenset({LANE}))
+        guard = self.fresh("counts") if tests and (not aside or known is not inner) else ""
         known.lines += [f"const bool {guard} = {' & '.join(tests)};"] if guard else []  # with &&, ptxas branches around each load
-        around = self.guard, self.guarded, self.run
+        around = self.guard, self.guarded, self.run, self.asked, self.one_by_one
         self.guard, self.guarded, self.run = guard, [known, inner], run
+        self.asked, self.one_by_one = asked - {LANE}, self.one_by_one or LANE in asked
         self.levels += [line, inner] if run is not None else [inner]
         tap = self.value(source, where)
         for added in (line, inner) if run is not None else (inner,):
             self.levels.remove(added)
-        (self.guard, self.guarded, self.run), self.zero = around, outside
+        (self.guard, self.guarded, self.run, self.asked, self.one_by_one), self.zero = around, outside
         if single:  # a computation of where to read may still name its taps
             named = [tap_name for tap_name in taps if any(re.search(rf"\b{tap_name}\b", text) for text in (*inner.lines, tap.text))]
             inner.lines[:0] = [f"constexpr int {tap_name} = 0;" for tap_name in named]
@@ -335,9 +358,10 @@ class Evaluator:
         counts = " && ".join(text for text in (guard, "" if by_column else inside) if text)
         taken = f"{counts} ? {tap.text} : {nothing}" if counts else tap.text
         if single and not aside:
-            return self.put(level, name, inner.lines, taken, prim, depends)
+            return self.put(level, name, inner.lines, taken, prim.dtype, depends)
         joined = f"larger({taken}, {total})" if op.kind == "max" else taken if single else f"{total} + {paren(taken)}"
-        block = [f"{total} = {joined};"]
+        position = self.offset(linear(where[-rank:], extents))
+        block = [f"{total}.add({taken}, {position});" if largest else f"{total} = {joined};"]
         before: list[str] = []
         after: list[str] = []
         if by_column and shared is not None:
@@ -346,7 +370,7 @@ class Evaluator:
             block = self.each_lane([f"if ({shared.takes(taps)}) {block[0]}"], together)
         block = [*inner.lines, *block]
         if aside:
-            block = [f"if ({' && '.join(tests)}) {{", *indent(block), "}"]
+            block = [f"if ({guard or ' && '.join(tests)}) {{", *indent(block), "}"]
         else:
             for tap_name, count in reversed(list(zip(taps, read.kernel, strict=True))):
                 head = f"for (int {tap_name} = 0; {tap_name} < {count}; ++{tap_name}) {{"
@@ -359,12 +383,21 @@ class Evaluator:
         if shared is not None:
             each = [variable for variable, _ in self.counted if variable not in together]
             block = self.each_lane(block, each) if each else block
-            level.lines += [f"{kind} {name}{self.places};", *self.each_lane([f"{total} = {nothing};"]), *block]
+            level.lines += [f"{kind} {name}{self.places};", *self.each_lane([f"{total} = {empty};"]), *block]
             return Value(total, prim.dtype, depends)
         if level.array:
-            return self.put(level, f"{name}s", [f"{kind} {name} = {nothing};", *block], name, prim, depends)
-        level.lines += [f"{kind} {name} = {nothing};", *block]
+            return self.put(level, f"{name}s", [f"{kind} {name} = {empty};", *block], name, prim.dtype, depends, kind)
+        level.lines += [f"{kind} {name} = {empty};", *block]
         return Value(name, prim.dtype, depends)
+
+    def first_inside(self, op: Window, at: Coordinates, extents: tuple[Dim, ...]) -> str:
+        """Where a window's first tap in the input lies: its largest, where all are -INFINITY."""
+        rank, parts = len(op.kernel), list[str]()
+        for i, (here, stride) in enumerate(zip(at[-rank:], contiguous(extents), strict=True)):
+            start = self.offset(here * op.stride[i] + -op.padding[i])
+            start = f"first_tap({start}, {op.dilation[i]})" if op.padding[i] != 0 else paren(start)
+            parts.append(start if sizes.is_one(stride) else f"{start} * {self.size(stride)}")
+        return " + ".join(parts)
 
     def by_column(
         self, shared: Shared, name: str, taken: str, inside: str, taps: list[str]
@@ -389,17 +422,19 @@ class Evaluator:
         after = [*loop, *indent(self.each_lane(of_each(joined, beside), shared.variables)), "}"]
         return before, block, after
 
-    def put(self, level: Level, name: str, lines: list[str], text: str, prim: Prim, depends: frozenset[str]) -> Value:
+    def put(
+        self, level: Level, name: str, lines: list[str], text: str, dtype: torch.dtype, depends: frozenset[str], kind: str = ""
+    ) -> Value:
         """What statements come to, as a constant, or as an array where the level has several elements."""
-        kind = arithmetic_type(prim.dtype)
+        kind = kind or arithmetic_type(dtype)
         if not level.array and any(line.startswith("constexpr ") for line in lines):  # names that others may use too
             level.lines += [f"{kind} {name};", "{", *indent([*lines, f"{name} = {text};"]), "}"]
-            return Value(name, prim.dtype, depends)
+            return Value(name, dtype, depends)
         if not level.array:
             level.lines += [*lines, f"const {kind} {name} = {text};"]
-            return Value(name, prim.dtype, depends)
+            return Value(name, dtype, depends)
         level.lines += [f"{kind} {name}{self.places};", *self.each_lane([*lines, f"{name}{self.place} = {text};"])]
-        return Value(f"{name}{self.place}", prim.dtype, depends)
+        return Value(f"{name}{self.place}", dtype, depends)
 
     def cost(self, name: str) -> int:
         """Instructions from memory to a value, roughly."""
@@ -478,10 +513,16 @@ class Evaluator:
         return self.between(others, others + sizes.tidy(along[1] * (taps - 1)), size)
 
     def between(self, low: Coordinate, high: Coordinate, size: Dim) -> list[str]:
-        above = all(map(sizes.nonnegative, [*low.terms.values(), low.offset]))
-        below = above and sizes.nonnegative(sizes.tidy(size - 1 - high.largest()))
+        above, below = sure(first_of_vector(low), first_of_vector(high), size)
         tests = [] if above else [f"{paren(self.offset(low))} >= 0"]
         return tests if below else [*tests, f"{paren(self.offset(high))} < {self.size(size)}"]
+
+
+def first_of_vector(at: Coordinate) -> Coordinate:
+    """Of a vector's elements the first: all of them lie in a loop's dimension where it does, vectors being whole."""
+    lane = next((axis for axis in at.terms if axis.text == LANE), None)
+    beside = lane is not None and any(a.text.startswith("i") and sizes.same(f, at.terms[lane]) for a, f in at.terms.items())
+    return without(at, LANE) if beside else at
 
 
 def either_way(lines: list[str], whole: list[str], name: str) -> list[str]:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from .. import sizes
-from ..access import inputs_at, tuple_key
+from ..access import axes_of, inputs_at, sure, tuple_key
 from ..graph import Dim, Graph
 from ..index import Coordinate
 from ..plan import Kernel
@@ -36,8 +36,7 @@ MOST_LOADS_OF_HALVES = 64  # which take conversions: of 81, for four rows of 3x3
 
 def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment: list[str]) -> KernelText:
     loops = walk(kernel, prims, graph)
-    has_window = text.has_window(kernel, prims)
-    width = 1 if has_window else vector_width(kernel, prims, loops.kept)
+    width = 1 if not follows_lanes(kernel, prims, graph, loops) else vector_width(kernel, prims, loops.kept)
     inner = loops.kept[-1].dims[-1] if loops.kept else 0  # neighbouring threads follow it
     if width == 1 or mostly_one_by_one(kernel, prims, graph, loops):
         by_rows = with_rows(kernel, prims, graph, loops)
@@ -113,6 +112,36 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
         block=f"dim3({THREADS})",
         span=THREADS,
     )
+
+
+def follows_lanes(kernel: Kernel, prims: dict[str, Prim], graph: Graph, loops: Walk) -> bool:
+    """No pool, and of values put at some place no edge that a vector may lie across; they are worth rows where vectors do not fit."""
+    if text.has_pool(kernel, prims):
+        return False
+    if not loops.kept or not text.has_window(kernel, prims):
+        return True
+    lanes = {f"i{d}" for d in loops.kept[-1].dims}
+    at, seen = tuple(map(Coordinate.of, axes_of(kernel.space))), set()
+    stack = [(name, at) for name in kernel.stores]
+    while stack:
+        name, here = stack.pop()
+        prim = prims[name]
+        if name in kernel.loads or prim.is_load:
+            if any(axis.axes and any(variable.startswith("k") for variable in axis.axes) for axis in prim.offset(here).terms):
+                return False  # where it is read is computed from a tap
+            continue
+        if (name, tuple_key(here)) in seen:
+            continue
+        seen.add((name, tuple_key(here)))
+        below = inputs_at(prims, prim, here)
+        if isinstance(prim.op, Window):
+            rank = len(prim.op.kernel)
+            edges = zip(below[0][1][-rank:], prims[prim.inputs[0]].shape[-rank:], strict=True)
+            if any(lanes & c.depends and not all(sure(c, c, size)) for c, size in edges):
+                return False
+        stack += below
+    width = vector_width(kernel, prims, loops.kept)
+    return width > 1 and graph.hint(loops.kept[-1].size) % width == 0
 
 
 def turned_walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph, loops: Walk) -> Walk | None:

@@ -32,7 +32,7 @@ START = {"Sum": 0.0, "Product": 1.0, "Max": float("-inf"), "Min": float("inf"), 
 
 def scan_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment: list[str]) -> KernelText:
     loops = walk(kernel, prims, graph)
-    width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims, loops.reduced)
+    width = 1 if text.has_pool(kernel, prims) else vector_width(kernel, prims, loops.reduced)
     if not loops.lanes_reduce:
         return Columns(kernel, prims, graph, comment).write()
     return (Vectors if width > 1 else Rows)(kernel, prims, graph, comment, width).write()

@@ -50,6 +50,12 @@ def has_window(kernel: Kernel, prims: dict[str, Prim]) -> bool:
     return any(isinstance(prims[name].op, Window) for name in evaluated(kernel, prims))
 
 
+def has_pool(kernel: Kernel, prims: dict[str, Prim]) -> bool:
+    """A window of several taps, as against a value put at some place."""
+    windows = [prims[name].op for name in evaluated(kernel, prims) if isinstance(prims[name].op, Window)]
+    return any(op.kind == "largest" or any(size > 1 for size in op.kernel) for op in windows)
+
+
 def to_memory(prim: Prim, value: str) -> str:
     kind = C_TYPES[prim.dtype]
     return value if kind == arithmetic_type(prim.dtype) else f"to_memory<{kind}>({value})"
