@@ -524,11 +524,13 @@ class Planner:
         return bool(ours) and ours <= large(sources, False) and not any(self.divides(self.prims[name], at) for name in writer.members)
 
     def heavy_window_input(self, prim: Prim, users: dict[str, list[Prim]]) -> bool:
-        """Overlapping windows or pieces, and places in between, would compute this again and again; a pool of a pool, taps times taps."""
+        """Overlapping windows or pieces, and places in between, would compute this again and again; a pool of a pool, taps times taps,
+        and so would whoever reads a pool repeated. What is repeated itself is in memory once for each element."""
         windows = [user for user in users.get(prim.name, []) if isinstance(user.op, (Window, Unfold, Sampled))]
-        if not windows or not isinstance(prim.op, (Pointwise, Window, View)):
+        repeated = self.is_repeated(prim, users)
+        if not (windows or repeated) or not isinstance(prim.op, (Pointwise, Window, View)) or self.repeats(prim):
             return False
-        pooled = any(isinstance(window.op, (Window, Sampled)) for window in windows)
+        pooled = repeated or any(isinstance(window.op, (Window, Sampled)) for window in windows)
         cost, stack, seen = 0, [prim.name], set()
         while stack:
             here = self.prims[stack.pop()]
@@ -541,6 +543,22 @@ class Planner:
             stack += here.inputs
         sampled = sum(self.times(window, prim) for window in windows if isinstance(window.op, Sampled))
         return any(again(window) * cost > COMPUTED_AGAIN for window in windows) or (sampled - 1) * cost > COMPUTED_AGAIN
+
+    def is_repeated(self, prim: Prim, users: dict[str, list[Prim]]) -> bool:
+        """Someone reads it through views that show more than there is."""
+        stack = [user for user in users.get(prim.name, []) if isinstance(user.op, View)] if not isinstance(prim.op, View) else []
+        while stack:
+            view = stack.pop()
+            if self.times(view, prim) > 1:
+                return True
+            stack += [user for user in users.get(view.name, []) if isinstance(user.op, View)]
+        return False
+
+    def repeats(self, view: Prim) -> bool:
+        source = view
+        while isinstance(source.op, View) and not isinstance(source.op, (Unfold, Sampled)):
+            source = self.prims[source.inputs[0]]
+        return self.times(view, source) > 1
 
     def times(self, view: Prim, source: Prim) -> float:
         """How many elements a view has for each of its source."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from . import sizes
 from .graph import Dim, Node
 from .ops import as_in_memory, aten, literal
-from .prims import Window
+from .placement import placed, spread
+from .prims import Iota, Size, Window
 from .structured import element_of, lowers, value_of
 
 if TYPE_CHECKING:
@@ -98,3 +102,85 @@ def avg_pool(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     exact = divisor & (divisor - 1) == 0  # a power of two: its inverse is no rounding
     text = f"{{0}} * {literal(1.0 / divisor, torch.float32)}" if exact else f"{{0}} / {literal(divisor, torch.float32)}"
     return build.pointwise("", text, [total], node.dtype, torch.float32)
+
+
+# ---- gradients: each position of the input looks at the windows that it lies in
+
+MOST_WINDOWS = 9  # that a position may lie in; beyond that, PyTorch's kernels add to each from all of them
+
+
+def windows_over(window: tuple[tuple[int, ...], ...]) -> list[int]:
+    """In how many windows a position may lie, along each dimension."""
+    kernel, stride, _, dilation = window
+    return [(k - 1) * d // s + 1 for k, s, d in zip(kernel, stride, dilation, strict=True)]
+
+
+def seen_from_input(build: Lowering, source: str, shape: Sequence[Dim], window: tuple[tuple[int, ...], ...], back: Sequence[int]) -> str:
+    """For each position of the input, the value of the last window that begins at or before it, or of one so many further `back`;
+    0 where there is none."""
+    _, stride, padding, _ = window
+    rank = len(stride)
+    if prod(stride) > 1:
+        wide = [n * s for n, s in zip(build[source].shape[-rank:], stride, strict=True)]
+        outer = list(build[source].shape[:-rank])
+        source = spread(build, source, range(len(outer), len(outer) + rank), stride, True, [*outer, *map(sizes.tidy, wide)])
+    starts = [b * s - p for b, s, p in zip(back, stride, padding, strict=True)]
+    if not any(starts) and all(map(sizes.same, build[source].shape, shape)):
+        return source
+    return placed(build, source, shape, starts)
+
+
+@lowers("max_pool_gradient", *(getattr(aten, f"max_pool{d}d_with_indices_backward").default for d in (2, 3)))
+def max_pool_gradient(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """The gradients of those windows whose maximum is here."""
+    assert node.shape is not None and node.dtype is not None
+    gradient, where = value_of(build, a["grad_output"]), value_of(build, a["indices"])
+    rank = 2 if "2d" in str(node.target) else 3
+    window = window_of(a, rank)
+    if window is None or node.dtype is torch.float64 or prod(windows_over(window)) > MOST_WINDOWS:
+        return None
+    first = len(node.shape) - rank
+    here = build.add(f"position{first}", Iota(first), [], node.shape, torch.int64)
+    for dim in range(first + 1, len(node.shape)):
+        inner = build.add(f"position{dim}", Iota(dim), [], node.shape, torch.int64)
+        size = build.add("size", Size(node.shape[dim]), [], (), torch.int64)
+        here = build.pointwise("here", "({0} * {1} + {2})", [here, size, inner], torch.int64)
+    parts = []
+    for back in product(*map(range, windows_over(window))):
+        index, value = (seen_from_input(build, source, node.shape, window, back) for source in (where, gradient))
+        chosen = build.pointwise("chosen", "({0} == {1})", [index, here], torch.bool, torch.int64)
+        parts.append(build.pointwise("part", "({0} ? {1} : 0.0f)", [chosen, value], torch.float32, torch.float32))
+    return build.pointwise("", " + ".join(f"{{{i}}}" for i in range(len(parts))), parts, node.dtype, torch.float32)
+
+
+@lowers("avg_pool_gradient", *(getattr(aten, f"avg_pool{d}d_backward").default for d in (2, 3)))
+def avg_pool_gradient(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """The sum of the windows' gradients, each by the size of its window."""
+    assert node.shape is not None and node.dtype is not None
+    gradient = value_of(build, a["grad_output"])
+    rank = 2 if "2d" in str(node.target) else 3
+    window = window_of(a, rank)
+    if window is None or node.dtype is torch.float64 or prod(windows_over(window)) > MOST_WINDOWS:
+        return None
+    kernel, stride, padding, _ = window
+    divisor, padded = a.get("divisor_override"), any(padding)
+    if divisor is None and (a["ceil_mode"] or (padded and not a["count_include_pad"])):
+        if padded and a["count_include_pad"]:
+            return None  # as in `avg_pool`
+        one = build.expand(build.pointwise("one", "1.0f", [], torch.float32), node.shape)
+        pool = Window("sum", kernel, stride, padding, (1,) * rank, clipped=True)
+        count = build.add("count", pool, [one], build[gradient].shape, torch.float32)
+        gradient = build.pointwise("each", "{0} / {1}", [gradient, count], torch.float32, torch.float32, cost=4)
+    else:
+        divisor = prod(kernel) if divisor is None else divisor
+        gradient = build.pointwise("each", f"{{0}} / {literal(divisor, torch.float32)}", [gradient], torch.float32, torch.float32, cost=4)
+    parts, first = [], len(node.shape) - rank
+    for back in product(*map(range, windows_over(window))):
+        part = seen_from_input(build, gradient, node.shape, window, back)
+        for i, (k, s, p, b) in enumerate(zip(kernel, stride, padding, back, strict=True)):
+            if (b + 1) * s > k:  # the window may have ended before this position
+                here = build.add(f"position{first + i}", Iota(first + i), [], node.shape, torch.int64)
+                within = build.pointwise("within", f"(({{0}} + {p}) % {s} < {k - b * s})", [here], torch.bool, torch.int64)
+                part = build.pointwise("part", "({0} ? {1} : 0.0f)", [within, part], torch.float32, torch.float32)
+        parts.append(part)
+    return build.pointwise("", " + ".join(f"{{{i}}}" for i in range(len(parts))), parts, node.dtype, torch.float32)
