@@ -129,6 +129,21 @@ def test_transposes(tmp_path: Path, forward: str, shapes: list[tuple[int, ...]],
     assert "(item * VEC >= elements)" in text
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("forward", "shapes"),
+    [
+        ("x + 2 * x.transpose(1, 2)", [(2, 256, 256), (1, 264, 264), (3, 136, 136), (2, 270, 270), (2, 37, 37), (2, 2, 2)]),
+        ("x.transpose(1, 2) * 2", [(2, 256, 264), (3, 256, 128), (2, 256, 300), (2, 256, 33)]),
+        ("(x.permute(0, 2, 3, 1) * 2, x.permute(0, 2, 3, 1) + 1)", [(2, 256, 3, 136), (3, 256, 2, 128), (2, 256, 5, 131), (2, 256, 2, 9)]),
+    ],
+)
+def test_long_transposes(tmp_path: Path, forward: str, shapes: list[tuple[int, ...]], dtype: torch.dtype) -> None:
+    """A block takes a square piece: whole ones, and those that reach beyond an end."""
+    text = check(problem_of(tmp_path, forward, shapes[0], dtype), shapes, dtype, exact=False)
+    assert "threadIdx.x % 32;" in text and "threadIdx.x / 32) * VEC;" in text
+
+
 def test_a_transpose_that_no_sector_divides(tmp_path: Path) -> None:
     problem = problem_of(tmp_path, "x.mT * 2 + self.weight.view(-1)[0]", (2, 33, 35))
     text = check(problem, [(2, 33, n) for n in (35, 33, 8, 2)], torch.float32, exact=False)

@@ -22,6 +22,7 @@ from .text import KernelText
 
 THREADS = 256
 LESS = 0.7  # of what memory moves otherwise: not timed
+TILE_GROUPS = THREADS // 32  # vectors, one below the other, that a block takes of what is turned: not timed
 THREADS_OF_ROWS = 128  # H200, a 3x3 pool of 2048x224x224: 3.80 TB/s with 128 threads a block, 3.67 with 256
 RESIDENT = 132 * 2048  # threads that an H200 holds at a time: with fewer, more elements for each of them gain nothing
 # Time against that of many rows, where nothing is shared. H200, pools of 2x2 by 2: 3.66, 4.14, 4.14 TB/s with 1, 2, 4 rows;
@@ -88,7 +89,12 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
         f"if ({element} >= elements) return;",
         *decode(loops.kept, element, evaluator),
     ]
-    if turned is not None:
+    setup = [f"const long long elements = {total};", "if (elements == 0) return nullptr;"]
+    grid, extra, span = "dim3(static_cast<unsigned>((elements + {span} - 1) / {span}))", [("Index", "elements")], THREADS
+    if turned is not None and fills_tiles(loops, inner, width, graph):
+        position, blocks = in_tiles(loops, inner, evaluator)
+        grid, extra, span = f"dim3(static_cast<unsigned>({blocks}))", [], TILE_GROUPS
+    elif turned is not None:
         position = [
             f"const Index item = {thread};",
             "if (item * VEC >= elements) return;",
@@ -96,7 +102,6 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
         ]
     lanes_size: Dim = loops.kept[-1].size if loops.kept else 1
     conditions = vector_conditions(evaluator, stores, lanes_size, width, prims) if width > 1 else []
-    setup = [f"const long long elements = {total};", "if (elements == 0) return nullptr;"]
     return text.finish(
         kernel,
         prims,
@@ -104,13 +109,13 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
         comment,
         lines=[*position, *lines],
         threads=str(THREADS),
-        extra=[("Index", "elements")],
+        extra=extra,
         width=width,
         conditions=conditions,
         setup=setup,
-        grid="dim3(static_cast<unsigned>((elements + {span} - 1) / {span}))",
+        grid=grid,
         block=f"dim3({THREADS})",
-        span=THREADS,
+        span=span,
     )
 
 
@@ -165,6 +170,34 @@ def turned_walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph, loops: Wal
         return None
     found_walk = walk(kernel, prims, graph, along=turned)
     return found_walk if vector_width(kernel, prims, found_walk.kept, SECTOR) > 1 else None
+
+
+def fills_tiles(loops: Walk, inner: int, width: int, graph: Graph) -> bool:
+    """Both ways are long enough that a block of a square piece has no fewer threads at work than one along a line."""
+    along = next(loop for loop in loops.kept if inner in loop.dims)
+    return graph.hint(along.size) >= THREADS and graph.hint(loops.kept[-1].size) >= 2 * TILE_GROUPS * width
+
+
+def in_tiles(loops: Walk, inner: int, evaluator: Evaluator) -> tuple[list[str], str]:
+    """Where a thread is, and how many blocks there are, each of a warp's width by TILE_GROUPS vectors.
+
+    What lies across is then read a quarter of a kilobyte in a row by a block, instead of a sector.
+    """
+    along, lanes = next(loop for loop in loops.kept if inner in loop.dims), loops.kept[-1]
+    others = tuple(loop for loop in loops.kept if loop not in (along, lanes))
+    block, across, down = map(evaluator.fresh, ("block", "across", "down"))
+    size, depth = evaluator.size(along.size), evaluator.size(lanes.size)
+    rows = f"{TILE_GROUPS} * VEC"
+    lines = [
+        f"const Index {block} = static_cast<Index>(blockIdx.x);",
+        f"const Index {across} = ({size} + {WARP - 1}) / {WARP}, {down} = ({depth} + {rows} - 1) / ({rows});",
+        f"const Index {along.variable} = {block} % {across} * {WARP} + threadIdx.x % {WARP};",
+        f"const Index {lanes.variable} = ({block} / {across} % {down} * {TILE_GROUPS} + threadIdx.x / {WARP}) * VEC;",
+        f"if ({along.variable} >= {size} || {lanes.variable} >= {depth}) return;",
+        *decode(others, f"({block} / {across} / {down})", evaluator),
+    ]
+    counts = [f"(({c_product([along.size])} + {WARP - 1}) / {WARP})", f"(({c_product([lanes.size])} + {{span}} - 1) / {{span}})"]
+    return lines, " * ".join([*counts, *([c_product([loop.size for loop in others])] if others else [])])
 
 
 def rows_kernel(
