@@ -241,6 +241,27 @@ __device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4], 
 }
 #endif
 
+//: section mma_tf32_new
+// As mma_tf32, with d = a b.
+#ifdef CUDA_ON_CPU
+inline void mma_tf32_new(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line = __builtin_LINE()) {
+  for (float& element : d) element = 0.0f;
+  cuda_on_cpu::mma_tf32(d, a, b, line);
+}
+#else
+__device__ __forceinline__ void mma_tf32_new(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(0.0f));
+#else
+  __trap();
+#endif
+}
+#endif
+
 //: section warpgroup_mma_tf32 needs mma_tf32
 // d += a b on the tensor cores of four warps: a is 64 channels x 8, b is 8 x 8 F positions, both TF32 in shared memory, where four
 // of the eight lie side by side (16 bytes) and the other four `half` words on. Neighbouring channels and positions are

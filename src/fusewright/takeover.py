@@ -234,8 +234,8 @@ def anchor_of(node: Node, plan: Plan) -> Anchor | None:
         found.rank, in_channels, node.shape[1], found.kernel, found.stride, found.padding, found.dilation, found.groups,
         bias=True, dtype=DTYPES[node.dtype], transposed=transposed, output_padding=found.output_padding,
     )  # fmt: skip
-    if not is_depthwise(conv) and node.dtype is torch.float32 and not tf32_allowed():
-        return None
+    if not is_depthwise(conv) and node.dtype is torch.float32:
+        conv = replace(conv, tf32=tf32_allowed())
     result = lowered.value[node.name]
     bias = lowered.value[found.bias.name] if found.bias is not None else None
     value = result
@@ -499,8 +499,8 @@ def conv_flops(anchor: Anchor, plan: Plan) -> int:
 
 
 def library_turns(conv: Conv) -> bool:
-    """cuDNN's TF32 kernels work on channels-last data: it turns what it reads and what it writes, in kernels of their own."""
-    return conv.in_channels // conv.groups >= 16 and conv.groups == 1 and not slow_transposed(conv)
+    """cuDNN's tensor-core kernels work on channels-last data: it turns what it reads and what it writes, in kernels of their own."""
+    return not conv.is_strict and conv.in_channels // conv.groups >= 16 and conv.groups == 1 and not slow_transposed(conv)
 
 
 def slow_transposed(conv: Conv) -> bool:
@@ -514,9 +514,12 @@ def library_rate(conv: Conv) -> float:
     Transposed ones: strided in two dimensions 73 (s1033, 103 us). By what whole forwards took without their kernels: strided in
     three 11 (s1006), without strides 13 (s1020, s1034), strided in one 31 (s10).
 
+    Where TF32 is not allowed nothing was measured: taken at what matrix products reach (50), and 30 as above where they are not deep.
     Of halves nothing was measured: taken at twice that, as matrix products are (741 against 395), and with tensor cores at any depth.
     """
     depth = conv.in_channels // conv.groups
+    if conv.is_strict:
+        return min(library_rate(replace(conv, tf32=True)), 50.0)
     if conv.packed_in > 1:
         return 2 * library_rate(replace(conv, dtype="float32", in_channels=max(depth, 16) * conv.groups))
     if slow_transposed(conv):

@@ -87,7 +87,7 @@ def body_of(
         evaluator.results.setdefault(member, "value")
     result = evaluator.value(root, here)
     final = converted_to(result, prims[root])
-    exact, hoist = of_product or is_depthwise(anchor.conv), not row and not of_product
+    exact, hoist = of_product or is_depthwise(anchor.conv) or anchor.conv.is_strict, not row and not of_product
     shorter = shortened(fixed.lines + channel.lines, element.lines, final, hoist=hoist, exact=exact, may_shift=may_shift)
     element_lines, final_text, kept, tables = shorter.element, shorter.final, shorter.kept, shorter.tables
     used = " ".join(
@@ -185,7 +185,7 @@ def anchored_kernel(
         tuple(lines),
         made.tile,
         tensor_cores=made.tile is not None,
-        tf32=anchor.conv.dtype == "float32",
+        tf32=anchor.conv.dtype == "float32" and anchor.conv.tf32,
     )
 
 

@@ -4,9 +4,10 @@
 
 The convolution is an implicit product, channels × positions: m16n8k8 TF32 fragments with 16 output channels as rows, 8
 positions as columns and 8 input channels as depth, one product for each tap of the kernel. Input tiles lie in shared
-memory as they lie in the tensor ([channel][row][column]), two stages deep, copied asynchronously; weights lie in
-the order the tensor cores read them, 16 bytes a lane. A block walks over the tiles of one slice of one sample, so
-that per-sample values are prepared once and the next tile is copied while this one is multiplied.
+memory as they lie in the tensor ([channel][row][column]), two stages deep, copied asynchronously; of bf16 and fp16 a
+word is two neighbouring channels, and a product 16 of them deep. Where TF32 is not allowed three products of parts make one
+of float32. Weights lie in the order the tensor cores read them, 16 bytes a lane. A block walks over the tiles of one slice of
+one sample, so that per-sample values are prepared once and the next tile is copied while this one is multiplied.
 """
 
 from __future__ import annotations
@@ -109,13 +110,19 @@ def support(source: str) -> tuple[str, ...]:
 
 
 def products(conv: Conv) -> dict[str, str]:
-    """The pieces that differ by what is multiplied: TF32, or pairs of halves."""
+    """The pieces that differ by what is multiplied: TF32, two TF32 numbers for each float32, or pairs of halves."""
     operand, multiply = {
         "float32": ("to_tf32", "mma_tf32"),
         "bfloat16": ("__float_as_uint", "mma_bf16"),
         "float16": ("__float_as_uint", "mma_f16"),
     }[conv.dtype]
-    text = Template(MULTIPLY["phases" if conv.is_phased else "taps"]).substitute(operand=operand, mma=multiply)
+    kind = "phases" if conv.is_phased else "taps"
+    text = MULTIPLY[f"{kind} split" if conv.is_strict else kind]
+    text = (MULTIPLY["places"] if conv.is_phased else "") + Template(text).substitute(operand=operand, mma=multiply)
+    if conv.is_strict:
+        place = MULTIPLY["plain place of phases" if conv.is_phased else "plain place"].rstrip()
+        plain = Template(MULTIPLY["plain"]).substitute(plain_place=place, weight_at=weight_at(conv))
+        text = MULTIPLY["split"] + text + plain
     if conv.packed_in == 1:
         word = Template(STAGING["weight"]).substitute(weight_at=weight_at(conv))
         return {"multiply": text, "element": "float", "ordered": "float", "of_pairs": "", "weight_word": word.rstrip()}
@@ -213,7 +220,8 @@ def constants(shape: Layout) -> str:
 def parameters(conv: Conv, ending: Ending, resident: bool) -> str:
     pointer = f"const {conv.element}* __restrict__"
     weight = pointer if resident else "const float* __restrict__"  # packed
-    tensors = ((pointer, "input"), (weight, "weight"), *(((pointer, "bias"),) if conv.bias else ()))
+    plain = ((pointer, "plain_weight"),) if conv.is_strict and not resident else ()
+    tensors = ((pointer, "input"), (weight, "weight"), *plain, *(((pointer, "bias"),) if conv.bias else ()))
     sizes = tuple(("int", name) for name in ("in_d", "in_h", "in_w", "slices"))
     lines = (tensors, extra_params(ending), outputs(conv, ending), sizes)
     return ",\n       ".join(", ".join(f"{kind} {name}" for kind, name in line) for line in lines if line)
@@ -396,7 +404,10 @@ LAST_INPUT = "if (part + 1 == PARTS && repeat + 1 == REPEATS) stage_input(next_c
 
 
 def packing(text: str, conv: Conv) -> str:
-    """The text that packs weights, for the words of this convolution: those of halves are packed as they are."""
+    """The text that packs weights, for the words of this convolution."""
+    if conv.is_strict:
+        text = re.sub(r"__uint_as_float\(to_tf32\((ordered_weight\(.*?\))\)\)", r"\1", text)
+        return text.replace("Rounds the weights to TF32 and orders them", "Orders the weights")
     if conv.packed_in == 1:
         return text
     text = re.sub(r"to_tf32\((ordered_weight\(.*?\))\)", r"\1", text)
@@ -516,7 +527,8 @@ def launcher(name: str, shape: Layout, ending: Ending) -> str:
     args = ", ".join(f"{kind} {arg}" for kind, arg in launcher_args(shape, ending))
     conv, tile = shape.conv, shape.tile
     weight = "weight" if tile.resident else "packed"
-    handed = ["input", weight, *(["bias"] if conv.bias else [])]
+    plain = ["weight"] if conv.is_strict and not tile.resident else []
+    handed = ["input", weight, *plain, *(["bias"] if conv.bias else [])]
     handed += [
         f"({kind})({arg})" if not kind.endswith(("*", "__restrict__")) else arg for kind, arg in extra_params(ending)
     ]

@@ -588,9 +588,31 @@ def moments_alone(shape: Layout, ending: Ending) -> bool:
     return plain and ending.reduce == OverPositions("CloseMoments")
 
 
+def plain_again(shape: Layout) -> str:
+    """Sums that are not finite once more, by plain arithmetic; they wait in local memory for that, which others never do."""
+    where = positions(shape, False)
+    inside = "".join(f" && {a} < conv_{a}" for a in "dhw")
+    weight = "weight" if shape.tile.resident else "plain_weight"
+    index = "again[(i * FRAGMENTS + f) * 2 + e]"
+    return (
+        "bool odd = false;\n"
+        + each_element(f"odd |= !(fabsf({ACCUMULATED}) < INFINITY);", "FRAGMENTS", "2")
+        + "if (odd) {\n  float again[LANE_CHANNELS * FRAGMENTS * 2];\n"
+        + shifted(each_element(f"{index} = {ACCUMULATED};", "FRAGMENTS", "2"), 2)
+        + "\n#pragma unroll 1\n  for (int k = 0; k < LANE_CHANNELS * FRAGMENTS * 2; ++k) {\n"
+        "    const int e = k % 2, f = k / 2 % FRAGMENTS, c = channel0 + lane_channel + k / (2 * FRAGMENTS) * 8;\n"
+        f"    const int d = {where['d']}, h = {where['h']}, w = {where['w']};\n"
+        f"    if (!(fabsf(again[k]) < INFINITY) && c < channel_end{inside})\n"
+        f"      again[k] = plain_sum(sample, {weight}, c, d, h, w, in_d, in_h, in_w);\n  }}\n"
+        + shifted(each_element(f"{ACCUMULATED} = {index};", "FRAGMENTS", "2"), 2)
+        + "\n}\n"
+    )
+
+
 def ending_text(shape: Layout, ending: Ending) -> EndingText:
     value = POOLED if ending.window else ACCUMULATED
-    finish = with_bias(shape, ending) + for_backward(shape) + pointwise(shape, ending.before, ACCUMULATED, False)
+    finish = plain_again(shape) if shape.conv.is_strict else ""
+    finish += with_bias(shape, ending) + for_backward(shape) + pointwise(shape, ending.before, ACCUMULATED, False)
     if ending.window:
         finish += pool(shape, ending.window.kind)
     if ending.stored:

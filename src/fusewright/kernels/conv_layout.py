@@ -164,7 +164,8 @@ class Layout:
         """Kernel rows served by one set of input rows in registers."""
         fd, fh, fw = self.tile.fragments
         rows = (fh - 1) * self.input_stride[1] + (self.conv.reach[1] - 1) * self.conv.dilation[1] + 1
-        fits = 2 * fd * rows * fw <= WINDOW_REGISTERS
+        parts = 2 if self.conv.is_strict else 1
+        fits = 2 * parts * fd * rows * fw <= WINDOW_REGISTERS
         return self.conv.reach[1] if self.tile.together and fits else 1
 
     @property
@@ -264,9 +265,7 @@ def refusal(shape: Layout, ending: Ending) -> str | None:
     accumulators = 4 * tile.channel_tiles * shape.fragments
     registers = min(255, 65536 // (tile.threads * tile.blocks_per_sm))
     reduces_channels = isinstance(ending.reduce, OverChannels)
-    if conv.dtype == "float32" and not conv.tf32:
-        return "only TF32 products of float32 tensors"
-    if conv.packed_in > 1 and tile.warpgroups:
+    if (conv.packed_in > 1 or conv.is_strict) and tile.warpgroups:
         return "four warps multiply TF32 together only"
     if conv.is_phased and max(conv.dilation) > 1:
         return "strided transposed convolutions are not dilated"
@@ -296,6 +295,8 @@ def refusal(shape: Layout, ending: Ending) -> str | None:
         accumulators += 16 * -(-shape.rounds // shape.turns)  # four columns of four channels on their way
     if conv.packed_in > 1:
         accumulators += shape.held_words
+    if conv.is_strict:  # what the tensor cores sum on its own, and the second part of each input
+        accumulators += 4 * prod(tile.fragments) + WINDOW_REGISTERS // 2
     if accumulators + 48 > registers:
         return "too many accumulators for the registers of a thread"
     if not tile.warpgroups and -(-shape.rows[0] * shape.rows[1] * shape.pitch // shape.stagers) > 32:

@@ -47,6 +47,11 @@ class Conv:
         return ELEMENTS[self.dtype][1]
 
     @property
+    def is_strict(self) -> bool:
+        """Float32 where TF32 is not allowed: each number is the sum of two TF32 ones."""
+        return self.dtype == "float32" and not self.tf32
+
+    @property
     def packed_in(self) -> int:
         """Input channels in a 32-bit word of shared memory: of halves two neighbours at one position."""
         return 4 // self.item_bytes

@@ -18,6 +18,7 @@ PRODUCT_TFLOPS = 295.0
 COPY_TB_PER_S = 15.0  # H200: copies to shared memory cost the second founding model 0.11 ms for 1.7 GB
 MEMORY_TB_PER_S = 4.1  # H200: measured read
 CYCLES_PER_MS = 1.76e6
+PRODUCT_ISSUE = 6.4  # cycles of a warp scheduler that a product takes, by PRODUCT_TFLOPS
 ISSUE_PER_MS = MULTIPROCESSORS * 4 * CYCLES_PER_MS  # warp instructions: products and arithmetic do not overlap (conv_ceiling.py)
 SPECIAL_SLOTS = 5.0  # H200: of the 8 cycles a special function takes of its own unit, those not hidden
 SMALL_TILE = 1.10  # H200, statistics of the first founding model: 0.125 ms with 64 accumulators a lane, 0.115 with 128
@@ -76,7 +77,8 @@ def proposed_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
     weight_bytes = 4 * prod(conv.kernel) * round_up(conv.group_words, 8) * 16 * channel_tiles * warps_c
     window = prod(ending.window.size) if ending.window else 1
     heavy = isinstance(ending.reduce, OverChannels) and window < 4  # wants many warps, to hide its own latency
-    small, big = (min(8, 16 // channel_tiles), min(16, 32 // channel_tiles))  # fragments for 64 and 128 accumulators
+    most = most_fragments(conv)
+    small, big = min(8, most // 2 // channel_tiles), min(16, most // channel_tiles)
     for warps in (8, 4, 2, 1):
         if warps < warps_c:
             break
@@ -84,7 +86,7 @@ def proposed_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
             for fragments in fragment_shapes(conv, ending, count):
                 if weight_bytes <= RESIDENT_BYTES and warps_c == 1:
                     base = Tile(channel_tiles, fragments, (1, 1, warps), weights="resident", alone=True)
-                    if conv.packed_in > 1:
+                    if in_short_stretches(conv):
                         base = replace(base, unrolled=1)
                     if warps == 8:  # H200, second kernel of the first founding model: 0.1925 ms with 4 x 4 warps, 0.1988 with 2 x 8
                         yield replace(base, warps=(1, 1, 4), blocks_per_sm=2 * blocks)
@@ -98,7 +100,7 @@ def proposed_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
 
 def warpgroup_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
     """Tiles whose products are made by four warps together: 64 channels each time, of 64 or 128 positions."""
-    if conv.dims == 1 or conv.packed_in > 1:
+    if conv.dims == 1 or conv.packed_in > 1 or conv.is_strict:
         return  # a product is eight columns wide and eight rows high at least, and of TF32
     wanted = -(-conv.out_channels // conv.groups // 64)
     deep, high, _ = window_fragments(conv, ending)
@@ -117,7 +119,7 @@ def phased_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
     """Tiles of a strided transposed convolution. All phases are in registers, so a weight serves few fragments: warps over
     channels leave each of them more positions."""
     wanted = -(-conv.out_channels // conv.groups // 16)
-    most_tiles = max(1, 32 // prod(conv.phases))  # for 128 accumulators
+    most_tiles = max(1, most_fragments(conv) // prod(conv.phases))
     for warps in (8, 4, 2, 1):
         for warps_c in (8, 4, 2, 1):
             channel_tiles = -(-wanted // warps_c)
@@ -148,9 +150,9 @@ def channel_split(conv: Conv, ending: Ending) -> tuple[int, int]:
     A lane holds the whole of a pool's window: where that is wide, of fewer channels.
     """
     wanted = -(-conv.out_channels // conv.groups // 16)
-    most = max(1, min(4, 32 // prod(window_fragments(conv, ending))))  # for 128 accumulators
+    most = max(1, min(most_fragments(conv) // 8, most_fragments(conv) // prod(window_fragments(conv, ending))))
     if not isinstance(ending.reduce, OverChannels):
-        return min(most, wanted), 1
+        return min(most, wanted), 2 if conv.is_strict and wanted >= 2 * most else 1
     warps = next((w for w in (1, 2, 4, 8) if most * w >= wanted), 16)
     return -(-wanted // warps), warps
 
@@ -190,7 +192,7 @@ def stepped(conv: Conv, ending: Ending, base: Tile) -> Iterator[Tile]:
     deep = round_up(conv.group_words, 8)
     for chunk in (64, 32, 24, 16, 8):
         for part in sorted({k for k in range(1, columns + 1) if columns % k == 0}, reverse=True):
-            tile = replace(base, chunk=chunk, columns=part, unrolled=straight_columns(conv, part))
+            tile = replace(base, chunk=chunk, columns=part, unrolled=1 if in_short_stretches(conv) else min(part, 3))
             shape = layout(conv, ending, tile)
             products = shape.turns * conv.kernel[-2 if conv.dims > 1 else 0] * tile.channel_tiles * shape.fragments
             whole = part == columns or chunk == 8
@@ -200,9 +202,15 @@ def stepped(conv: Conv, ending: Ending, base: Tile) -> Iterator[Tile]:
     yield replace(base, columns=1, unrolled=1)
 
 
-def straight_columns(conv: Conv, part: int) -> int:
-    """Kernel columns in one stretch of straight code: of halves, whose next inputs wait in registers, more would spill."""
-    return 1 if conv.packed_in > 1 else min(part, 3)
+def most_fragments(conv: Conv) -> int:
+    """Of a warp, for 128 accumulators; for 64 where the tensor cores' own sums and the second parts of inputs are beside them."""
+    return 16 if conv.is_strict else 32
+
+
+def in_short_stretches(conv: Conv) -> bool:
+    """One kernel column in a stretch of straight code: of halves, whose next inputs wait in registers, and of numbers in two parts
+    more would spill."""
+    return conv.packed_in > 1 or conv.is_strict
 
 
 def instructions(body: Body) -> float:
@@ -229,6 +237,19 @@ def shared_reads(shape: Layout) -> float:
     return PHASED_OVERHEAD * max(1.0, through_l1 * (weights + inputs) / (1.6 * products))
 
 
+def split_products(shape: Layout) -> float:
+    """How much longer products of float32 take than TF32's: three of these for each, and by count of instructions (not measured) what
+    splitting numbers (13 for a weight's four, 8 for an input's two) and moving sums (4 for a fragment's four) issues beside them."""
+    conv, tile = shape.conv, shape.tile
+    if not conv.is_strict:
+        return 1.0
+    (fd, fh, fw), rows = tile.fragments, 1 if conv.is_phased else shape.kernel_rows_together
+    window = min(fh * rows, (fh - 1) * shape.input_stride[1] + (rows - 1) * conv.dilation[1] + 1)
+    products = 3 * rows * tile.channel_tiles * fd * fh * fw
+    issued = 13 * rows * tile.channel_tiles + 8 * fd * window * fw + 4 * tile.channel_tiles * fd * fh * fw
+    return 3.0 * (1.0 + issued / (PRODUCT_ISSUE * products))
+
+
 def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -> float:
     """Milliseconds on an H200 for `sizes` = (batch, *spatial sizes of the input)."""
     shape: Layout = layout(conv, ending, tile)
@@ -250,9 +271,10 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -
     if tile.warpgroups:
         return max(warpgroup_ms(shape, ending, work * crowd, rounds) + writing, least) + launches
     depth = shape.chunks * tile.chunk * prod(conv.kernel) / prod(conv.phases)  # in words: an instruction takes eight, whatever they hold
-    small = SMALL_TILE if 4 * tile.channel_tiles * shape.fragments <= 64 else 1.0
+    small = SMALL_TILE if 4 * tile.channel_tiles * shape.fragments <= 64 and not conv.is_strict else 1.0
     few = FEW_WARPS if tile.threads * tile.blocks_per_sm < 512 else 1.0
-    product_ms = small * shared_reads(shape) * 2e-9 * work * positions * shape.block_channels * depth / PRODUCT_TFLOPS
+    longer = small * split_products(shape) * shared_reads(shape)
+    product_ms = longer * 2e-9 * work * positions * shape.block_channels * depth / PRODUCT_TFLOPS
     weights = 4 * work * shape.chunks * (shape.parts * shape.weight_stage if tile.weights == "staged" else 0)
     inputs = work * shape.chunks * shape.input_stage
     staged_ms = (4 * inputs + weights) / COPY_TB_PER_S * 1e-9

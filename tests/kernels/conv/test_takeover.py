@@ -128,8 +128,6 @@ def test_depthwise_needs_no_tensor_cores(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(takeover, "tf32_allowed", lambda: False)
     _, made, emitted = compile_problem(load_problem(model(tmp_path, "depthwise, pointwise")), Options())
     assert made.calls == [] and "_tf32_allowed" not in emitted.text
-    _, made, _ = compile_problem(load_problem(model(tmp_path, "transposed 2d, pointwise")), Options())
-    assert len(made.calls) == 1
 
 
 def test_halves_ask_for_no_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
