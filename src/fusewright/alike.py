@@ -33,7 +33,7 @@ def alike(lowered: Lowered) -> Lowered | None:
         if isinstance(prim.op, Reduce):  # computed once; but a maximum is to be one of the values that it is compared with
             stack += prim.inputs if prim.op.accumulator in ("Max", "Min") else ()
             continue
-        exact = isinstance(prim.op, (Pointwise, View)) or (isinstance(prim.op, Window) and prim.op.kind == "max")
+        exact = isinstance(prim.op, (Pointwise, View)) or (isinstance(prim.op, Window) and prim.op.kind != "sum")
         if not exact or (prim.dtype.is_floating_point and prim.dtype is not torch.float32):
             return None
         stack += prim.inputs
@@ -52,8 +52,9 @@ def opaque(prim: Prim, prims: Mapping[str, Prim]) -> Prim:
         return prim
 
     def read(match: re.Match[str]) -> str:
-        of_float = prims[prim.inputs[int(match[1])]].dtype is torch.float32
-        return f"exactly({match[0]})" if of_float else match[0]
+        source = prims[prim.inputs[int(match[1])]]
+        with_position = isinstance(source.op, Window) and source.op.kind == "largest"
+        return f"exactly({match[0]})" if source.dtype is torch.float32 and not with_position else match[0]
 
     text = re.sub(r"\{(\d+)\}", read, prim.op.expression)
     return replace(prim, op=replace(prim.op, expression=f"exactly({text})" if prim.dtype is torch.float32 else text))
