@@ -14,9 +14,11 @@ from dataclasses import replace
 
 import torch
 
+from .kernels.text import FAST
 from .lower import Lowered
 from .prims import Iota, Pointwise, Prim, Reduce, Scan, Size, View, Window
 
+HALVES = (torch.float16, torch.bfloat16)  # of which registers hold floats
 EQUALITY = re.compile(r"\{0\} (==|!=) \{1\}")
 
 
@@ -34,11 +36,16 @@ def alike(lowered: Lowered) -> Lowered | None:
             stack += prim.inputs if prim.op.accumulator in ("Max", "Min") else ()
             continue
         exact = isinstance(prim.op, (Pointwise, View)) or (isinstance(prim.op, Window) and prim.op.kind != "sum")
-        if not exact or (prim.dtype.is_floating_point and prim.dtype is not torch.float32):
+        if not exact or prim.dtype is torch.float64 or (prim.dtype in HALVES and has_functions(prim)):
             return None
         stack += prim.inputs
     found = {name: opaque(prim, prims) if name in chain else prim for name, prim in prims.items()}
     return replace(lowered, prims=found)
+
+
+def has_functions(prim: Prim) -> bool:
+    """Kernels that only write halves take the quicker ones of these."""
+    return isinstance(prim.op, Pointwise) and any(word in FAST for word in re.findall(r"\w+", prim.op.expression))
 
 
 def compares_floats(prim: Prim, prims: Mapping[str, Prim]) -> bool:
@@ -54,7 +61,7 @@ def opaque(prim: Prim, prims: Mapping[str, Prim]) -> Prim:
     def read(match: re.Match[str]) -> str:
         source = prims[prim.inputs[int(match[1])]]
         with_position = isinstance(source.op, Window) and source.op.kind == "largest"
-        return f"exactly({match[0]})" if source.dtype is torch.float32 and not with_position else match[0]
+        return f"exactly({match[0]})" if source.dtype.is_floating_point and not with_position else match[0]
 
     text = re.sub(r"\{(\d+)\}", read, prim.op.expression)
-    return replace(prim, op=replace(prim.op, expression=f"exactly({text})" if prim.dtype is torch.float32 else text))
+    return replace(prim, op=replace(prim.op, expression=f"exactly({text})" if prim.dtype.is_floating_point else text))

@@ -35,6 +35,8 @@ BATCH_NORMS = (aten._native_batch_norm_legit_functional.default, aten._native_ba
 # Formulas that are short where PyTorch has looked at the values (no zero among them) and long in a graph, which cannot look.
 LOOK_FIRST = (aten.cumprod.default,)
 
+EXTREMES = (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default)
+
 
 def plain_form(node: Node) -> Node:
     """The node in a form that autograd knows; of a batch norm, only what its derivative needs."""
@@ -271,16 +273,16 @@ def is_view(target: Any) -> bool:
     return not isinstance(target, OpOverload) or any(r.alias_info and not r.alias_info.is_write for r in target._schema.returns)
 
 
-def compared(graph: Graph) -> set[str]:
-    """Leaves that are compared for equality, as a maximum with the values it is one of. What forward kept is not one of the values
-    as backward computes them."""
+def kept_extremes(graph: Graph, forward: Graph, kept: Mapping[str, str]) -> set[str]:
+    """Maxima and minima that forward kept and that are compared for equality with the values they are of: not one of these, as
+    backward computes them."""
     found: set[str] = set()
     for node in graph.nodes:
         stack = list(node.inputs) if node.target in (aten.eq.Tensor, aten.ne.Tensor) else []
         while stack:
             behind = graph[stack.pop()]
             record = ops.RECORDS.get(behind.target)
-            if behind.is_leaf:
+            if behind.name in kept and forward[behind.name].target in EXTREMES:
                 found.add(behind.name)
             elif record is not None and (record.view or record.name in ("identity", "detach")):
                 stack += behind.inputs
@@ -422,4 +424,4 @@ NORMS: dict[Any, Callable[..., Any]] = {
     aten.native_layer_norm_backward.default: layer_norm_backward,
 }
 
-__all__ = ["Trace", "compared", "gradient_graph", "plain_form"]
+__all__ = ["Trace", "gradient_graph", "kept_extremes", "plain_form"]

@@ -97,3 +97,15 @@ def test_numbers_made_of_sizes_are_computed_in_kernels(tmp_path: Path) -> None:
     assert "_gradient(" in backward_of(emitted.text) and re.search(r"double \w+ =", emitted.text)
     run = optimize(front.problem, Options(target="host"))
     assert run.verdict.passed, "\n".join(map(str, run.verdict.checks))
+
+
+def test_what_backward_asks_for_is_no_result(tmp_path: Path) -> None:
+    """A convolution that is kept beside a small result, of a size at which that ends the region."""
+    path = tmp_path / "model.py"
+    path.write_text(LOSS.replace("nn.Parameter(torch.rand(6) + 0.5)", "nn.Conv2d(64, 16, 3)").replace(
+        LOSS[LOSS.index("        x = x * self.weight") : LOSS.index("\n\n\ndef get_inputs")],
+        "        return torch.relu(self.weight(x)).amax(1)",
+    ).replace("forward(self, x, y)", "forward(self, x)").replace("torch.randn(16, 6), torch.rand(16, 6)", "torch.randn(16, 64, 36, 36)"))
+    front = read_problem(load_problem(path), Options(target="host"))
+    made, emitted = front.finish(Choices(own=frozenset(n.name for n in front.graph.nodes if "conv" in str(n.target))))
+    assert not made.calls and "stored=True" in emitted.text and "differentiable=(" not in emitted.text.split("_region = _Region(")[1]

@@ -10,7 +10,7 @@ from torch import nn
 from .. import products, sizes
 from ..alike import alike
 from ..errors import Unsupported
-from ..gradient import Trace, compared, gradient_graph
+from ..gradient import Trace, gradient_graph, kept_extremes
 from ..graph import Ref
 from ..layout import spread
 from ..lower import Lowered, lower
@@ -68,8 +68,9 @@ def gradient_text(
         return None
     kept = worth_keeping(region, regions)
     found = gradient_graph(graph, regions.meaning_nodes(region), arguments, outputs, wanted, traces, list(kept))
-    if found is not None and not compared(found).isdisjoint(kept):
-        kept = {name: prim for name, prim in kept.items() if name not in compared(found)}
+    extremes = kept_extremes(found, graph, kept) if found is not None else set()
+    if extremes:
+        kept = {name: prim for name, prim in kept.items() if name not in extremes}
         found = gradient_graph(graph, regions.meaning_nodes(region), arguments, outputs, wanted, traces, list(kept))
     if found is None:
         return None

@@ -75,12 +75,16 @@ class Regions:
 
     def condenses(self, kernel: Kernel) -> bool:
         """It leaves far less than it reads, all of it values of nodes: backward may start from these, not from what it read."""
-        stores = [name for name in kernel.stores if not is_asked_for(name, kernel)]
+        stores = self.left_anyway(kernel)
         read, left = (
             sum(self.graph.hint(sizes.product(self.prims[n].shape)) for n in names)
             for names in (kernel.loads, stores)
         )
         return read >= 1 << 20 and left * 16 < read and all(self.node_of(name) is not None for name in stores)
+
+    def left_anyway(self, kernel: Kernel) -> list[str]:
+        """What it stores, whether backward asks for more or not."""
+        return [name for name in kernel.stores if not is_asked_for(name, kernel)]
 
     # ---- which values exist in memory
 
@@ -90,7 +94,7 @@ class Regions:
         for call in self.plan.calls:
             wanted |= set(call.node.inputs)
         for kernel in self.plan.kernels:
-            left = kernel.stores if self.condenses(kernel) else self.left_for_others(kernel)
+            left = self.left_anyway(kernel) if self.condenses(kernel) else self.left_for_others(kernel)
             wanted |= {name for name in map(self.node_of, left) if name is not None}
         return dict.fromkeys(node.name for node in self.graph.nodes if node.name in wanted)
 
