@@ -24,11 +24,13 @@ def meaning_reads(node: Node) -> tuple[str, ...]:
 
 
 def trainable(graph: Graph, model: nn.Module) -> set[str]:
-    """Values that training asks gradients of: parameters that have them, and what is computed from these."""
+    """Values that training asks gradients of: parameters that have them, and what is computed from these; of a model that has none, a
+    loss, its inputs."""
     parameters = {name for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
     found: set[str] = set()
     for node in graph.nodes:
-        if (node.target == "parameter" and node.args[0] in parameters) or any(name in found for name in node.inputs):
+        asked = node.target == "parameter" and node.args[0] in parameters if parameters else node.target == "input"
+        if asked or any(name in found for name in node.inputs):
             found.add(node.name)
     return found
 

@@ -16,7 +16,7 @@ from ..prims import C_TYPES, Coordinates, Prim
 from . import text
 from .accumulators import WORDS, accumulators, kind_of
 from .conv import Body, Conv, Ending, OverPositions, Pointwise, conv_kernel
-from .conv_tiles import best_tile
+from .conv_tiles import best_tile, for_sizes
 from .depthwise import depthwise_kernel, is_depthwise
 from .expression import Evaluator, Level, converted_to, indent, paren, pointer
 from .loops import row_at
@@ -141,8 +141,9 @@ def anchored_kernel(
     if is_depthwise(anchor.conv):
         made = depthwise_kernel(kernel.name, anchor.conv, fused.ending, "\n".join(comment))
     else:
-        tile = best_tile(anchor.conv, fused.ending, input_sizes(anchor, plan))
-        made = conv_kernel(kernel.name, anchor.conv, fused.ending, tile, "\n".join(comment))
+        conv = for_sizes(anchor.conv, fused.ending, input_sizes(anchor, plan))
+        tile = best_tile(conv, fused.ending, input_sizes(anchor, plan))
+        made = conv_kernel(kernel.name, conv, fused.ending, tile, "\n".join(comment))
     batch, _, *spatial = prims[anchor.input].shape
     size_texts = {"batch": sizes.text(batch)}
     size_texts |= dict(zip(("in_d", "in_h", "in_w")[3 - len(spatial) :], map(sizes.text, spatial), strict=True))

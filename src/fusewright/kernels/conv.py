@@ -481,6 +481,8 @@ def prologue(shape: Layout, ending: Ending) -> dict[str, str]:
         compute += [*table.statements, f"{table.name}[local] = {table.value};"]
     if shape.scratch_words:
         shared.append(f"  float* const scratch_words = {base} + {shape.tables} * BLOCK_CHANNELS;")
+    if shape.run_words:
+        shared.append(f"  float* const run_words = {base} + {shape.tables} * BLOCK_CHANNELS + {shape.scratch_words};")
     setup = ["  " + s for body in ending.bodies for s in body.setup]
     if compute:
         last = "" if shape.whole_channels else "min({}, channel_end - 1)"

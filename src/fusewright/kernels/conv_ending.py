@@ -137,6 +137,8 @@ def store_elements(shape: Layout, value: str, pooled: bool = True, to: str = "ou
     where = positions(shape, pooled)
     inside = " && ".join(f"{axis} < {sizes}_{axis}" for axis in "dhw")
     place = f"{to} + ((((long long)n * OUT_CHANNELS + c) * {sizes}_d + d) * {sizes}_h + h) * {sizes}_w + w"
+    if shape.turns_rows and pooled:
+        return store_turned(shape, value, where, inside, place)
     if run > 1:
         return store_runs(shape, value, where, run, fragments, inside, place, f"{sizes}_w")
     guard = "" if shape.whole_channels else "if (c < channel_end)"
@@ -167,6 +169,38 @@ def store_elements(shape: Layout, value: str, pooled: bool = True, to: str = "ou
         + shifted(body, 4)
         + "\n  }\n}\n"
     )
+
+
+def store_turned(shape: Layout, value: str, where: dict[str, str], inside: str, place: str) -> str:
+    """As above, by way of shared memory, a row of fragments of eight channels at a time: all lanes write side by side. A part of a
+    sector of memory takes as long to write as several whole ones, and rows that begin anywhere have such parts at their ends only."""
+    _, _, wide = shape.held
+    rows, pitch = shape.held[0] * shape.held[1], shape.run_pitch
+    first, column = where["w"].split(" + ", 1)
+    at = {axis: re.sub(r"\bf\b", f"row * {wide}", where[axis]) for axis in "dh"}
+    return dedent(f"""
+        float* const side = run_words + warp * {8 * pitch};
+        #pragma unroll
+        for (int i = 0; i < LANE_CHANNELS; ++i) {{
+        #pragma unroll
+          for (int row = 0; row < {rows}; ++row) {{
+        #pragma unroll
+            for (int f = row * {wide}; f < (row + 1) * {wide}; ++f)
+        #pragma unroll
+              for (int e = 0; e < PAIR; ++e) side[group * {pitch} + {column}] = {value};
+            __syncwarp();
+            const int d = {at["d"]}, h = {at["h"]};
+        #pragma unroll
+            for (int k = lane; k < {8 * shape.run_columns}; k += 32) {{
+              const int c = channel0 + lane_channel - group + 8 * i + k / {shape.run_columns};
+              const int column = k % {shape.run_columns}, w = {first} + column;
+              if ({inside}{"" if shape.whole_channels else " && c < channel_end"})
+                *({place}) = {in_memory(shape, f"side[k / {shape.run_columns} * {pitch} + column]")};
+            }}
+            __syncwarp();
+          }}
+        }}
+    """).strip("\n") + "\n"
 
 
 def store_runs(

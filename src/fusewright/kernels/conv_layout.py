@@ -176,8 +176,29 @@ class Layout:
             + weight_stages * self.weight_stage
             + self.tables * self.block_channels
             + self.scratch_words
+            + self.run_words
             + (4 * (self.row_groups + 1) if self.tile.warpgroups else 0)
         )
+
+    @property
+    def run_words(self) -> int:
+        """Where warps turn eight channels of a row of fragments before they write them."""
+        return self.tile.threads // 32 * 8 * self.run_pitch if self.turns_rows else 0
+
+    @property
+    def turns_rows(self) -> bool:
+        """Elements go through shared memory, so that all lanes of a warp write side by side: two sectors at least."""
+        return self.conv.in_runs and not self.tile.warpgroups and self.run_columns * self.conv.item_bytes >= 64
+
+    @property
+    def run_columns(self) -> int:
+        """Positions of a row that a warp holds."""
+        return self.held[2] * 4 * self.pair
+
+    @property
+    def run_pitch(self) -> int:
+        """Words from one channel to the next: eight banks further."""
+        return round_up(self.run_columns, 32) + 8
 
     @property
     def row_groups(self) -> int:

@@ -36,6 +36,7 @@ class Conv:
     transposed: bool = False
     output_padding: tuple[int, ...] = (0, 0, 0)  # the last of them count; transposed convolutions only
     kept: bool = False  # its result is written too, where there is memory given for it
+    in_runs: bool = False  # rows of the output do not begin at whole sectors of memory: a warp writes its part of each at once
 
     @property
     def element(self) -> str:

@@ -53,6 +53,13 @@ def candidate_tiles(conv: Conv, ending: Ending) -> tuple[Tile, ...]:
     return tuple(dict.fromkeys([*islice(able, CANDIDATES), *islice(more, CANDIDATES)]))
 
 
+def for_sizes(conv: Conv, ending: Ending, sizes: Sequence[int]) -> Conv:
+    """The convolution, with how its results are written at these sizes (batch first)."""
+    elements = ending.stored or (isinstance(ending.reduce, OverChannels) and ending.reduce.keep) or ending.reduce is None
+    wide = conv.out_sizes(sizes[1:])[-1] // (ending.window.size[-1] if ending.window else 1)
+    return replace(conv, in_runs=bool(elements and wide * conv.item_bytes % SECTOR))
+
+
 def best_tile(conv: Conv, ending: Ending, sizes: Sequence[int]) -> Tile:
     """The first candidate whose prediction for these sizes (batch first) is within 3 % of the lowest."""
     predicted = [(predicted_ms(conv, ending, sizes, tile), tile) for tile in candidate_tiles(conv, ending)]
@@ -62,6 +69,7 @@ def best_tile(conv: Conv, ending: Ending, sizes: Sequence[int]) -> Tile:
 
 def expected_ms(conv: Conv, ending: Ending, sizes: Sequence[int]) -> float:
     """What the convolution and this ending are expected to take with the tile that suits them."""
+    conv = for_sizes(conv, ending, sizes)
     predicted = predicted_ms(conv, ending, sizes, best_tile(conv, ending, sizes))
     if not conv.is_phased or conv.dims == 1:
         return predicted
@@ -165,12 +173,13 @@ def window_fragments(conv: Conv, ending: Ending) -> tuple[int, int, int]:
 
 
 def fragment_shapes(conv: Conv, ending: Ending, count: int) -> Iterator[tuple[int, int, int]]:
-    """Shapes of about `count` fragments that the pool window divides; tall ones first, whose rows are reused most."""
+    """Shapes of about `count` fragments that the pool window divides; tall ones first, whose rows are reused most; wide ones
+    where what a warp has of a row is to be long."""
     d, ph, pw = window_fragments(conv, ending)
     if conv.dims == 1:
         yield 1, 1, max(pw, count // pw * pw)
         return
-    for h in (8, 6, 4, 3, 2, 1):
+    for h in (2, 4, 1, 8, 6, 3) if conv.in_runs else (8, 6, 4, 3, 2, 1):
         h = h // ph * ph or ph
         w = count // (d * h) // pw * pw or pw
         if d * h * w <= count or (h == ph and w == pw):
@@ -265,8 +274,9 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -
     written = written_bytes(shape, ending, batch, out)
     least = (conv.item_bytes * batch * conv.in_channels * prod(spatial) + written) / MEMORY_TB_PER_S * 1e-9
     writing = written / MEMORY_TB_PER_S * 1e-9  # hardly overlaps where there are few blocks to a multiprocessor
-    if conv.item_bytes * (out[2] // shape.window[2]) % SECTOR and not conv.is_phased:  # in PHASED it is contained
-        writing += written / UNALIGNED_TB_PER_S * 1e-9
+    if conv.in_runs and not conv.is_phased:  # in PHASED it is contained
+        parts = min(1.0, SECTOR / conv.item_bytes / shape.run_columns) if shape.turns_rows else 1.0  # two of each run
+        writing += parts * written / UNALIGNED_TB_PER_S * 1e-9
     launches = LAUNCH_MS + (0.0 if tile.resident else LAUNCH_MS / 2)  # with that which packs the weights
     if tile.warpgroups:
         return max(warpgroup_ms(shape, ending, work * crowd, rounds) + writing, least) + launches
