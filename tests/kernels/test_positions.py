@@ -9,7 +9,11 @@ import torch
 from kernels.frame import made_of
 from kernels.test_windows import IMAGE, LINE, MAXIMA, VOLUME, other_sizes, problem_of
 
+from fusewright.candidate import load_candidate
 from fusewright.kernels import pointwise
+from fusewright.options import Options
+from fusewright.pipeline import compile_problem
+from fusewright.verify import verify
 
 POOLS = {name: (forward[:-1] + ", return_indices=True)", shape) for name, (forward, shape) in MAXIMA.items()}
 BESIDE = {
@@ -86,3 +90,12 @@ def test_gradients(tmp_path: Path, pool: str) -> None:
     expected.backward(upstream.double())
     found.backward(upstream)
     torch.testing.assert_close(new.weight.grad.double(), original.weight.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_positions_that_were_never_written_do_no_harm(tmp_path: Path) -> None:
+    """Verification makes each kernel a no-op, also the one that finds the positions for PyTorch's gradient, which looks at none."""
+    problem = problem_of(tmp_path, "torch.tanh(F.max_pool2d(x * self.weight, 3, 2, 1))", IMAGE)
+    graph, _, emitted = compile_problem(problem, Options(target="host"))
+    assert "max_pool2d_with_indices_backward" in emitted.text
+    verdict = verify(problem, load_candidate(emitted.text, "host"), graph=graph, options=Options(target="host"))
+    assert verdict.passed, "\n".join(map(str, verdict.checks))

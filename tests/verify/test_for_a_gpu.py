@@ -120,7 +120,7 @@ def test_uninitialised_integers_may_be_made_harmless() -> None:
 
 def test_no_kernel_leaves_what_an_assert_of_the_device_meets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = Trial(with_a_twin(tmp_path), Shapes(SIZES, SIZES, SMALL, {}), (), True)
-    assert [whole for _, whole in kernels._left_unwritten(trial, Variant("test", SIZES))] == [None]
+    assert [whole for _, whole in kernels._left_unwritten(trial, Variant("test", SIZES))] == [0, 1]
     monkeypatch.setattr(Subjects, "device", torch.device("cuda"))
     monkeypatch.setattr(Subjects, "operators", lambda self, variant: {"binary_cross_entropy"})
     assert kernels._left_unwritten(trial, Variant("test", SIZES)) == [(0.5, 0), (0.25, 1)]

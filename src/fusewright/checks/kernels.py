@@ -54,16 +54,15 @@ def _decoys(trial: Trial, variant: Variant, launched: Mapping[str, Variant]) -> 
     ]
 
 
-def _left_unwritten(trial: Trial, variant: Variant) -> list[tuple[float, int | None]]:
-    """What memory holds that a no-op leaves. On a GPU numbers that any table and any probability takes, two of each."""
-    if trial.subjects.device.type == "cpu":
-        return [(math.nan, None)]
-    probabilities = bool(trial.subjects.operators(variant) & OF_PROBABILITIES)
+def _left_unwritten(trial: Trial, variant: Variant) -> list[tuple[float, int]]:
+    """What memory holds that a no-op leaves: positions that any table and any pool takes, two of them, since not all of PyTorch's
+    kernels look first. On a GPU numbers that any probability takes, too."""
+    probabilities = trial.subjects.device.type != "cpu" and bool(trial.subjects.operators(variant) & OF_PROBABILITIES)
     return [(0.5, 0), (0.25, 1)] if probabilities else [(math.nan, 0), (math.nan, 1)]
 
 
 def _same_without(
-    kernel: str, trial: Trial, variant: Variant, budgets: Mapping[str, Budget], fill: float, whole: int | None
+    kernel: str, trial: Trial, variant: Variant, budgets: Mapping[str, Budget], fill: float, whole: int
 ) -> bool:
     try:
         with trial.subjects.candidate.without(kernel):
