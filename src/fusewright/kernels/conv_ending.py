@@ -175,7 +175,9 @@ def store_turned(shape: Layout, value: str, where: dict[str, str], inside: str, 
     """As above, by way of shared memory, a row of fragments of eight channels at a time: all lanes write side by side. A part of a
     sector of memory takes as long to write as several whole ones, and rows that begin anywhere have such parts at their ends only."""
     _, _, wide = shape.held
-    rows, pitch = shape.held[0] * shape.held[1], shape.run_pitch
+    rows, pitch, columns = shape.held[0] * shape.held[1], shape.run_pitch, shape.run_columns
+    abreast = max(1, 32 // columns)  # channels
+    own, step = (f"lane / {columns}", f"lane % {columns}") if abreast > 1 else ("0", "lane")
     first, column = where["w"].split(" + ", 1)
     at = {axis: re.sub(r"\bf\b", f"row * {wide}", where[axis]) for axis in "dh"}
     return dedent(f"""
@@ -190,12 +192,15 @@ def store_turned(shape: Layout, value: str, where: dict[str, str], inside: str, 
               for (int e = 0; e < PAIR; ++e) side[group * {pitch} + {column}] = {value};
             __syncwarp();
             const int d = {at["d"]}, h = {at["h"]};
+        #pragma unroll 1
+            for (int channel = {own}; channel < 8; channel += {abreast}) {{
+              const int c = channel0 + lane_channel - group + 8 * i + channel;
         #pragma unroll
-            for (int k = lane; k < {8 * shape.run_columns}; k += 32) {{
-              const int c = channel0 + lane_channel - group + 8 * i + k / {shape.run_columns};
-              const int column = k % {shape.run_columns}, w = {first} + column;
-              if ({inside}{"" if shape.whole_channels else " && c < channel_end"})
-                *({place}) = {in_memory(shape, f"side[k / {shape.run_columns} * {pitch} + column]")};
+              for (int column = {step}; column < {columns}; column += 32) {{
+                const int w = {first} + column;
+                if ({inside}{"" if shape.whole_channels else " && c < channel_end"})
+                  *({place}) = {in_memory(shape, f"side[channel * {pitch} + column]")};
+              }}
             }}
             __syncwarp();
           }}
