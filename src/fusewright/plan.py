@@ -167,7 +167,7 @@ class Planner:
     """Assigns primitives to kernels, in order; lives for the length of `plan`."""
 
     def __init__(self, lowered: Lowered, channels_last: bool = False, pools: frozenset[str] = frozenset()):
-        self.pools = pools  # that are to be in memory
+        self.pools = pools  # and other values that are to be in memory
         self.lowered, self.graph, self.prims = lowered, lowered.graph, lowered.prims
         self.channels_last = channels_last  # images will lie so
         self.kernels: list[Kernel] = []
@@ -565,8 +565,9 @@ class Planner:
         here, there = (self.graph.hint(sizes.product(p.shape)) for p in (view, source))
         return here / max(there, 1)
 
-    def pools_made_twice(self) -> frozenset[str]:
-        """Pools that several kernels compute, each from all that they pool."""
+    def made_twice(self) -> frozenset[str]:
+        """What several kernels compute and should not: what takes longer than any function; of images that lie channels-last, pools,
+        each from all that they pool (with rows along them, a row stays in registers instead)."""
         makers: dict[str, int] = {}
         for kernel in self.kernels:
             stack, seen = [name for member in kernel.members for name in self.prims[member].inputs], set()
@@ -575,7 +576,8 @@ class Planner:
                 if prim.name in seen or prim.name in self.home or prim.is_load:
                     continue
                 seen.add(prim.name)
-                if isinstance(prim.op, Window) and prod(prim.op.stride) > 1 and prim.op.kind != "largest":
+                pool = isinstance(prim.op, Window) and prod(prim.op.stride) > 1 and prim.op.kind != "largest"
+                if (pool and self.channels_last) or (isinstance(prim.op, Pointwise) and prim.op.cost > COMPUTED_AGAIN):
                     makers[prim.name] = makers.get(prim.name, 0) + 1
                 stack += prim.inputs
         return frozenset(name for name, count in makers.items() if count > 1)
@@ -720,7 +722,7 @@ class Cyclic(Exception):
 def plan(lowered: Lowered, rules: tuple[Any, ...] = (), channels_last: bool = False) -> Plan:
     planner = Planner(lowered, channels_last)
     steps = planner.run()
-    if channels_last and (pools := planner.pools_made_twice()):  # with rows along them, a row stays in registers instead
+    if pools := planner.made_twice():
         steps = Planner(lowered, channels_last, pools).run()
     result = Plan(lowered.graph, lowered, steps, rules)
     name_kernels(result)

@@ -106,6 +106,7 @@ def avg_pool(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 
 # ---- gradients: each position of the input looks at the windows that it lies in
 
+LOOK = 12  # instructions, roughly, that one window takes
 MOST_WINDOWS = 9  # that a position may lie in; beyond that, PyTorch's kernels add to each from all of them
 
 
@@ -150,7 +151,7 @@ def max_pool_gradient(build: Lowering, node: Node, a: dict[str, Any]) -> str | N
         index, value = (seen_from_input(build, source, node.shape, window, back) for source in (where, gradient))
         chosen = build.pointwise("chosen", "({0} == {1})", [index, here], torch.bool, torch.int64)
         parts.append(build.pointwise("part", "({0} ? {1} : 0.0f)", [chosen, value], torch.float32, torch.float32))
-    return build.pointwise("", " + ".join(f"{{{i}}}" for i in range(len(parts))), parts, node.dtype, torch.float32)
+    return build.pointwise("", " + ".join(f"{{{i}}}" for i in range(len(parts))), parts, node.dtype, torch.float32, LOOK * len(parts))
 
 
 @lowers("avg_pool_gradient", *(getattr(aten, f"avg_pool{d}d_backward").default for d in (2, 3)))
@@ -183,4 +184,4 @@ def avg_pool_gradient(build: Lowering, node: Node, a: dict[str, Any]) -> str | N
                 within = build.pointwise("within", f"(({{0}} + {p}) % {s} < {k - b * s})", [here], torch.bool, torch.int64)
                 part = build.pointwise("part", "({0} ? {1} : 0.0f)", [within, part], torch.float32, torch.float32)
         parts.append(part)
-    return build.pointwise("", " + ".join(f"{{{i}}}" for i in range(len(parts))), parts, node.dtype, torch.float32)
+    return build.pointwise("", " + ".join(f"{{{i}}}" for i in range(len(parts))), parts, node.dtype, torch.float32, LOOK * len(parts))
