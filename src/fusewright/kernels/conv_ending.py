@@ -126,8 +126,14 @@ def as_stored(shape: Layout, value: str, pooled: bool) -> str:
     """Elements of halves as whoever reads them from memory will find them: statistics beside them are of these."""
     if shape.conv.element == "float":
         return ""
-    fragments, pair = ("HELD", "PAIR") if pooled else ("FRAGMENTS", "2")
-    return each_element(f"{value} = to_arithmetic<float>({in_memory(shape, value)});", fragments, pair)
+    first, second = (re.sub(r"\be\]", f"{e}]", value) for e in (0, 1))
+    alone = pooled and shape.pair == 1
+    inner = "float nothing = 0.0f;\n" if alone else ""
+    inner += f"round_two<{shape.conv.element}>({first}, {'nothing' if alone else second});"
+    return (
+        "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i)\n#pragma unroll\n"
+        f"  for (int f = 0; f < {'HELD' if pooled else 'FRAGMENTS'}; ++f) {{\n" + shifted(inner, 4) + "\n  }\n"
+    )
 
 
 def store_elements(shape: Layout, value: str, pooled: bool = True, to: str = "out") -> str:

@@ -33,7 +33,7 @@ class Layout:
     conv: Conv  # widened to three dimensions
     tile: Tile
     window: tuple[int, int, int]
-    interleave: int  # fragments that share one run of 8 × interleave positions (odd pool widths, phases)
+    interleave: int  # fragments that share one run of 8 × interleave positions (odd pool widths, phases, halves by fours)
     across: int  # pool columns that lie in neighbouring fragments
     pair: int  # neighbouring positions of a lane that survive the pool: 2, or 1 when the pool joins them
     tables: int
@@ -255,12 +255,20 @@ class Layout:
         return -(-self.weight_stage // (4 * self.tile.threads * max(1, int(self.turns * self.tile.early))))
 
 
+def halves_lie_by_fours(conv: Conv, ending: Ending, fragments: tuple[int, int, int]) -> bool:
+    """Two fragments take turns along a row, so that a lane stores four halves and the lanes of a row a whole sector of memory. Lanes
+    then read inputs two apart, and two of them meet in a bank."""
+    elements_stored = ending.stored or ending.reduce is None or (isinstance(ending.reduce, OverChannels) and ending.reduce.keep)
+    plain = not conv.is_phased and conv.stride[-1] == 1 and (ending.window is None or ending.window.size[-1] == 1)
+    return conv.packed_in > 1 and not conv.in_runs and plain and elements_stored and fragments[2] % 2 == 0
+
+
 def layout(conv: Conv, ending: Ending, tile: Tile) -> Layout:
     """The layout, whether or not it fits the machine."""
     window = triple(ending.window.size, 1) if ending.window else (1, 1, 1)
     phases = conv.phases[-1]
     across = window[2] if window[2] > 2 or phases > 1 else 1
-    interleave = phases if phases > 1 else across
+    interleave = phases if phases > 1 else 2 if halves_lie_by_fours(conv, ending, tile.fragments) else across
     pair = 1 if window[2] == 2 and phases == 1 else 2
     tables = sum(len(body.tables) for body in ending.bodies) + conv.bias
     shape = Layout(widened(conv), tile, window, interleave, across, pair, tables, 0)

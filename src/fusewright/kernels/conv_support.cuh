@@ -30,6 +30,21 @@ __device__ __forceinline__ void meet(LogSumExp& mine, const LogSumExp& other) {
   mine.m = fmaxf(mine.m, other.m);
 }
 
+//: round_two
+// Two numbers as they will be read from memory; one instruction rounds both.
+template <class T>
+__device__ __forceinline__ void round_two(float& a, float& b);
+template <>
+__device__ __forceinline__ void round_two<__half>(float& a, float& b) {
+  const __half2 both = __floats2half2_rn(a, b);
+  a = __low2float(both), b = __high2float(both);
+}
+template <>
+__device__ __forceinline__ void round_two<__nv_bfloat16>(float& a, float& b) {
+  const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
+  a = __low2float(both), b = __high2float(both);
+}
+
 //: Relative
 // A sum of exponentials relative to e^m, where lanes that meet have the same m.
 struct Relative {

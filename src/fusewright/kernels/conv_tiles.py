@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from math import gcd, prod
 
-from fusewright.kernels.conv_layout import Layout, layout, refusal, round_up
+from fusewright.kernels.conv_layout import Layout, halves_lie_by_fours, layout, refusal, round_up
 from fusewright.kernels.conv_spec import IDENTITY, Body, Conv, Ending, OverChannels, OverPositions, Tile, triple
 
 MULTIPROCESSORS = 132  # H200
@@ -37,6 +37,7 @@ FOUR_WARPS_TFLOPS = 390.0  # H200: products of four warps with nothing copied in
 FOUR_WARPS_OVERHEAD, FOUR_WARPS_STAGED_MS, FOUR_WARPS_LATENCY = 1.15, 0.6e-9, 1500
 # H200: what it costs more to write rows that do not begin at whole sectors: 110 columns instead of 112 took 0.26 ms for 200 MB.
 SECTOR, UNALIGNED_TB_PER_S = 32, 0.77
+HALF_SECTORS = 1.3  # not measured: eight halves of a fragment's row are half a sector, which the caches join
 STEP_PRODUCTS = 864  # H200, second founding model: 0.97 ms with 864 products a warp between barriers, 1.02 with 288
 
 
@@ -173,17 +174,19 @@ def window_fragments(conv: Conv, ending: Ending) -> tuple[int, int, int]:
 
 
 def fragment_shapes(conv: Conv, ending: Ending, count: int) -> Iterator[tuple[int, int, int]]:
-    """Shapes of about `count` fragments that the pool window divides; tall ones first, whose rows are reused most; wide ones
-    where what a warp has of a row is to be long."""
+    """Shapes of about `count` fragments that the pool window divides; tall ones first, whose rows are reused most; wide ones where what
+    a warp has of a row is to be long. Of halves that are stored, those whose lanes store four side by side."""
     d, ph, pw = window_fragments(conv, ending)
     if conv.dims == 1:
         yield 1, 1, max(pw, count // pw * pw)
         return
+    shapes = []
     for h in (2, 4, 1, 8, 6, 3) if conv.in_runs else (8, 6, 4, 3, 2, 1):
         h = h // ph * ph or ph
         w = count // (d * h) // pw * pw or pw
         if d * h * w <= count or (h == ph and w == pw):
-            yield d, h, w
+            shapes.append((d, h, w))
+    yield from sorted(shapes, key=lambda shape: not halves_lie_by_fours(conv, ending, shape))
 
 
 def warp_shapes(conv: Conv, warps: int) -> Iterator[tuple[int, int, int]]:
@@ -274,6 +277,8 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -
     written = written_bytes(shape, ending, batch, out)
     least = (conv.item_bytes * batch * conv.in_channels * prod(spatial) + written) / MEMORY_TB_PER_S * 1e-9
     writing = written / MEMORY_TB_PER_S * 1e-9  # hardly overlaps where there are few blocks to a multiprocessor
+    if conv.packed_in > 1 and shape.run == 1 and not shape.turns_rows:
+        writing *= HALF_SECTORS
     if conv.in_runs and not conv.is_phased:  # in PHASED it is contained
         parts = min(1.0, SECTOR / conv.item_bytes / shape.run_columns) if shape.turns_rows else 1.0  # two of each run
         writing += parts * written / UNALIGNED_TB_PER_S * 1e-9

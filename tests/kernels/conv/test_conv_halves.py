@@ -31,11 +31,13 @@ from fusewright.kernels.conv import (
     OverChannels,
     OverPositions,
     Pointwise,
+    Tile,
     Window,
     candidate_tiles,
     conv_kernel,
     fits,
 )
+from fusewright.kernels.conv_layout import layout
 
 HALVES = ["bfloat16", "float16"]
 MORE = {
@@ -104,6 +106,35 @@ def test_tiles(name: str, ending: str) -> None:
     if ending == "rows":
         value, allowed = value.logsumexp(1, keepdim=True), allowed.amax(1, keepdim=True) + 4e-6
     check(conv, out, value, allowed)
+
+
+BY_FOURS = Tile(2, (1, 2, 2), (1, 1, 2))
+
+
+@pytest.mark.parametrize("width", [21, 22, 24])
+@pytest.mark.parametrize("ending", ["elements", "softmax", "stored moments"])
+def test_four_halves_a_lane(width: int, ending: str) -> None:
+    """Two fragments take turns along a row; rows of every alignment."""
+    conv, after = half(conv2d(20, 40, 3, padding=1)), Pointwise(lambda v, n, c, p: ([], f"exp_fast({v} - total.m) / total.s"))
+    softmax = Ending(reduce=OverChannels("LogSumExp", keep=True), after=after)
+    whole = replace(BY_FOURS, channel_tiles=3)
+    assert layout(conv, Ending(), BY_FOURS).run == 2 and layout(conv, Ending(reduce=OverChannels("Max")), whole).run == 1
+    if ending == "stored moments":
+        check_moments(conv, OverPositions("CloseMoments"), (2, 7, width), 3, BY_FOURS, beside=True)
+        return
+    asked, tile = (softmax, whole) if ending == "softmax" else (Ending(), BY_FOURS)
+    out, (value, allowed) = run(conv, asked, 2, (7, width), tile)
+    if ending == "softmax":
+        value = value.softmax(1)
+        allowed = value * (2 * allowed.amax(1, keepdim=True) + 4e-6)
+    check(conv, out, value, allowed)
+
+
+def test_a_pool_stored_beside_its_statistics() -> None:
+    """What is left of a window two wide is one number of a lane, of others two."""
+    conv, moments = half(conv2d(8, 16, 3, padding=1)), OverPositions("CloseMoments")
+    for size in ((2, 2), (2, 3), (3, 1)):
+        check_moments(conv, moments, (1, 13, 27), 2, window=Window("max", size), beside=True)
 
 
 @pytest.mark.parametrize("name", PHASED_TILES, ids=lambda name: name.replace(" ", "-"))
