@@ -24,6 +24,8 @@ CASES = {
     "rows mirrored, then others": ("F.pad(F.pad(x, (0, 0, 2, 1), mode='reflect') + 1, (0, 0, 1, 1)) * 2", IMAGE),
     "a part overwritten": ("torch.slice_scatter(x, torch.sigmoid(x[:, 1:3]), 1, 1, 3) * 2", IMAGE),
     "joined and gone over twice": ("torch.cat((x, x * 2), 1).softmax(-1)", IMAGE),
+    "with what all of them read": ("torch.cat((x * self.weight[0], x[:, :2] - self.weight[0]), 1) + x.mean()", IMAGE),
+    "with a row that all of them read": ("torch.cat((x * x[:1, :1, :1], x[:, :2] - x[:1, :1, :1]), 1) * 2", IMAGE),
     "beside something that is not": ("torch.cat((x, x * 2), 1) * self.weight.view(-1)[:1] + x.repeat(1, 2, 1, 1)", IMAGE),
 }
 NOT_SO = ("joined and gone over twice", "rows mirrored, then others", "rolled before they are joined")

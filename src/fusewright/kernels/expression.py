@@ -16,6 +16,7 @@ from ..index import Axis, Coordinate, contiguous, linear
 from ..prims import C_TYPES, Coordinates, Iota, Load, Pointwise, Prim, Size, View, Window, arithmetic_type
 from .rows import COLUMN, ROW, Along, Rows, Shared, in_a_run, lead, without
 
+TAP = re.compile(r"k\d+")  # the variables that count the taps of a window
 LANE = "v"  # the variable that counts neighbouring elements of one vector
 ANYWAY = 16  # instructions for a value put at some place, up to which they are done elsewhere too rather than branched around
 COLUMNS = 8  # taps along a window's last dimension, up to which a thread holds where each of them lies
@@ -247,13 +248,14 @@ class Evaluator:
         lane_factor = next((f for a, f in offset.terms.items() if a.text == LANE), 0)
         opaque_lane = any(LANE in a.depends and a.text != LANE for a in offset.terms)
         depends = offset.depends
-        opaque_tap = any(self.zero & a.depends and a.text not in self.zero for a in offset.terms)
+        opaque_tap = any(map(TAP.fullmatch, frozenset().union(*(a.axes for a in offset.terms))))
         together = self.vector and not (opaque_lane or opaque_tap or self.one_by_one or prim.step)
-        if together and sizes.is_one(lane_factor):
-            written = Coordinate({a: f for a, f in offset.terms.items() if a.text not in self.zero}, offset.offset)
-            outer = self.level((written.depends - {LANE}) | self.asked)
+        if together and sizes.is_one(lane_factor):  # windows are of one tap here: it is 0
+            written = Coordinate({a: f for a, f in offset.terms.items() if not TAP.fullmatch(a.text)}, offset.offset)
+            guard = self.guard if len(written.terms) < len(offset.terms) else ""  # what is read at every tap is there anyway
+            outer = self.level((written.depends - {LANE}) | (self.asked if guard else frozenset()))
             source = f"&{pointer(prim.name)}[{self.offset(written, without_lane=True)}]"
-            asked = f"if ({self.guard}) " if self.guard else ""
+            asked = f"if ({guard}) " if guard else ""
             if (outer, asked, source) not in self.said:
                 name = self.fresh(prim.name)
                 outer.lines += [f"{kind} {name}[VEC];", f"{asked}load({source}, {name});"]
@@ -339,12 +341,12 @@ class Evaluator:
         asked = frozenset[str]()
         if self.vector and tests:  # of all elements of a vector at once, where they have the same answer
             asked = frozenset().union(*(where[i - rank].depends for i in clipped if self.within(where[i - rank], extents[i]))) - set(taps)
-            alike = LANE not in asked and not any(re.search(r"\bk\d\b", test) for test in tests)
+            alike = LANE not in asked and not any(re.search(rf"\b{TAP.pattern}\b", test) for test in tests)
             known, asked = (self.level(asked), asked) if alike else (known, frozenset({LANE}))
         guard = self.fresh("counts") if tests and (not aside or known is not inner) else ""
         known.lines += [f"const bool {guard} = {' & '.join(tests)};"] if guard else []  # with &&, ptxas branches around each load
         around = self.guard, self.guarded, self.run, self.asked, self.one_by_one
-        self.guard, self.guarded, self.run = guard, [known, inner], run
+        self.guard, self.guarded, self.run = guard, [line, inner], run
         self.asked, self.one_by_one = asked - {LANE}, self.one_by_one or LANE in asked
         self.levels += [line, inner] if run is not None else [inner]
         tap = self.value(source, where)
