@@ -23,12 +23,18 @@ CASES = {
     "channels and rows": ("F.pad(F.pad(x, (0, 0, 1, 0)) + 1, (0, 0, 0, 2, 1, 1)) * 2", IMAGE),
     "rows mirrored, then others": ("F.pad(F.pad(x, (0, 0, 2, 1), mode='reflect') + 1, (0, 0, 1, 1)) * 2", IMAGE),
     "a part overwritten": ("torch.slice_scatter(x, torch.sigmoid(x[:, 1:3]), 1, 1, 3) * 2", IMAGE),
+    "samples written back, which a reduction reads": ("torch.slice_scatter(x, x[1:] - 1, 0, 1).amin(0, keepdim=True) + x", IMAGE),
     "joined and gone over twice": ("torch.cat((x, x * 2), 1).softmax(-1)", IMAGE),
     "with what all of them read": ("torch.cat((x * self.weight[0], x[:, :2] - self.weight[0]), 1) + x.mean()", IMAGE),
     "with a row that all of them read": ("torch.cat((x * x[:1, :1, :1], x[:, :2] - x[:1, :1, :1]), 1) * 2", IMAGE),
     "beside something that is not": ("torch.cat((x, x * 2), 1) * self.weight.view(-1)[:1] + x.repeat(1, 2, 1, 1)", IMAGE),
 }
-NOT_SO = ("joined and gone over twice", "rows mirrored, then others", "rolled before they are joined")
+NOT_SO = (
+    "samples written back, which a reduction reads",
+    "joined and gone over twice",
+    "rows mirrored, then others",
+    "rolled before they are joined",
+)
 SCANNED = {
     "sums before each": ("torch.cumsum(F.pad(x, (1, -1)), -1)", ROW),
     "sums before each, with a first one": ("torch.cumsum(F.pad(x * 2, (3, 2), value=1.5), -1)", ROW),
@@ -80,3 +86,13 @@ def test_nothing_is_read_from_elsewhere(tmp_path: Path) -> None:
     with torch.no_grad():
         torch.testing.assert_close(new(x, y), original(x, y), equal_nan=True)
         assert not new(x, y)[:, :4].isnan().any()
+
+
+def test_samples_changed_in_place(tmp_path: Path) -> None:
+    """What is written back is made of what is there: one load, inside a window and outside it."""
+    lines = ["y = F.mish(x).clone()", "y[1:] -= 1"]
+    _, _, original, new = made_of(frame.problem_of(tmp_path, "y", "torch.randn(24, 32)", lines=lines))
+    for shape in ((24, 32), (7, 32), (5, 33)):
+        x = torch.randn(shape)
+        with torch.no_grad():
+            torch.testing.assert_close(new(x), original(x), rtol=1e-5, atol=1e-5)

@@ -260,7 +260,7 @@ class Evaluator:
                 name = self.fresh(prim.name)
                 outer.lines += [f"{kind} {name}[VEC];", f"{asked}load({source}, {name});"]
                 self.vector_loads.append((prim.name, written))
-                self.said[outer, asked, source] = Value(f"{name}[{LANE}]", prim.dtype, depends)
+                self.said[outer, asked, source] = Value(f"{name}[{LANE}]", prim.dtype, depends if guard else written.depends)
             return self.said[outer, asked, source]
         where = self.offset(offset)
         if prim.step:
