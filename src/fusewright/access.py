@@ -53,7 +53,7 @@ def accesses(
         if uses is not None and isinstance(prim.op, Iota):
             uses.append(here[prim.op.dim])
         for child, where in inputs_at(prims, prim, here):
-            if uses is not None and isinstance(prim.op, Window) and prim.op.clipped:
+            if uses is not None and isinstance(prim.op, Window) and (prim.op.clipped or prim.op.kind == "largest"):
                 uses += where[-len(prim.op.kernel) :]
             stack.append((child, where, windows + isinstance(prim.op, Window), False))
     return list(found.values())

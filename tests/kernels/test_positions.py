@@ -13,6 +13,7 @@ from fusewright.candidate import load_candidate
 from fusewright.kernels import pointwise
 from fusewright.options import Options
 from fusewright.pipeline import compile_problem
+from fusewright.problem import load_problem
 from fusewright.verify import verify
 
 POOLS = {name: (forward[:-1] + ", return_indices=True)", shape) for name, (forward, shape) in MAXIMA.items()}
@@ -99,3 +100,18 @@ def test_positions_that_were_never_written_do_no_harm(tmp_path: Path) -> None:
     assert "max_pool2d_with_indices_backward" in emitted.text
     verdict = verify(problem, load_candidate(emitted.text, "host"), graph=graph, options=Options(target="host"))
     assert verdict.passed, "\n".join(map(str, verdict.checks))
+
+
+def test_rows_that_lie_end_to_end(tmp_path: Path) -> None:
+    """Rows of a known, even length: memory is one long line, but a position counts from the beginning of its own row."""
+    path = tmp_path / "model.py"
+    path.write_text(
+        "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
+        "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.linear = nn.Linear(6, 16)\n\n"
+        "    def forward(self, x):\n        return F.max_pool1d(self.linear(x).unsqueeze(1), 2, return_indices=True)\n\n\n"
+        "def get_inputs():\n    return [torch.randn(5, 6)]\n\n\ndef get_init_inputs():\n    return []\n"
+    )
+    _, _, original, new = made_of(load_problem(path))
+    x = torch.randn(7, 6)
+    for found, expected in zip(new(x), original(x), strict=True):
+        torch.testing.assert_close(found, expected)
