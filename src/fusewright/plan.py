@@ -530,7 +530,7 @@ class Planner:
         repeated = self.is_repeated(prim, users)
         if not (windows or repeated) or not isinstance(prim.op, (Pointwise, Window, View)) or self.repeats(prim):
             return False
-        pooled = repeated or any(isinstance(window.op, (Window, Sampled)) for window in windows)
+        pooled = any(isinstance(window.op, (Window, Sampled)) for window in windows)
         cost, stack, seen = 0, [prim.name], set()
         while stack:
             here = self.prims[stack.pop()]
@@ -545,13 +545,17 @@ class Planner:
         return any(again(window) * cost > COMPUTED_AGAIN for window in windows) or (sampled - 1) * cost > COMPUTED_AGAIN
 
     def is_repeated(self, prim: Prim, users: dict[str, list[Prim]]) -> bool:
-        """Someone reads it through views that show more than there is."""
-        stack = [user for user in users.get(prim.name, []) if isinstance(user.op, View)] if not isinstance(prim.op, View) else []
+        """Someone reads it through views that show more than there is, element by element."""
+
+        def views(name: str) -> list[Prim]:
+            return [user for user in users.get(name, []) if isinstance(user.op, View) and not isinstance(user.op, (Unfold, Sampled))]
+
+        stack = views(prim.name) if not isinstance(prim.op, View) else []
         while stack:
             view = stack.pop()
             if self.times(view, prim) > 1:
                 return True
-            stack += [user for user in users.get(view.name, []) if isinstance(user.op, View)]
+            stack += views(view.name)
         return False
 
     def repeats(self, view: Prim) -> bool:

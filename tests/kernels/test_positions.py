@@ -70,7 +70,7 @@ def test_values_and_positions(tmp_path: Path, case: str) -> None:
 
 @pytest.mark.parametrize("case", BESIDE, ids=lambda name: name.replace(" ", "-"))
 def test_beside_other_operators(tmp_path: Path, case: str) -> None:
-    kernels = {"under a softmax": 2, "pooled again": 2, "added up": 1}.get(case, 1)
+    kernels = {"pooled again": 2}.get(case, 1)
     check(tmp_path, *BESIDE[case], kernels=kernels)
 
 

@@ -199,7 +199,7 @@ def test_a_launch_finds_function_stream_and_addresses(made: SimpleNamespace) -> 
         return b"out of luck" if values[1] == 13 else None
 
     library = SimpleNamespace(some_kernel_entry=entry)
-    space["_library"] = lambda: library
+    space["_library"] = lambda *part: library
     space["_current_device"] = lambda: 5
     space["_raw_stream"] = lambda index: 72 + index
     x = torch.zeros(3)
