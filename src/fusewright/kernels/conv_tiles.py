@@ -35,7 +35,8 @@ FOUR_WARPS_TFLOPS = 390.0  # H200: products of four warps with nothing copied in
 # H200, products of four warps, fitted to 24 tiles of six convolutions (benchmarks/results/tiles.txt): what they lose, what an element
 # costs on its way to shared memory, and the cycles it takes: where it is stored earlier than that after its load, warps wait.
 FOUR_WARPS_OVERHEAD, FOUR_WARPS_STAGED_MS, FOUR_WARPS_LATENCY = 1.15, 0.6e-9, 1500
-# H200: what it costs more to write rows that do not begin at whole sectors: 110 columns instead of 112 took 0.26 ms for 200 MB.
+# H200: what it costs more to write rows that do not begin at whole sectors, eight elements at a time: 110 columns instead of 112 took
+# 0.26 ms for 200 MB; of 64 at a time, 126 columns 0.47 ms instead of 0.64 (benchmarks/results/widths.txt).
 SECTOR, UNALIGNED_TB_PER_S = 32, 0.77
 HALF_SECTORS = 1.3  # not measured: eight halves of a fragment's row are half a sector, which the caches join
 STEP_PRODUCTS = 864  # H200, second founding model: 0.97 ms with 864 products a warp between barriers, 1.02 with 288
