@@ -42,7 +42,7 @@ __device__ __forceinline__ void convolve(float (&acc)[ROWS][COLUMNS], const Elem
 }
 
 template <int VECTOR>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS$blocks)
 kernel($parameters) {
   const int out_d = $out_d, out_h = $out_h, out_w = $out_w;
   const int strips_h = (out_h + ROWS - 1) / ROWS, strips_w = (out_w + COLUMNS - 1) / COLUMNS;

@@ -79,6 +79,7 @@ def depthwise_kernel(name: str, conv: Conv, ending: Ending, comment: str = "") -
         comment=comment or f"// Depthwise convolution of {conv.in_channels} channels, and what follows it.",
         constants=constants(wide),
         parameters=parameters(conv, ending),
+        blocks=", 4" if ending.reduce and not ending.stored else "",  # ptxas takes 96 registers of its own accord, and spills
         setup="\n".join(f"  {line}" for body in ending.bodies for line in body.setup),
         begin=shifted(strip_of_each_lane(wide, ending) if ending.reduce else strip_of_each_thread(wide, ending), 2),
         launcher=launcher(name, conv, ending),
