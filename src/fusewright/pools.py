@@ -86,22 +86,26 @@ def avg_pool(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     window = window_of(a, rank)
     if window is None or build[source].dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return None
-    divisor, ceil_mode = a.get("divisor_override"), a["ceil_mode"]
-    padded = any(window[2])
-    pool = Window("sum", window[0], window[1], window[2], window[3], padded or ceil_mode)
-    varies = divisor is None and (ceil_mode or (padded and not a["count_include_pad"]))
-    if varies and padded and a["count_include_pad"]:
-        return None  # what lies in the padding counts, what lies beyond it does not
+    pool = Window("sum", window[0], window[1], window[2], window[3], any(window[2]) or a["ceil_mode"])
     total = build.add("sum", pool, [source], node.shape, torch.float32)
-    if varies:
-        one = build.expand(build.pointwise("one", "1.0f", [], torch.float32), build[source].shape)
-        count = build.add("count", pool, [one], node.shape, torch.float32)
-        return build.pointwise("", "{0} / {1}", [total, count], node.dtype, torch.float32, cost=4)
-    if divisor is None:
-        divisor = int(torch.Size(window[0]).numel())
+    return by_size(build, a, pool, total, build[source].shape, "", node.dtype)
+
+
+def by_size(
+    build: Lowering, a: dict[str, Any], pool: Window, value: str, shape: Sequence[Dim], label: str, dtype: torch.dtype
+) -> str | None:
+    """A value of each window, divided by its size: what is given, all of it, or how much of it lies inside the input of this shape."""
+    divisor, padded = a.get("divisor_override"), any(pool.padding)
+    if divisor is None and (a["ceil_mode"] or (padded and not a["count_include_pad"])):
+        if padded and a["count_include_pad"]:
+            return None  # what lies in the padding counts, what lies beyond it does not
+        one = build.expand(build.pointwise("one", "1.0f", [], torch.float32), shape)
+        count = build.add("count", pool, [one], build[value].shape, torch.float32)
+        return build.pointwise(label, "{0} / {1}", [value, count], dtype, torch.float32, cost=4)
+    divisor = prod(pool.kernel) if divisor is None else divisor
     exact = divisor & (divisor - 1) == 0  # a power of two: its inverse is no rounding
     text = f"{{0}} * {literal(1.0 / divisor, torch.float32)}" if exact else f"{{0}} / {literal(divisor, torch.float32)}"
-    return build.pointwise("", text, [total], node.dtype, torch.float32)
+    return build.pointwise(label, text, [value], dtype, torch.float32)
 
 
 # ---- gradients: each position of the input looks at the windows that it lies in
@@ -131,6 +135,11 @@ def seen_from_input(build: Lowering, source: str, shape: Sequence[Dim], window: 
     return placed(build, source, shape, starts)
 
 
+def added(build: Lowering, parts: list[str], dtype: torch.dtype) -> str:
+    """What the windows give, in a fixed order."""
+    return build.pointwise("", " + ".join(f"{{{i}}}" for i in range(len(parts))), parts, dtype, torch.float32, LOOK * len(parts))
+
+
 @lowers("max_pool_gradient", *(getattr(aten, f"max_pool{d}d_with_indices_backward").default for d in (2, 3)))
 def max_pool_gradient(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """The gradients of those windows whose maximum is here."""
@@ -151,7 +160,7 @@ def max_pool_gradient(build: Lowering, node: Node, a: dict[str, Any]) -> str | N
         index, value = (seen_from_input(build, source, node.shape, window, back) for source in (where, gradient))
         chosen = build.pointwise("chosen", "({0} == {1})", [index, here], torch.bool, torch.int64)
         parts.append(build.pointwise("part", "({0} ? {1} : 0.0f)", [chosen, value], torch.float32, torch.float32))
-    return build.pointwise("", " + ".join(f"{{{i}}}" for i in range(len(parts))), parts, node.dtype, torch.float32, LOOK * len(parts))
+    return added(build, parts, node.dtype)
 
 
 @lowers("avg_pool_gradient", *(getattr(aten, f"avg_pool{d}d_backward").default for d in (2, 3)))
@@ -163,25 +172,18 @@ def avg_pool_gradient(build: Lowering, node: Node, a: dict[str, Any]) -> str | N
     window = window_of(a, rank)
     if window is None or node.dtype is torch.float64 or prod(windows_over(window)) > MOST_WINDOWS:
         return None
-    kernel, stride, padding, _ = window
-    divisor, padded = a.get("divisor_override"), any(padding)
-    if divisor is None and (a["ceil_mode"] or (padded and not a["count_include_pad"])):
-        if padded and a["count_include_pad"]:
-            return None  # as in `avg_pool`
-        one = build.expand(build.pointwise("one", "1.0f", [], torch.float32), node.shape)
-        pool = Window("sum", kernel, stride, padding, (1,) * rank, clipped=True)
-        count = build.add("count", pool, [one], build[gradient].shape, torch.float32)
-        gradient = build.pointwise("each", "{0} / {1}", [gradient, count], torch.float32, torch.float32, cost=4)
-    else:
-        divisor = prod(kernel) if divisor is None else divisor
-        gradient = build.pointwise("each", f"{{0}} / {literal(divisor, torch.float32)}", [gradient], torch.float32, torch.float32, cost=4)
+    kernel, stride, padding, dilation = window
+    pool = Window("sum", kernel, stride, padding, dilation, any(padding) or a["ceil_mode"])
+    each = by_size(build, a, pool, gradient, node.shape, "each", torch.float32)
+    if each is None:
+        return None
     parts, first = [], len(node.shape) - rank
     for back in product(*map(range, windows_over(window))):
-        part = seen_from_input(build, gradient, node.shape, window, back)
+        part = seen_from_input(build, each, node.shape, window, back)
         for i, (k, s, p, b) in enumerate(zip(kernel, stride, padding, back, strict=True)):
             if (b + 1) * s > k:  # the window may have ended before this position
                 here = build.add(f"position{first + i}", Iota(first + i), [], node.shape, torch.int64)
                 within = build.pointwise("within", f"(({{0}} + {p}) % {s} < {k - b * s})", [here], torch.bool, torch.int64)
                 part = build.pointwise("part", "({0} ? {1} : 0.0f)", [within, part], torch.float32, torch.float32)
         parts.append(part)
-    return build.pointwise("", " + ".join(f"{{{i}}}" for i in range(len(parts))), parts, node.dtype, torch.float32, LOOK * len(parts))
+    return added(build, parts, node.dtype)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from bench.desk import FORWARD, MODEL, Desk, candidate, candidate_text, problem_in
 
+from fusewright import bench_trial
 from fusewright.bench import Row, Timing, bench
 from fusewright.bench_device import Sample, flags
 from fusewright.bench_trial import CONTROL, disagreement, rolled_into, wipe
@@ -44,13 +45,14 @@ def only(timing: Timing) -> Row:
 # ---- honest ----
 
 
-def test_an_honest_candidate(problem: Problem) -> None:
+def test_an_honest_candidate(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With as many rounds on every machine: the desk's noise is drawn by a seed, and one count in a few shows it as a difference."""
+    monkeypatch.setattr(bench_trial, "rounds_for", lambda *_: 21)
     timing = timed(problem, candidate(EXACT), backward=True)
     assert [row.name for row in timing.rows] == ["eager", CONTROL, "new.py"]
     row = only(timing)
+    assert row.stands and row.verdict.startswith("no difference"), row.verdict
     assert row.forward and row.backward and row.forward.speedup and row.backward.speedup
-    same = row.verdict.startswith("no difference") or abs(row.forward.speedup - 1) < 0.03  # the desk's noise, seen often enough
-    assert row.stands and same, row.verdict
     assert row.forward.calls >= 7 and row.forward.low_ms <= row.forward.ms <= row.forward.high_ms
     assert row.forward.extra_bytes == 4096 and row.build["first_call_s"] > 0
     assert timing.method["rounds"]["forward"] >= 7

@@ -261,3 +261,23 @@ def test_gradients_of_parameters_share_no_memory(tmp_path: Path) -> None:
     assert new.a.grad.data_ptr() != new.b.grad.data_ptr()
     torch.testing.assert_close(new.a.grad, model.a.grad)
     torch.testing.assert_close(new.b.grad, model.b.grad)
+
+
+POOLS = [
+    "F.max_pool2d(y, 2)", "F.max_pool2d(y, 3, 2, 1)", "F.max_pool2d(y, (3, 2), (2, 1), (1, 0), ceil_mode=True)", "F.max_pool2d(y, 3, 1, 1)",
+    "F.max_pool2d(y, 2, 3)", "F.max_pool2d(y, 2, 2, dilation=2)", "F.max_pool3d(y, 2)", "F.max_pool1d(y[:, 0], 3, 2)",
+    "F.avg_pool2d(y, 2)", "F.avg_pool2d(y, 3, 2, 1)", "F.avg_pool2d(y, 3, 2, 1, count_include_pad=False)", "F.avg_pool2d(y, 3, 1, 1)",
+    "F.avg_pool2d(y, 2, 3)", "F.avg_pool2d(y, 3, 2, ceil_mode=True)", "F.avg_pool2d(y, 3, 2, 1, divisor_override=5)",
+    "F.avg_pool3d(y, (1, 3, 3), (1, 2, 2), (0, 1, 1))", "F.avg_pool1d(y[:, 0], 3, 2)",
+]  # fmt: skip
+
+
+def test_pools_are_differentiated_by_kernels(tmp_path: Path) -> None:
+    """Windows apart, side by side and over one another, beyond the edge, of gaps; at other sizes than those of the file too."""
+    path = tmp_path / "pools.py"
+    first, last = MAXIMA.index("        return F.gelu"), MAXIMA.index("\n\n\ndef get_inputs")
+    path.write_text((MAXIMA[:first] + f"        return {', '.join(POOLS)}" + MAXIMA[last:]).replace("12, 12", "13, 14"))
+    run = optimize(load_problem(path), Options(target="host"))
+    assert run.verdict.passed, "\n".join(map(str, run.verdict.checks))
+    backward = run.text[run.text.index("_gradient(sizes") :]
+    assert "pool" in backward and "_backward(" not in backward.split("_region = ")[0]

@@ -72,7 +72,7 @@ SPILLED_BESIDE_FOUR_WARPS = {"plain 1x1": 32, "the rest of the first founding mo
 # Values that a whole tile leaves alone (running statistics, sizes) wait in local memory; the products never do.
 SPILLED_OUTSIDE = {
     "transposed 3d, statistics": 300,
-    "transposed 3d, softmax": 120,
+    "transposed 3d, softmax": 64,
     "transposed 2d, statistics": 300,
     "transposed 2d, stored beside statistics": 64,
 }

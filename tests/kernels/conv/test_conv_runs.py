@@ -7,9 +7,19 @@ from dataclasses import replace
 import pytest
 import torch.nn.functional as F
 from kernels.conv.reference import explain, stored
-from kernels.conv.test_conv_host import AWKWARD, PHASED, TILES, WINDOWS, check_moments, conv2d, run
+from kernels.conv.test_conv_host import (
+    AWKWARD,
+    PHASED,
+    SANITIZED,
+    TILES,
+    WINDOWS,
+    check_moments,
+    check_sanitized,
+    conv2d,
+    run,
+)
 
-from fusewright.kernels.conv import Ending, OverChannels, OverPositions, Pointwise, Tile, candidate_tiles
+from fusewright.kernels.conv import Ending, OverChannels, OverPositions, Pointwise, Tile, candidate_tiles, conv_kernel
 from fusewright.kernels.conv_layout import layout
 from fusewright.kernels.conv_tiles import best_tile, for_sizes
 
@@ -60,3 +70,16 @@ def test_where_rows_are_wide_of_the_mark() -> None:
     assert not for_sizes(conv, Ending(reduce=OverChannels("Max")), (64, 128, 128)).in_runs
     tile: Tile = best_tile(ragged, Ending(), (64, 128, 128))
     assert layout(ragged, Ending(), tile).turns_rows and layout(ragged, Ending(), tile).run_columns >= 32
+
+
+@pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
+@pytest.mark.parametrize("name", SANITIZED)
+def test_sanitized(sanitize: str, name: str) -> None:
+    """Kept as well."""
+    conv = conv2d(11, 20, 3, padding=1, in_runs=True, kept=True)
+    tile = replace(SANITIZED[name], fragments=(1, 2, 2))
+    assert layout(conv, Ending(), tile).turns_rows
+    text = conv_kernel("k", conv, Ending(), tile)
+    floats = {"input": 2 * 11 * 9 * 13, "weight": 20 * 11 * 9, "bias": 20, "out": 2 * 20 * 9 * 13, "kept": 2 * 20 * 9 * 13}
+    floats |= {buffer: eval(count) for buffer, count in text.workspace.items()}
+    check_sanitized(text, floats, {"batch": 2, "in_h": 9, "in_w": 13}, sanitize)
