@@ -53,9 +53,30 @@ def kernels(run: Callable[[], Any]) -> Counter[str]:
     return found
 
 
-def one(path: str, ready: str, go: str) -> None:
+def smooth(x: Any) -> bool:
+    import torch
+
+    return isinstance(x, torch.Tensor) and x.is_floating_point()
+
+
+def training_step(module: Any, inputs: list[Any]) -> Callable[[], Any]:
+    """Forward and backward to the module's parameters, or to its inputs where it has none."""
     import torch
     from torch.utils import _pytree as pytree
+
+    trained = [p for p in module.parameters() if p.requires_grad]
+    given = inputs if trained else [x.detach().requires_grad_() if smooth(x) else x for x in inputs]
+    by = trained or [x for x in given if isinstance(x, torch.Tensor) and x.requires_grad]
+
+    def run() -> Any:
+        results = [t for t in pytree.tree_leaves(module(*given)) if smooth(t) and t.requires_grad]
+        return torch.autograd.grad(results, by, [torch.ones_like(t) for t in results], allow_unused=True)
+
+    return run
+
+
+def one(path: str, ready: str, go: str) -> None:
+    import torch
 
     from fusewright.options import Options
     from fusewright.pipeline import compile_problem
@@ -68,21 +89,7 @@ def one(path: str, ready: str, go: str) -> None:
     new.load_state_dict(model.state_dict())
     inputs = [x.cuda() if isinstance(x, torch.Tensor) else x for x in problem.inputs()]
 
-    def smooth(x: Any) -> bool:
-        return isinstance(x, torch.Tensor) and x.is_floating_point()
-
-    def step(module: Any) -> Callable[[], Any]:
-        trained = [p for p in module.parameters() if p.requires_grad]
-        given = inputs if trained else [x.detach().requires_grad_() if smooth(x) else x for x in inputs]
-        by = trained or [x for x in given if isinstance(x, torch.Tensor) and x.requires_grad]
-
-        def run() -> Any:
-            results = [t for t in pytree.tree_leaves(module(*given)) if smooth(t) and t.requires_grad]
-            return torch.autograd.grad(results, by, [torch.ones_like(t) for t in results], allow_unused=True)
-
-        return run
-
-    steps = {"eager": step(model), "new": step(new)}
+    steps = {"eager": training_step(model, inputs), "new": training_step(new, inputs)}
     for run in steps.values():
         for _ in range(3):
             run()

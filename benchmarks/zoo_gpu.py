@@ -27,6 +27,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from steps import training_step
+
 REPEATS, STEPS = 15, 7
 LIMIT = 240  # seconds for one model
 
@@ -119,20 +121,6 @@ def one(path: str, lock: str, compare: bool, backward: bool, tuned: bool) -> dic
 
         return run
 
-    def step(module: Any) -> Callable[[], Any]:
-        trained = [p for p in module.parameters() if p.requires_grad]
-        given = inputs if trained else [x.detach().requires_grad_() if _smooth(x) else x for x in inputs]
-        by = trained or [x for x in given if isinstance(x, torch.Tensor) and x.requires_grad]
-
-        def run() -> Any:
-            results = [t for t in torch.utils._pytree.tree_leaves(module(*given)) if _smooth(t) and t.requires_grad]
-            return torch.autograd.grad(results, by, [torch.ones_like(t) for t in results], allow_unused=True)
-
-        return run
-
-    def _smooth(x: Any) -> bool:
-        return isinstance(x, torch.Tensor) and x.is_floating_point()
-
     launched: list[str] = []
     plain_launch: Any = space.get("_launch")  # a file without kernels has none
 
@@ -154,7 +142,7 @@ def one(path: str, lock: str, compare: bool, backward: bool, tuned: bool) -> dic
     with alone(lock):
         found["ms"] = interleaved(runs, REPEATS)
     if backward:
-        steps = {"eager": step(model), "new": step(new)}
+        steps = {"eager": training_step(model, inputs), "new": training_step(new, inputs)}
         try:
             for run in steps.values():
                 run()
