@@ -5,6 +5,7 @@ Heads of attention are permuted slices of one projection; a library call would c
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,14 +14,14 @@ import torch
 
 from . import sizes
 from .graph import Dim
-from .index import Axis, Coordinate
+from .index import Axis, Coordinate, linear
 from .plan import Plan
-from .prims import View
+from .prims import Prim, View
 
 
 @dataclass(frozen=True)
 class Matrices:
-    """A matrix for each element of a batch: (batch…, row, column) lies at offset + Σ batch · step + row · row_step + column · column_step."""
+    """A matrix for each element of a batch: (batch…, i, j) lies at offset + Σ batch · step + i · row + j · column."""
 
     memory: str  # the primitive that holds them
     shape: tuple[Dim, ...]  # batch, rows, columns
@@ -42,7 +43,8 @@ class Matrices:
     @property
     def symbols(self) -> frozenset[sympy.Symbol]:
         """What the text of a place mentions."""
-        return frozenset().union(*(sympy.sympify(x).free_symbols for x in (self.offset, *self.batch, *self.shape[1:-2], self.row)))
+        mentioned = (self.offset, *self.batch, *self.shape[1:-2], self.row, self.column)
+        return frozenset().union(*(sympy.sympify(x).free_symbols for x in mentioned))
 
     def as_rows(self) -> Matrices | None:
         """All matrices below each other as one, where their rows are that far apart."""
@@ -59,25 +61,60 @@ class Matrices:
 
 
 def matrices(value: str, plan: Plan) -> Matrices | None:
-    """How a value of float32 lies in memory; None where it is computed, or the steps to its elements are not the same everywhere."""
+    """How a value of float32 lies in memory; None where it is computed, or the steps to its elements are not the same everywhere.
+
+    What is only a copy of something in another order is read from there, if it can be.
+    """
     prims = plan.lowered.prims
     prim = prims.get(value)
     if prim is None or prim.dtype is not torch.float32:
         return None
-    shape = prim.shape if len(prim.shape) > 1 else (1, *prim.shape)
-    axes = [Axis(f"m{d}", size) for d, size in enumerate(shape)]
-    at = tuple(map(Coordinate.of, axes))[-len(prim.shape) :] if prim.shape else ()
-    while prim.name not in plan.home and isinstance(prim.op, View):
-        source = prims[prim.inputs[0]]
-        at = prim.op.source(at, prim.shape, source.shape)
-        prim = source
-    if not (prim.is_load or prim.name in plan.home) or prim.step:
-        return None
-    place = prim.offset(at)
-    if not place.terms.keys() <= set(axes) or not all(map(sizes.nonnegative, (*place.terms.values(), place.offset))):
-        return None
-    *batch, row, column = (place.terms.get(axis, 0) for axis in axes)
-    return Matrices(prim.name, shape, place.offset, tuple(batch), row, column)
+    behind = [prim]
+    while isinstance(prim.op, View):
+        prim = prims[prim.inputs[0]]
+        behind.append(prim)
+    ends = [n for n, prim in enumerate(behind) if prim.is_load or prim.name in plan.home]
+    for end in reversed(ends):
+        found = lying(behind[: end + 1])
+        if found is not None:
+            return found
+    return None
+
+
+def lying(views: Sequence[Prim]) -> Matrices | None:
+    """The first of `views`, each of the next, as matrices in the memory of the last."""
+    first, memory = views[0], views[-1]
+    shape = first.shape if len(first.shape) > 1 else (1, *first.shape)
+    parts = [(size,) for size in shape]  # a dimension of the batch may be several joined
+    while not memory.step:
+        axes = [[Axis(f"m{d}_{part}", size) for part, size in enumerate(dim)] for d, dim in enumerate(parts)]
+        at = tuple(linear(tuple(map(Coordinate.of, dim)), tuple(axis.size for axis in dim)) for dim in axes)[-len(first.shape) :]
+        for view, source in itertools.pairwise(views):
+            at = view.op.source(at, view.shape, source.shape)
+        place, flat = memory.offset(at), [axis for dim in axes for axis in dim]
+        others = [axis for axis in place.terms if axis not in flat]
+        if others:
+            taken_apart = apart(parts, axes, others[0])
+            if taken_apart is None:
+                return None
+            parts = taken_apart
+            continue
+        if not all(map(sizes.nonnegative, (*place.terms.values(), place.offset))):
+            return None
+        *batch, row, column = (place.terms.get(axis, 0) for axis in flat)
+        return Matrices(memory.name, tuple(axis.size for axis in flat), place.offset, tuple(batch), row, column)
+    return None
+
+
+def apart(parts: list[tuple[Dim, ...]], axes: list[list[Axis]], found: Axis) -> list[tuple[Dim, ...]] | None:
+    """The parts of each dimension, the one that `found` divides as two."""
+    divided = found.divided
+    for d, dim in enumerate(axes[:-2]):
+        for part, axis in enumerate(dim):
+            outer = sizes.divide(axis.size, found.by) if divided is not None and divided == Coordinate.of(axis) else None
+            if outer is not None:
+                return [*parts[:d], (*parts[d][:part], outer, found.by, *parts[d][part + 1 :]), *parts[d + 1 :]]
+    return None
 
 
 def joined(shape: Sequence[Dim], steps: Sequence[Sequence[Dim]]) -> list[tuple[Dim, tuple[Dim, ...]]]:
