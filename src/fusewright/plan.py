@@ -202,13 +202,19 @@ class Planner:
             # a leaf is in memory already
 
     def want(self, name: str) -> list[str]:
-        """The primitive must be in memory; views are made by PyTorch from their source, for nothing."""
-        prim = self.prims[name]
+        """The primitive must be in memory; views are made by PyTorch from their source, for nothing. Where it would have to copy (a
+        reshape of what is permuted), what it would make of the source is what must be in memory."""
+        prim = found = self.prims[name]
+        axes = axes_of(prim.shape)
+        at = tuple(map(Coordinate.of, axes))
         while isinstance(prim.op, View) and prim.op.is_free:
-            prim = self.prims[prim.inputs[0]]
-        if not prim.is_load:
-            self.wanted.add(prim.name)
-        return [prim.name]
+            source = self.prims[prim.inputs[0]]
+            at, prim = prim.op.source(at, prim.shape, source.shape), source
+            if prim.offset(at).terms.keys() <= set(axes):
+                found = prim
+        if not found.is_load:
+            self.wanted.add(found.name)
+        return [found.name]
 
     def loads_behind(self, name: str) -> list[str]:
         """Library nodes whose results the primitive depends on, directly."""

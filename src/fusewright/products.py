@@ -5,18 +5,21 @@ A product is taken over where it is named, as timing on a GPU does, or else wher
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+import sympy
 import torch
 
 from . import sizes
 from .access import accesses, same_shape, tuple_key
 from .graph import Dim, Graph, Node
-from .index import Axis, Coordinate
+from .index import Axis, Coordinate, reshape
 from .kernels.conv import Ending
-from .kernels.product import Product, library_ms, product_ms, product_tile
+from .kernels.product import Place, Product, library_ms, product_ms, product_tile
+from .operands import Matrices, beginning, joined, matrices
 from .plan import Call, Kernel, Plan
-from .prims import Coordinates, Permute, Reshape
+from .prims import Coordinates, Permute, Pointwise, Prim, Reshape
 from .rewrite import Site
 from .rules.patterns import PRODUCTS, product_at
 from .takeover import MARGIN, Anchor, Fused, allows_tf32, is_needed_elsewhere, with_convolution
@@ -45,46 +48,57 @@ def product_of(node: Node, plan: Plan) -> Anchor | None:
     found = product_at(Site(graph, node, {}), node)
     if found is None or node.dtype is not torch.float32 or tf32_allowed() or node.shape is None:
         return None
-    weight = graph[found.right.name]
-    if weight.shape is None:
+    left, right = (matrices(lowered.value.get(ref.name, ""), plan) for ref in (found.left, found.right))
+    if left is None or right is None:
         return None
-    columns, depth = weight.shape if found.by_rows else weight.shape[:-3:-1]
+    right = right if found.by_rows else right.turned  # a row for each column of the product
+    columns, depth = right.shape[-2:]
     if graph.hint(columns) < LEAST or graph.hint(depth) < LEAST:
         return None
-    matrix, by_rows = upright(lowered.value.get(found.right.name, ""), found.by_rows, plan)
-    rows, upright_rows = upright(lowered.value.get(found.left.name, ""), True, plan)
-    left, right = in_memory(rows, plan), in_memory(matrix, plan)
-    bias = in_memory(lowered.value.get(found.bias.name, ""), plan) if found.bias is not None else None
-    if not upright_rows and not found.batched and len(node.shape) != 2:  # each of several turned: not one matrix of rows
+    bias = None
+    if found.bias is not None:
+        held = matrices(lowered.value.get(found.bias.name, ""), plan)
+        if held is None or graph[found.bias.name].shape != (columns,) or not held.is_upright or not sizes.same(held.offset, 0):
+            return None  # one number for all columns, say
+        bias = held.memory
+    one = None if found.batched else left.as_rows()
+    batched = one is None  # matrices of rows that do not lie below each other, each times the same, are a batch too
+    left = one or left
+    if not found.batched:
+        right = replace(right, shape=(*left.shape[:-2], columns, depth), batch=(0,) * (len(left.shape) - 2))
+    upright, by_rows = left.is_upright, right.is_upright
+    if not (upright or left.turned.is_upright) or not (by_rows or right.turned.is_upright):
         return None
-    if left is None or right is None or (found.bias is not None and bias is None):
-        return None
-    if found.bias is not None and graph[found.bias.name].shape != (columns,):  # one number for all columns, say
-        return None
+    places = {m: place_of(m) for m in (left, right)}
+    symbols = symbol_names(symbol for m, place in places.items() if place is not None for symbol in m.symbols)
     product = Product(
-        graph.hint(depth), graph.hint(columns), bias is not None, turned=not by_rows, rows_turned=not upright_rows,
-        varies=not isinstance(depth, int), columns_vary=not isinstance(columns, int), batched=found.batched,
+        graph.hint(depth), graph.hint(columns), bias is not None, turned=not by_rows, rows_turned=not upright,
+        varies=not isinstance(depth, int), columns_vary=not isinstance(columns, int), batched=batched,
+        input_place=places[left], weight_place=places[right], symbols=symbols,
     )  # fmt: skip
-    return Anchor(product, lowered.value[node.name], left, right, bias, node.shape, node.name, depth)
+    return Anchor(product, lowered.value[node.name], left.memory, right.memory, bias, node.shape, node.name, depth)
 
 
-def upright(value: str, by_rows: bool, plan: Plan) -> tuple[str, bool]:
-    """The matrix that a transposed one is, which lies the other way round."""
-    prim = plan.lowered.prims.get(value)
-    last = len(prim.shape) - 1 if prim is not None else 0
-    turned = prim is not None and isinstance(prim.op, Permute) and prim.op.order == (*range(last - 1), last, last - 1)
-    return (prim.inputs[0], not by_rows) if turned else (value, by_rows)  # type: ignore[union-attr]
-
-
-def in_memory(value: str, plan: Plan) -> str | None:
-    """What holds its elements in their order: itself, or what it is another shape of. None: a view of something else."""
-    prims, stored = plan.lowered.prims, {name for kernel in plan.kernels for name in kernel.stores}
-    prim = prims.get(value)
-    while prim is not None and prim.name not in stored and isinstance(prim.op, Reshape):
-        prim = prims[prim.inputs[0]]
-    if prim is None or prim.channels_last or prim.dtype is not torch.float32:
+def place_of(operand: Matrices) -> Place | None:
+    """Where an operand lies; None: one row, or matrix, after the other."""
+    upright = operand if operand.is_upright else operand.turned
+    *shape, rows, length = upright.shape
+    batch = joined(shape, [upright.batch])
+    outer, steps = [size for size, _ in batch], [step for _, (step,) in batch]
+    pitch = upright.row if not sizes.is_one(rows) else length
+    follow = len(steps) == 1 and (sizes.is_one(outer[0]) or sizes.same(steps[0], sizes.tidy(rows * length)))
+    if sizes.same(pitch, length) and sizes.same(upright.offset, 0) and follow:
         return None
-    return prim.name if prim.is_load or prim.name in stored else None
+    return Place(sizes.c_text(pitch), beginning(upright.offset, outer, steps), whole_vectors([upright.offset, *steps, pitch]))
+
+
+def whole_vectors(steps: Sequence[Dim]) -> int:
+    """Up to 4 elements, so many that all steps are multiples of them."""
+    return next(of for of in (4, 2, 1) if all(sizes.divide(step, of) is not None for step in steps))
+
+
+def symbol_names(symbols: Iterable[sympy.Symbol]) -> tuple[str, ...]:
+    return tuple(sorted({str(symbol) for symbol in symbols}))
 
 
 def pays(anchor: Anchor, plan: Plan) -> bool:
@@ -112,22 +126,65 @@ def product_axes(shape: Sequence[Dim]) -> Coordinates:
 
 
 def ended(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
-    """How a pointwise kernel ends the product, or None where it reads it at other places than it writes."""
+    """How a pointwise kernel ends the product, or None where it reads it elsewhere than it writes. It may write it in another order."""
     from .kernels.anchored import body_of
 
     prims, shape = plan.lowered.prims, anchor.out_shape
-    if not kernel.is_pointwise or len(kernel.stores) != 1 or not same_shape(kernel.space, shape):
+    if not kernel.is_pointwise or len(kernel.stores) != 1:
         return None
     (store,) = kernel.stores
     at = product_axes(shape)
-    if prims[store].dtype is not torch.float32 or prims[store].channels_last or kernel.overwrites:
+    there = carried(prims, store, anchor.value, at)
+    if there is None or prims[store].dtype is not torch.float32 or prims[store].channels_last or kernel.overwrites:
         return None
     if store != anchor.value:
-        reads = [a for a in accesses(prims, store, at, {anchor.value}, inside=True) if a.leaf == anchor.value]
+        reads = [a for a in accesses(prims, store, there, {anchor.value}, inside=True) if a.leaf == anchor.value]
         if not all(tuple_key(a.at) == tuple_key(at) and a.windows == 0 for a in reads):
             return None
-    body = body_of(anchor, kernel, plan, root=store, leaf=anchor.value, shape=shape, at=at)
+    if not same_shape(kernel.space, shape):
+        placed = with_place(anchor, store, plan)
+        if placed is None:
+            return None
+        anchor = placed
+    body = body_of(anchor, kernel, plan, root=store, leaf=anchor.value, shape=prims[store].shape, at=there)
     return Fused(anchor, Ending(before=body))
+
+
+def carried(prims: dict[str, Prim], name: str, leaf: str, at: Coordinates) -> Coordinates | None:
+    """Where a value has the element that is made of `leaf` at `at`: element by element, and through views that only put them in order."""
+    if name == leaf:
+        return at
+    prim = prims[name]
+    if prim.is_load or not isinstance(prim.op, (Pointwise, Permute, Reshape)):
+        return None
+    for source in prim.inputs:
+        here = carried(prims, source, leaf, at)
+        if here is None:
+            continue
+        if isinstance(prim.op, Permute):
+            return tuple(here[dim] for dim in prim.op.order)
+        if isinstance(prim.op, Reshape):
+            return reshape(here, prims[source].shape, prim.shape)
+        return here if same_shape(prims[source].shape, prim.shape) else None
+    return None
+
+
+def with_place(anchor: Anchor, store: str, plan: Plan) -> Anchor | None:
+    """The product that writes its elements where `store` has them: neighbours of a row side by side."""
+    prims, shape = plan.lowered.prims, anchor.out_shape
+    axes = [Axis(f"m{d}", size) for d, size in enumerate(shape)]
+    there = carried(prims, store, anchor.value, tuple(map(Coordinate.of, axes)))
+    offset = prims[store].offset(there) if there is not None else None
+    if offset is None or not offset.terms.keys() <= set(axes):
+        return None
+    *batch, row, column = (offset.terms.get(axis, 0) for axis in axes)
+    out = Matrices(store, shape, offset.offset, tuple(batch), row, column)
+    product, rows = anchor.conv, None if anchor.conv.batched else out.as_rows()
+    if not sizes.is_one(column) or (rows is None and not product.batched):
+        return None
+    place = place_of(rows or out)
+    names = symbol_names((rows or out).symbols) if place is not None else ()
+    return replace(anchor, conv=replace(product, out_place=place, symbols=tuple(sorted({*product.symbols, *names}))))
 
 
 def with_product(anchor: Anchor, call: Call, steps: list[Kernel | Call], plan: Plan) -> list[Kernel | Call]:

@@ -111,9 +111,19 @@ def take_over(plan: Plan, own: frozenset[str] | None = None, stored: bool | None
             position = next(i for i, step in enumerate(steps) if step is reader)
             steps[position : position + 1] = kernels
         steps = [step for step in steps if step is not call]
-    result_plan = replace(plan, steps=tuple(steps))
+    result_plan = replace(plan, steps=tuple(without_unread(steps, plan)))
     name_kernels(result_plan)
     return result_plan
+
+
+def without_unread(steps: Sequence[Kernel | Call], plan: Plan) -> list[Kernel | Call]:
+    """Without the copies that library calls would have read: our products read what they are copies of."""
+    value, made = plan.lowered.value, replace(plan, steps=tuple(steps))
+    wanted = [o.value.name for o in plan.graph.outputs if isinstance(o.value, Ref)]
+    wanted += [name for call in made.calls for name in call.node.inputs]
+    read = {made.base(value[name]).name for name in wanted if name in value}
+    read |= {name for kernel in made.kernels for name in kernel.loads}
+    return [s for s in steps if not isinstance(s, Kernel) or not s.is_pointwise or s.overwrites or not read.isdisjoint(s.stores)]
 
 
 def best_way(
@@ -205,7 +215,7 @@ def is_needed_elsewhere(node: Node, plan: Plan) -> bool:
 
     def behind(name: str) -> str:
         prim = plan.lowered.prims[plan.lowered.value[name]] if name in plan.lowered.value else None
-        while prim is not None and prim.inputs and not isinstance(prim.op, (Pointwise, Window)) and prim.name != value:
+        while prim is not None and prim.inputs and not isinstance(prim.op, (Pointwise, Window)) and prim.name not in (value, *plan.home):
             prim = plan.lowered.prims[prim.inputs[0]]
         return prim.name if prim is not None else ""
 

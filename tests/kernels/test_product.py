@@ -210,11 +210,26 @@ FORWARDS = {  # what is returned; how many products; kernels; calls to the libra
     "of a transposed matrix": ("torch.relu(torch.matmul(x, self.first.weight.t()))", (9, 48), 1, 1, 0),
     "of transposed rows": ("torch.relu(x.t() @ y) * 2", (33, 24), 1, 1, 0),
     "of other shapes": ("self.first(x.flatten(1).view(-1, 48)) * 2", (4, 96), 1, 1, 0),
-    "of a view": ("self.first(x[:, 1]) * 2", (4, 3, 48), 0, 1, 1),
+    "of rows that lie apart": ("self.first(x[:, 1]) * 2", (4, 3, 48), 1, 1, 0),
+    "of rows without the first of each": ("torch.sin(self.first(x[:, 1:]))", (4, 70, 48), 1, 1, 0),
+    "of part of a row": ("F.relu(F.linear(x[..., 5:24], self.matrix[:19, :24].t())) + 1", (3, 5, 48), 1, 1, 0),
+    "of every other column": ("x[..., ::2] @ y.mT[:, ::2]", (3, 33, 48), 0, 0, 1),
+    "of heads": ("(lambda q, k: q @ k.mT * 0.25)(*(z.view(3, 20, 3, 16).transpose(1, 2) for z in (x, y)))", (3, 20, 48), 1, 1, 0),
+    "of heads, turned rows": ("(lambda q, k: q.mT @ k)(*(z.view(3, 20, 3, 16).transpose(1, 2) for z in (x, y)))", (3, 20, 48), 1, 1, 0),
+    "heads put together": (
+        ("self.second(torch.relu(x.view(3, 20, 5, 16).transpose(1, 2) @ y[:, :16, :80].view(3, 16, 5, 16).transpose(1, 2))"
+        ".transpose(1, 2).reshape(3, 20, 80)[..., :40])"), (3, 20, 80), 2, 2, 0,
+    ),
+    "of joined batches": (
+        "torch.bmm(x.view(3, 20, 3, 16).transpose(1, 2).reshape(9, 20, 16), y.view(3, 20, 3, 16).permute(0, 2, 3, 1).reshape(9, 16, 20))",
+        (3, 20, 48), 1, 1, 0,
+    ),
+    "of the same matrix twice": ("x.mT @ x[..., 3:40]", (3, 33, 48), 1, 1, 0),
+    "of an expanded batch": ("torch.bmm(x.mT, y[:1].expand(3, -1, -1))", (3, 33, 48), 1, 1, 0),
     "of a batch of matrices": ("torch.relu(torch.bmm(torch.sin(x), y)) * y", (3, 20, 20), 1, 2, 0),
     "of batches of transposed matrices": ("torch.matmul(x, y.transpose(-1, -2)) * 2 + y.mean()", (2, 3, 17, 19), 1, 2, 0),
     "of batches of transposed rows": ("torch.matmul(x.mT, y)", (3, 33, 19), 1, 1, 0),
-    "of transposed rows and one matrix": ("torch.matmul(x.mT, self.matrix)", (3, 48, 19), 0, 0, 1),
+    "of transposed rows and one matrix": ("torch.matmul(x.mT, self.matrix)", (3, 48, 19), 1, 1, 0),
 }
 
 
@@ -278,6 +293,11 @@ def test_backward_is_handed_the_product(tmp_path: Path) -> None:
 
 
 BACKWARD = {  # what is returned; how many different products backward has
+    "heads": (
+        ("(lambda q, k, v: (torch.softmax(q @ k.mT * 0.2, -1) @ v).transpose(1, 2).reshape(3, 20, 40))"
+        "(*(z.view(3, 20, 2, 20).transpose(1, 2) for z in (self.first(x), self.first(y), F.linear(x, self.first.weight))))"),
+        (3, 20, 48), 6,
+    ),
     "a chain": ("F.gelu(self.first(x) * self.scale)", (40, 48), 1),
     "two layers": ("self.second(F.relu(self.first(x)))", (40, 48), 3),
     "a matrix by columns": ("F.relu(x @ self.matrix) + 1", (40, 48), 1),

@@ -28,7 +28,7 @@ __device__ __forceinline__ void store_split(float* to, const float (&x)[4], int 
 
 // One element by plain arithmetic, for sums that are not finite: there the two parts of a number do not add up to it.
 __device__ __forceinline__ float plain_sum(const float* __restrict__ input, const float* __restrict__ weight, int n, int c,
-                                           int rows, int depth, int columns, int first, int last) {
+                                           int rows, int depth, int columns, int first, int last$sum_parameters) {
   float sum = 0.0f;
 #pragma unroll 1
   for (int k = first; k < last; ++k) sum = fmaf($input_element, $weight_element, sum);
@@ -171,7 +171,7 @@ $copy
     for (int i = threadIdx.x; i < TILE_ROWS * TILE_COLUMNS; i += QUARTETS * 128) {
       const int n = row0 + i / TILE_COLUMNS, c = column0 + i % TILE_COLUMNS;
       if (!(fabsf(shared[i]) < INFINITY) && n < rows && c < columns)
-        shared[i] = plain_sum(input, weight, n, c, rows, depth, columns, first * STEP, min(last * STEP, depth));
+        shared[i] = plain_sum(input, weight, n, c, rows, depth, columns, first * STEP, min(last * STEP, depth)$sum_arguments);
     }
     barrier_sync(DONE, QUARTETS * 128);
 #pragma unroll

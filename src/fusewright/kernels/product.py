@@ -17,7 +17,7 @@ the result has too few tiles for the GPU, SPLITS blocks share the depth of one, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Template
 
@@ -44,6 +44,15 @@ LIBRARY_TFLOPS, LIBRARY_SMALL_MS = 50.0, 0.015  # cuBLAS without TF32; what it t
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where the rows of matrices lie: C++ text of numbers, sizes and `matrix`, which counts the matrices of a batch."""
+
+    pitch: str  # from row to row; where the matrix is turned, from one of the depth to the next
+    begin: str = ""  # of a matrix: at 0
+    whole: int = 1  # a power of two: every row begins at a multiple of so many elements, up to 4
+
+
+@dataclass(frozen=True)
 class Product:
     """input [rows, depth] times weight [columns, depth], plus a bias for each column. Where they are turned, they lie
     as [depth, rows] and [depth, columns]."""
@@ -57,6 +66,10 @@ class Product:
     columns_vary: bool = False  # so are the columns
     batched: bool = False  # many products, of matrices that lie one after the other on both sides
     kept: bool = False  # the product itself is written too, where there is memory given for it
+    input_place: Place | None = None  # None: rows, or matrices, lie one after the other
+    weight_place: Place | None = None
+    out_place: Place | None = None
+    symbols: tuple[str, ...] = ()  # sizes that places mention
 
     dtype = "float32"
 
@@ -95,7 +108,8 @@ def product_tile(product: Product, rows: int, batch: int = 1) -> ProductTile:
     """The tile for so many rows of each product: narrow where there are few columns, and split where there would be few blocks."""
     fragments, steps = 8 if product.columns <= 64 else 16, -(-product.depth // STEP)
     splits = [s for s in range(1, MOST_SPLITS + 1) if s == 1 or steps // s >= LEAST_STEPS]
-    tiles = [ProductTile(fragments=fragments, splits=s) for s in splits if s == 1 or not product.batched]
+    whole = product.batched or product.out_place is not None
+    tiles = [ProductTile(fragments=fragments, splits=s) for s in splits if s == 1 or not whole]
     return min(tiles, key=lambda tile: (product_ms(product, tile, rows, batch), tile.splits))
 
 
@@ -104,7 +118,7 @@ def product_ms(product: Product, tile: ProductTile, rows: int, batch: int = 1) -
     steps = -(-product.depth // (STEP * tile.splits))
     blocks = batch * -(-rows // tile.rows) * -(-product.columns // tile.columns) * tile.splits
     turned = product.turned or product.rows_turned
-    by_numbers = product.depth % 4 != 0 and not (product.turned and product.rows_turned)
+    by_numbers = not in_vectors(product) and not (product.turned and product.rows_turned)
     step_us = STEP_US * (1 if moves(product) > 1 else SHALLOW) * (BY_NUMBERS if by_numbers else TURNED if turned else 1)
     step_us *= NARROW if tile.columns < 128 else 1
     busy = -(-blocks // MULTIPROCESSORS) * (steps * step_us + TILE_US) * 1e-3
@@ -112,6 +126,12 @@ def product_ms(product: Product, tile: ProductTile, rows: int, batch: int = 1) -
     moved = 4e-9 * (batch * product.depth * (rows + product.columns) + written) / MEMORY_TB_PER_S
     merged = 8e-9 * tile.splits * written / MEMORY_TB_PER_S + LAUNCH_MS if tile.splits > 1 else 0.0
     return max(busy, moved) + merged + START_MS
+
+
+def in_vectors(product: Product) -> bool:
+    """What is read along the depth may be read 16 bytes at a time, if memory begins so."""
+    places = [product.input_place if not product.rows_turned else None, product.weight_place if not product.turned else None]
+    return product.depth % 4 == 0 and all(place is None or place.whole % 4 == 0 for place in places)
 
 
 def library_ms(product: Product, rows: int, batch: int = 1) -> float:
@@ -150,7 +170,7 @@ def product_kernel(
         parameters=parameters(product, ending, split),
         setup=setup(ending),
         sizes="\n".join(f"  constexpr int {name} = {name.upper()};" for name in ("depth", "columns") if name not in size_names(product)),
-        matrix=MATRIX if product.batched else "  const int tile = blockIdx.x;",
+        matrix=shifted("\n".join(matrix(product)), 2),
         **loading(product),
         finish=shifted(finish(product, ending, tile), 2),
         merge=merge(product, ending, tile.splits) if split else "",
@@ -173,6 +193,9 @@ def constants(product: Product, tile: ProductTile) -> Iterator[str]:
     fixed = [f"{name.upper()} = {size}" for name, size in known.items() if name not in size_names(product)]
     if fixed:
         yield line(", ".join(fixed))
+    pitches = [f"{name.upper()} = {place.pitch}" for name, place in all_places(product).items() if place.pitch.isdigit()]
+    if pitches:
+        yield line(", ".join(pitches), "from row to row")
     yield line(f"TILE_ROWS = {tile.rows}, TILE_COLUMNS = {tile.columns}, FRAGMENTS = {tile.fragments}", "a fragment: 8 columns")
     yield line(f"THREADS = 128 * ({tile.quartets} + {LOADERS}), BAND = {BAND}")
     yield line(f"STEP = {STEP}, STAGES = {STAGES}", "of the depth; as many steps are in shared memory")
@@ -190,14 +213,15 @@ def constants(product: Product, tile: ProductTile) -> Iterator[str]:
 def loading(product: Product) -> dict[str, str]:
     """Threads side by side read what lies side by side: the depth of a row or column, or neighbouring rows or columns."""
     across, along = ("%", "/") if product.turned else ("/", "%")
+    pitch, input_pitch = pitch_of("weight", product), pitch_of("input", product)
     size = "ROUND" if product.turned else "(STEP / 4)"
     places = [
         f"const int load_column = thread {across} {size}, load_four = thread {along} {size};"
         + ("  // neighbours lie side by side" if product.turned else ""),
         "const int columns_left = columns - column0 - load_column;",
     ]
-    where = "(long long)k * columns + column0 + load_column" if product.turned else "(long long)(column0 + load_column) * depth + k"
-    width, apart, between = ("1", "columns", "r * ROUND") if product.turned else ("VECTOR", "1", "(long long)(r * ROUND) * depth")
+    where = f"(long long)k * {pitch} + column0 + load_column" if product.turned else f"(long long)(column0 + load_column) * {pitch} + k"
+    width, apart, between = ("1", pitch, "r * ROUND") if product.turned else ("VECTOR", "1", f"(long long)(r * ROUND) * {pitch}")
     loads = [
         "const int k = step * STEP + 4 * load_four, left = step < last ? depth - k : 0;",
         f"const float* const from = weight + {where};",
@@ -208,33 +232,48 @@ def loading(product: Product) -> dict[str, str]:
     return {
         "places": shifted("\n".join(places), 4),
         "loads": shifted("\n".join(loads), 6),
-        "copy_place": shifted(COPY_PLACE_TURNED if product.rows_turned else COPY_PLACE, 2),
-        "copy": shifted(COPY_TURNED if product.rows_turned else COPY, 6),
-        "input_element": "input[(long long)k * rows + n]" if product.rows_turned else "input[(long long)n * depth + k]",
-        "weight_element": "weight[(long long)k * columns + c]" if product.turned else "weight[(long long)c * depth + k]",
+        "copy_place": shifted((COPY_PLACE_TURNED if product.rows_turned else COPY_PLACE).substitute(pitch=input_pitch), 2),
+        "copy": shifted((COPY_TURNED if product.rows_turned else COPY).substitute(pitch=input_pitch), 6),
+        "input_element": f"input[(long long){'k' if product.rows_turned else 'n'} * {input_pitch} + {'n' if product.rows_turned else 'k'}]",
+        "weight_element": f"weight[(long long){'k' if product.turned else 'c'} * {pitch} + {'c' if product.turned else 'k'}]",
+        "sum_parameters": "".join(f", int {name}" for name in computed_pitches(product)),
+        "sum_arguments": "".join(f", {name}" for name in computed_pitches(product)),
     }
 
 
-COPY_PLACE = """\
+def pitch_of(name: str, product: Product) -> str:
+    """What the distance of an operand's rows is called: where they lie one after the other it is their length."""
+    place, turned = (product.input_place, product.rows_turned) if name == "input" else (product.weight_place, product.turned)
+    if place is None:
+        return ("rows" if name == "input" else "columns") if turned else "depth"
+    return f"{name.upper()}_PITCH" if place.pitch.isdigit() else f"{name}_pitch"
+
+
+def computed_pitches(product: Product) -> list[str]:
+    """Distances that depend on sizes."""
+    return [name for name in (pitch_of("input", product), pitch_of("weight", product)) if name.endswith("_pitch")]
+
+
+COPY_PLACE = Template("""\
 const int copy_row = lane / (STEP / VECTOR), copy_k = lane % (STEP / VECTOR) * VECTOR, rows_left = rows - row0 - warp * 16 - copy_row;
-const float* const copy_from = input + (long long)(row0 + warp * 16 + copy_row) * depth + copy_k;
-float* const copy_to = copied + copy_row * ROW_PITCH + copy_k;"""
-COPY = """\
+const float* const copy_from = input + (long long)(row0 + warp * 16 + copy_row) * $pitch + copy_k;
+float* const copy_to = copied + copy_row * ROW_PITCH + copy_k;""")
+COPY = Template("""\
 const bool real = step * STEP + copy_k < depth;
 #pragma unroll
 for (int r = 0; r < 16; r += VECTOR)
-  cp_async<4 * VECTOR>(copy_to + to * ROW_COPY + r * ROW_PITCH, copy_from + step * STEP + (long long)r * depth, real && r < rows_left);"""
+  cp_async<4 * VECTOR>(copy_to + to * ROW_COPY + r * ROW_PITCH, copy_from + step * STEP + (long long)r * $pitch, real && r < rows_left);""")
 
-COPY_PLACE_TURNED = """\
+COPY_PLACE_TURNED = Template("""\
 const int copy_row = lane % 16, copy_k = lane / 16;  // neighbours lie side by side
 const bool real_row = row0 + warp * 16 + copy_row < rows;
-const float* const copy_from = input + (long long)copy_k * rows + row0 + warp * 16 + copy_row;
-float* const copy_to = copied + copy_row * ROW_PITCH + copy_k;"""
-COPY_TURNED = """\
+const float* const copy_from = input + (long long)copy_k * $pitch + row0 + warp * 16 + copy_row;
+float* const copy_to = copied + copy_row * ROW_PITCH + copy_k;""")
+COPY_TURNED = Template("""\
 const int left = depth - step * STEP - copy_k;
 #pragma unroll
 for (int k = 0; k < STEP; k += 2)
-  cp_async<4>(copy_to + to * ROW_COPY + k, copy_from + (long long)(step * STEP + k) * rows, real_row && k < left);"""
+  cp_async<4>(copy_to + to * ROW_COPY + k, copy_from + (long long)(step * STEP + k) * $pitch, real_row && k < left);""")
 
 
 def setup(ending: Ending) -> str:
@@ -244,7 +283,13 @@ def setup(ending: Ending) -> str:
 def parameters(product: Product, ending: Ending, split: bool) -> str:
     operands = [("const float* __restrict__", "input"), ("const float* __restrict__", "weight")]
     sums = [("float* __restrict__", "sums")] if split else []
-    return listed([*operands, *sums, *finishing(product, ending), *(("int", name) for name in size_names(product))])
+    scalars = [*placing(product, ending), *size_names(product)]
+    return listed([*operands, *sums, *finishing(product, ending), *(("int", name) for name in scalars)])
+
+
+def placing(product: Product, ending: Ending) -> list[str]:
+    """Sizes that places mention and the ending does not."""
+    return [name for name in product.symbols if ("int", name) not in finishing(product, ending)]
 
 
 def size_names(product: Product) -> tuple[str, ...]:
@@ -252,9 +297,26 @@ def size_names(product: Product) -> tuple[str, ...]:
     return ("rows", *(["depth"] if product.varies else []), *(["columns"] if product.columns_vary else []))
 
 
-MATRIX = """\
-  const int tiles = tiles_n * tiles_c, tile = int(blockIdx.x) % tiles, matrix = int(blockIdx.x) / tiles;
-  input += (long long)matrix * rows * depth, weight += (long long)matrix * depth * columns;"""
+def matrix(product: Product) -> Iterator[str]:
+    """Which tile of which matrix a block has, and where these matrices lie."""
+    if product.batched:
+        yield "const int tiles = tiles_n * tiles_c, tile = int(blockIdx.x) % tiles, matrix = int(blockIdx.x) / tiles;"
+    else:
+        yield "const int tile = blockIdx.x;"
+    behind = {"input": "(long long)matrix * rows * depth", "weight": "(long long)matrix * depth * columns"}
+    places = {"input": product.input_place, "weight": product.weight_place}
+    begins = {name: place.begin if place is not None else behind[name] * product.batched for name, place in places.items()}
+    moved = [f"{name} += {begin}" for name, begin in begins.items() if begin]
+    yield from [f"{', '.join(moved)};"] if moved else []
+    if product.out_place is not None and product.out_place.begin:
+        yield f"out += {product.out_place.begin};"
+    pitches = [f"{name} = {place.pitch}" for name, place in all_places(product).items() if not place.pitch.isdigit()]
+    yield from [f"const int {', '.join(pitches)};"] if pitches else []
+
+
+def all_places(product: Product) -> dict[str, Place]:
+    found = {"input_pitch": product.input_place, "weight_pitch": product.weight_place, "out_pitch": product.out_place}
+    return {name: place for name, place in found.items() if place is not None}
 
 
 def listed(parameters: list[tuple[str, str]]) -> str:
@@ -310,7 +372,7 @@ def store_elements(product: Product, ending: Ending, tile: ProductTile) -> str:
         "  const int c = c0 + e;",
         shifted(inner, 2),
         "}",
-        stored("out", "done[0]", "done[1]", product),
+        stored("out", "done[0]", "done[1]", product, product.out_place),
         *(keeping if product.kept else []),
     ])  # fmt: skip
 
@@ -326,16 +388,20 @@ def finish(product: Product, ending: Ending, tile: ProductTile) -> str:
 def store_sums(product: Product, tile: ProductTile) -> str:
     whole = not product.columns_vary and product.columns % tile.columns == 0
     first = [] if whole else ["if (c0 >= columns) continue;"]
-    return each_pair(product, [*first, stored("sums", "sum[f][2 * i]", "sum[f][2 * i + 1]", product, "(long long)blockIdx.y * rows + n")])
+    row = "((long long)blockIdx.y * rows + n)"
+    return each_pair(product, [*first, stored("sums", "sum[f][2 * i]", "sum[f][2 * i + 1]", product, row=row)])
 
 
-def stored(to: str, first: str, second: str, product: Product, row: str = "(long long)n") -> str:
+def stored(to: str, first: str, second: str, product: Product, place: Place | None = None, row: str = "(long long)n") -> str:
     """Two neighbours; together where that is aligned."""
-    where = f"{to} + ({row}) * columns + c0" if " " in row.removeprefix("(long long)") else f"{to} + {row} * columns + c0"
+    where = f"{to} + {row} * columns + c0"
+    if place is not None:
+        pitch = "OUT_PITCH" if place.pitch.isdigit() else "out_pitch"
+        where = f"{to} + (long long){'in_matrix' if product.batched else 'n'} * {pitch} + c0"
     both = f"*reinterpret_cast<float2*>({where}) = make_float2({first}, {second});"
     apart = f"float* const at = {where};\nat[0] = {first};\nif (c0 + 1 < columns) at[1] = {second};"
-    if not product.columns_vary:
-        return both if product.columns % 2 == 0 else apart
+    if not product.columns_vary or (place is not None and place.whole % 2 != 0):
+        return both if product.columns % 2 == 0 and (place is None or place.whole % 2 == 0) else apart
     return f"if (columns % 2 == 0) {{\n  {both}\n}} else {{\n{shifted(apart, 2)}\n}}"
 
 
@@ -370,7 +436,8 @@ def launcher_args(product: Product, ending: Ending, split: bool) -> tuple[tuple[
     sums = [("float*", "sums")] if split else []
     return (
         ("const float*", "input"), ("const float*", "weight"), *pointers, *sums,
-        *(("long long", name) for name in (*scalars, *(["batch"] if product.batched else []), *size_names(product))),
+        *(("long long", name) for name in scalars), *(("long long", name) for name in placing(product, ending)),
+        *(("long long", name) for name in (*(["batch"] if product.batched else []), *size_names(product))),
     )  # fmt: skip
 
 
@@ -378,7 +445,7 @@ def launcher(name: str, product: Product, ending: Ending, tile: ProductTile, spl
     split = tile.splits > 1
     args = ", ".join(f"{kind} {arg}" for kind, arg in launcher_args(product, ending, split))
     handed = [arg if kind.endswith(("*", "__restrict__")) else f"({kind})({arg})" for kind, arg in finishing(product, ending)]
-    sizes = [f"int({size})" for size in size_names(product)]
+    sizes = [f"int({size})" for size in (*placing(product, ending), *size_names(product))]
     call = ", ".join(["input", "weight", *(["sums"] if split else []), *handed, *sizes])
     yield f'extern "C" const char* {name}({args}, void* stream) {{'
     yield f"  using namespace {name}_detail;"
@@ -405,7 +472,7 @@ def vector_variants(product: Product, splits: int, call: str) -> Iterator[str]:
     """By 16 bytes where operands that are read along the depth are aligned."""
     wide = [name for name, turned in (("input", product.rows_turned), ("weight", product.turned)) if not turned]
     tests = [*(["depth % 4 == 0"] if product.varies else []), *(f"(size_t){name} % 16 == 0" for name in wide)]
-    by_vectors = wide and (product.varies or product.depth % 4 == 0)
+    by_vectors = wide and in_vectors(replace(product, depth=4) if product.varies else product)
     for vector in (4, 1) if by_vectors else (1,):
         kernel, inside = f"kernel<{vector}, {splits}>", "  " if by_vectors else ""
         if by_vectors:

@@ -23,7 +23,7 @@ from .patterns import (
     convolution_at,
     convolve,
     finished,
-    reads_elements,
+    only_elements_read,
     reduction_at,
 )
 from .sums import merges
@@ -324,8 +324,10 @@ def sum_of_convolution_over_channels(site: Site) -> Ref | None:
     examples=[
         _conv(nn.Conv2d, torch.relu, 2, 3, 6, 5, of=(3, 4, 3)),
         _conv(nn.ConvTranspose3d, torch.tanh, 2, 3, 4, 5, 3, of=(3, 4, 3), stride=2),
+        _conv(nn.Conv1d, lambda y: torch.tanh(y.chunk(2, 1)[0]) * torch.sigmoid(y.chunk(2, 1)[1]), 2, 3, 9, of=(3, 4, 3)),
         _conv(nn.Conv2d, torch.relu, 2, 3, 6, 5, of=(3, 4, 3), bias=False, applies=False),
         _conv(nn.Conv2d, lambda y: y, 2, 3, 6, 5, of=(3, 4, 3), applies=False),
+        _conv(nn.Conv2d, lambda y: (y.flatten(2), torch.relu(y)), 2, 3, 6, 5, of=(3, 4, 3), applies=False),
     ],
 )  # fmt: skip
 def bias_after_convolution(site: Site) -> Ref | None:
@@ -333,8 +335,7 @@ def bias_after_convolution(site: Site) -> Ref | None:
     conv = convolution_at(site, site.node)
     if conv is None or conv.bias is None or site.node.shape is None:
         return None
-    users = site.users[site.node.name]
-    if not users or not all(u in site.graph.index and reads_elements(site.graph[u], site.graph) for u in users):
+    if not only_elements_read(site, site.node.name):
         return None
     plain = site.again(site.node, site.node.shape, {"bias": None})
     return site.add(plain, site.reshape(conv.bias, [conv.channels_out, *[1] * conv.rank]))

@@ -57,6 +57,16 @@ def reads_elements(node: Node, graph: Graph) -> bool:
     return is_ours(node, graph) and not hands_on(node, graph) and not is_identity
 
 
+def only_elements_read(site: Site, name: str) -> bool:
+    """Whoever uses the value reads its elements in a kernel of ours, at most through views."""
+    users = [site.graph[user] if user in site.graph.index else None for user in site.users[name]]
+    return bool(users) and all(
+        user is not None
+        and (reads_elements(user, site.graph) or (hands_on(user, site.graph) and only_elements_read(site, user.name)))
+        for user in users
+    )
+
+
 def stored_anyway(site: Site, name: str) -> bool:
     """Whoever uses the value needs it in memory: the caller, or a library call, at most through views."""
     users = site.users[name]
