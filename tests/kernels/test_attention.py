@@ -26,7 +26,7 @@ RELU = Pointwise(lambda value, n, c, position: ([], f"({value} < 0.0f ? 0.0f : {
 
 def steps_of(name: str, x: Tensor) -> dict[str, int]:
     *batch, row, column = x.stride()
-    return {f"{name}_z{d}": step for d, step in enumerate(batch)} | {f"{name}_row": row, f"{name}_column": column}
+    return {f"{name}_z{d}": step for d, step in enumerate(batch)} | {f"{name}_at": 0, f"{name}_row": row, f"{name}_column": column}
 
 
 def attended(
@@ -180,7 +180,7 @@ def test_sanitized(sanitize: str, tile: AttentionTile, depth: int) -> None:
     text = attention_kernel("k", Attention(depth, depth), MASKED, tile=tile)
     floats = {"q": 2 * 67 * depth, "k": 2 * 45 * depth, "v": 2 * 45 * depth, "out": 2 * 67 * depth, "mask_ptr": 67 * 45}
     numbers = {f"{name}_{step}": value for name, rows in (("q", 67), ("k", 45), ("v", 45), ("out", 67))
-               for step, value in (("z0", rows * depth), ("row", depth), ("column", 1))}  # fmt: skip
+               for step, value in (("at", 0), ("z0", rows * depth), ("row", depth), ("column", 1))}  # fmt: skip
     numbers |= {"columns": 45, "batch0": 2, "queries": 67, "keys": 45}
     check_sanitized(text, floats, numbers, sanitize)
 

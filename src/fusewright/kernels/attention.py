@@ -23,6 +23,7 @@ from string import Template
 from fusewright.kernels.conv_ending import shifted
 from fusewright.kernels.conv_spec import Body, KernelText, Pointwise
 from fusewright.kernels.conv_text import tidy
+from fusewright.kernels.conv_tiles import LAUNCH_MS, MEMORY_TB_PER_S, MULTIPROCESSORS
 
 TEMPLATE = Template((Path(__file__).parent / "attention.cuh").read_text())
 MOST = 128  # of the depth, and of the width: more would need more registers than a thread has
@@ -108,6 +109,35 @@ def attention_kernel(
     return KernelText(
         name=name, source=tidy(source), support=(), launcher_args=launcher_args(attention, body), smem=shared_bytes(attention, tile)
     )
+
+
+# What it takes on an H200, by counting: no GPU has timed it. A scheduler starts one instruction a clock, and its tensor core takes
+# m16n8k8 in 6.4 (a warp's products reach about 60 % of what four warps reach together); both at once go at four fifths of the slower.
+CLOCK_GHZ, PRODUCT_CLOCKS, TOGETHER = 1.755, 6.4, 0.8
+CHAIN_SLOTS = 20  # of an element between the products: maximum, exponential, sum, two parts, and some for the chain
+LIBRARY_TFLOPS = 25.0  # PyTorch's attention in float32: taken at half of what products reach without tensor cores, not measured
+
+
+def attention_ms(attention: Attention, batch: int, queries: int, keys: int) -> float:
+    """About what the kernel takes."""
+    tile, fragments = attention_tile(attention), KEYS // 8
+    deep, wide = in_eights(attention.depth) // 8, in_eights(attention.width) // 8
+    products = 3 * fragments * tile.tiles * (deep + wide)
+    slots = deep * (14 * tile.tiles + fragments * (7 + 3 * tile.tiles)) + wide * (fragments * (8 + 3 * tile.tiles) + 8 * tile.tiles)
+    slots += CHAIN_SLOTS * KEYS // 2 * tile.tiles + 150
+    rounds = -(-keys // KEYS) * (0.5 + 0.5 * tile.rows / max(queries, tile.rows) if attention.causal else 1.0)
+    block = rounds * max(products * PRODUCT_CLOCKS, slots) / TOGETHER  # clocks of a scheduler: a warp of each block is on it
+    at_once = MULTIPROCESSORS * tile.blocks
+    blocks = batch * -(-queries // tile.rows)
+    busy = -(-blocks // at_once) * tile.blocks * block / CLOCK_GHZ * 1e-6 if blocks > at_once else block / CLOCK_GHZ * 1e-6
+    moved = 4e-9 * batch * (queries * (attention.depth + attention.width) + keys * (attention.depth + attention.width)) / MEMORY_TB_PER_S
+    return max(busy, moved) + LAUNCH_MS
+
+
+def library_attention_ms(attention: Attention, batch: int, queries: int, keys: int) -> float:
+    """About what PyTorch's attention takes in one call."""
+    share = 0.5 if attention.causal else 1.0
+    return 2e-9 * batch * queries * keys * (attention.depth + attention.width) * share / LIBRARY_TFLOPS + LAUNCH_MS
 
 
 def constants(attention: Attention, tile: AttentionTile) -> Iterator[str]:
@@ -238,7 +268,7 @@ def launcher_args(attention: Attention, body: Body) -> tuple[tuple[str, str], ..
     z = [f"z{d}" for d in range(attention.batch)]
     pointers = [(kind.replace(" __restrict__", ""), name) for kind, name in body.params if "*" in kind]
     scalars = [name for kind, name in body.params if "*" not in kind]
-    steps = [f"{operand}_{step}" for operand in "qkv" for step in [*z, "row", "column"]]
+    steps = [f"{operand}_{step}" for operand in "qkv" for step in ["at", *z, "row", "column"]]
     steps += [f"out_{step}" for step in [*z, "row"]]
     numbers = [*steps, *scalars, *(f"batch{d}" for d in range(attention.batch)), "queries", "keys"]
     return (
@@ -252,7 +282,8 @@ def launcher(name: str, attention: Attention, body: Body) -> Iterator[str]:
     yield f'extern "C" const char* {name}({args}, void* stream) {{'
     yield f"  using namespace {name}_detail;"
     for operand in "qkv":
-        yield f"  const Operand of_{operand} = {{{', '.join([operand, *(f'{operand}_{step}' for step in [*z, 'row', 'column'])])}}};"
+        steps = ", ".join(f"{operand}_{step}" for step in [*z, "row", "column"])
+        yield f"  const Operand of_{operand} = {{{operand} + {operand}_at, {steps}}};"
     many = "".join(f"batch{d} * " for d in range(attention.batch))
     yield f"  const unsigned blocks = (unsigned)({many}((queries + TILE_ROWS - 1) / TILE_ROWS));"
     yield "  if (blocks == 0) return nullptr;"
