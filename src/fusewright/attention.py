@@ -17,12 +17,12 @@ from . import sizes
 from .access import accesses, axes_of, same_shape, tuple_key
 from .graph import Dim, Graph, Node, Ref
 from .index import Axis, Coordinate, linear
-from .kernels.attention import MOST, Attention, attention_ms, library_attention_ms
+from .kernels.attention import MOST, Attention, attention_ms, in_eights, library_attention_ms
 from .kernels.conv_spec import Pointwise as Body
 from .kernels.product import Product, library_ms, product_ms, product_tile
 from .operands import Matrices, matrices
 from .plan import Call, Kernel, Plan, Shortcut, label, origins
-from .prims import Coordinates, Iota, Load, Permute, Pointwise, Prim, Reshape, literal
+from .prims import Coordinates, Iota, Load, Permute, Pointwise, Prim, Reshape, Size, literal
 from .products import carried, rows_and_batch, tf32_allowed
 from .rewrite import Site
 from .rules.patterns import PRODUCTS, product_at
@@ -41,6 +41,8 @@ class Attended:
     batch: tuple[Dim, ...]
     queries: Dim
     keys: Dim
+    depth: Dim
+    width: Dim
     q: Matrices
     k: Matrices  # a row for each key
     v: Matrices
@@ -145,25 +147,29 @@ def in_one_call(node: Node, plan: Plan) -> Parts | None:
         return None
     q, k, v = (graph[a[name].name] for name in ("query", "key", "value"))
     shapes = [x.shape for x in (q, k, v)]
-    if any(shape is None or len(shape) != len(node.shape) for shape in shapes) or not isinstance(q.shape[-1], int):  # type: ignore[index]
+    if any(shape is None or len(shape) != len(node.shape) for shape in shapes):
         return None
     if not all(same_shape(shape[:-2], node.shape[:-2]) for shape in shapes):  # type: ignore[index]
         return None
     shape = (*node.shape[:-1], k.shape[-2])  # type: ignore[index]
     rank, prims = len(shape), dict(plan.lowered.prims)
 
-    def add(what: str, op: Any, *inputs: str, dtype: torch.dtype = torch.float32) -> str:
+    def add(what: str, op: Any, *inputs: str, dtype: torch.dtype = torch.float32, of: tuple[Dim, ...] = shape) -> str:
         name = f"{node.name}_{what}"
         while name in prims:
             name += "_"
-        prims[name] = Prim(name, op, inputs, shape, dtype, node.name)
+        prims[name] = Prim(name, op, inputs, of, dtype, node.name)
         return name
 
-    scale = a["scale"] if a["scale"] is not None else q.shape[-1] ** -0.5  # type: ignore[index]
-    if not isinstance(scale, (int, float)):
-        return None
+    depth, scale = q.shape[-1], a["scale"]  # type: ignore[index]
     leaf = add("scores", Load())
-    root = add("scaled", Pointwise(f"{{0}} * {literal(scale, torch.float32)}", torch.float32), leaf)
+    if scale is None and not isinstance(depth, int):
+        root = add("scaled", Pointwise("{0} * (1.0f / sqrtf({1}))", torch.float32), leaf, add("depth", Size(depth), of=()))
+    elif scale is None or isinstance(scale, (int, float)):
+        number = literal(depth**-0.5 if scale is None else scale, torch.float32)
+        root = add("scaled", Pointwise(f"{{0}} * {number}", torch.float32), leaf)
+    else:
+        return None
     if a["is_causal"]:
         at = [add(which, Iota(rank - 2 + d), dtype=torch.int64) for d, which in enumerate(("query", "key"))]
         root = add("causal", Pointwise("({2} <= {1} ? {0} : -INFINITY)", torch.float32), root, *at)
@@ -172,7 +178,7 @@ def in_one_call(node: Node, plan: Plan) -> Parts | None:
         held = prims.get(value.get(mask.name, ""))
         if held is None or held.dtype not in (torch.bool, torch.float32):
             return None
-        text = "({1} != 0.0f ? {0} : -INFINITY)" if held.dtype is torch.bool else "{0} + {1}"
+        text = "{0} + ({1} != 0.0f ? 0.0f : -INFINITY)" if held.dtype is torch.bool else "{0} + {1}"  # as PyTorch has it: NaN stays NaN
         root = add("masked", Pointwise(text, torch.float32), root, held.name)
     return Parts(
         value.get(q.name, ""), value.get(k.name, ""), False, value.get(v.name, ""), False, prims, leaf, root, value[node.name],
@@ -183,7 +189,8 @@ def in_one_call(node: Node, plan: Plan) -> Parts | None:
 def leaves_of(root: str, plan: Plan, prims: dict[str, Prim] | None = None) -> list[str]:
     """What is in memory that a value is computed from."""
     prims = prims or plan.lowered.prims
-    found = accesses(prims, root, tuple(map(Coordinate.of, axes_of(prims[root].shape))), plan.home, inside=True)
+    at = tuple(map(Coordinate.of, axes_of(prims[root].shape)))
+    found = accesses(prims, root, at, plan.home, inside=not prims[root].is_load)
     return sorted({access.leaf for access in found})
 
 
@@ -196,7 +203,7 @@ def is_scores(name: str, root: str, shape: tuple[Dim, ...], plan: Plan) -> bool:
         return False
     at = tuple(map(Coordinate.of, axes_of(shape)))
     reads = [a for a in accesses(prims, root, at, plan.home, inside=root != name) if a.leaf == name]
-    return all(tuple_key(a.at) == tuple_key(at) and a.windows == 0 for a in reads)
+    return bool(reads) and all(tuple_key(a.at) == tuple_key(at) and a.windows == 0 for a in reads)
 
 
 def maker_of(node: Node, plan: Plan) -> Kernel | Call | None:
@@ -245,7 +252,8 @@ def shortcut(parts: Parts, plan: Plan) -> Shortcut | None:
     how = replace(how, nodes=tuple(node.name for node in graph.in_order(nodes)))
     name = f"fused_attention{f'_{len(plan.shortcuts) + 1}' if plan.shortcuts else ''}"
     kernel = Kernel(prims[stored].shape, (), {stored: "full"}, (stored,), memory, name, how)
-    return Shortcut(kernel, tuple(map(label, steps)), parts.name)
+    most = tuple((size, in_eights(plan.graph.hint(size))) for size in (how.depth, how.width) if not isinstance(size, int))
+    return Shortcut(kernel, tuple(map(label, steps)), parts.name, tuple(dict.fromkeys(most)))
 
 
 def attended(parts: Parts, out: Matrices, plan: Plan) -> tuple[Attended, tuple[str, ...]] | None:
@@ -257,8 +265,8 @@ def attended(parts: Parts, out: Matrices, plan: Plan) -> tuple[Attended, tuple[s
         return None
     k, v = k.turned if parts.turned else k, v.turned if parts.v_turned else v
     (queries, depth), (keys, width) = q.shape[-2:], v.shape[-2:]
-    small = isinstance(depth, int) and isinstance(width, int) and 0 < depth <= MOST and 0 < width <= MOST
-    if not small or plan.graph.hint(keys) < 1 or not sizes.same(k.shape[-2], keys) or not sizes.same(k.shape[-1], depth):
+    deep, wide, many = map(plan.graph.hint, (depth, width, keys))
+    if not (0 < deep <= MOST and 0 < wide <= MOST) or many < 1 or not sizes.same(k.shape[-2], keys) or not sizes.same(k.shape[-1], depth):
         return None
     batch = finest([m for m in (q, k, v, out) if len(m.shape) > 2])
     cuts = [cut(m, batch) for m in (q, k, v, out)]
@@ -268,9 +276,10 @@ def attended(parts: Parts, out: Matrices, plan: Plan) -> tuple[Attended, tuple[s
     loads = leaves_of(parts.root, plan, parts.prims) if parts.root != parts.leaf else []
     at = (*matrix, Coordinate.of(Axis("n", queries)), Coordinate.of(Axis("c", keys)))
     body, used = score_body(parts.prims, loads, parts.root, parts.leaf, at)
-    attention = Attention(depth, width, len(batch), parts.softmax, parts.safe, parts.causal)
+    varies = [not isinstance(size, int) for size in (depth, width)]
+    attention = Attention(deep, wide, len(batch), parts.softmax, parts.safe, parts.causal, *varies)
     q, k, v, out = (m for m in cuts if m is not None)
-    return Attended(attention, batch, queries, keys, q, k, v, out, body), used
+    return Attended(attention, batch, queries, keys, depth, width, q, k, v, out, body), used
 
 
 def result_of(parts: Parts, plan: Plan) -> tuple[list[Kernel | Call], Matrices] | None:

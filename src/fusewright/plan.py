@@ -94,6 +94,7 @@ class Shortcut:
     kernel: Kernel
     steps: tuple[str, ...]  # their labels
     node: str  # by which it is chosen
+    most: tuple[tuple[Dim, int], ...] = ()  # sizes up to which it works
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,13 @@ def attended(
 ) -> Tensor:
     """By the kernel, on the tensors as they lie."""
     mask = more.pop("mask", None)
-    attention = Attention(q.shape[-1], v.shape[-1], q.ndim - 2, **more)  # type: ignore[arg-type]
+    depth, width = q.shape[-1], v.shape[-1]
+    most = more.pop("most", (depth, width))
+    attention = Attention(*most, q.ndim - 2, **more)  # type: ignore[arg-type, misc]
     text = attention_kernel("k", attention, body, tile=tile)
     out = torch.full((*q.shape[:-1], v.shape[-1]), float("nan")) if out is None else out
     values: dict[str, Tensor | int] = {"q": q, "k": k, "v": v, "out": out, "queries": q.shape[-2], "keys": k.shape[-2]}
+    values |= {"depth": depth, "width": width}
     values |= {key: step for name in ("q", "k", "v", "out") for key, step in steps_of(name, values[name]).items()}  # type: ignore[arg-type]
     values |= {f"batch{d}": size for d, size in enumerate(q.shape[:-2])}
     values |= {"mask_ptr": mask, "columns": mask.shape[-1]} if isinstance(mask, Tensor) else {}
@@ -96,6 +99,14 @@ def in_order(a: Tensor, b: Tensor) -> Tensor:
     for j in range(a.shape[-1]):
         sum_ = (sum_.double() + a[..., j, None].double() * b[..., j, None, :].double()).float()
     return sum_
+
+
+@pytest.mark.parametrize(("depth", "width"), [(32, 40), (24, 36), (17, 21), (3, 2)])
+def test_sizes_that_vary(depth: int, width: int) -> None:
+    """Depth and width are known when the kernel is launched, up to what it was made for."""
+    q, k, v = torch.randn(2, 40, depth), torch.randn(2, 50, depth), torch.randn(2, 50, width)
+    found = attended(q, k, v, SCALED, most=(32, 40), depth_varies=True, width_varies=True)
+    torch.testing.assert_close(found.double(), exact(q, k, v), rtol=1e-5, atol=1e-6)
 
 
 def test_large_scores() -> None:

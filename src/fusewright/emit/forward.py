@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from .. import sizes
 from ..errors import Unsupported
 from ..graph import Graph, Output, Ref
 from ..kernels.text import wrapped
@@ -105,8 +106,9 @@ class Forward:
         arguments = [text for _, text in self.functions.shortcut_arguments(shortcut)]
         results, _ = self.functions.shortcut_results(shortcut)
         target = f"({', '.join(results)},)" if len(results) == 1 else ", ".join(results)
+        larger = "".join(f" or {sizes.text(size)} > {most}" for size, most in shortcut.most)
         return [
-            f"if _needs_gradients({', '.join(self.read_by(shortcut))}):",
+            f"if _needs_gradients({', '.join(self.read_by(shortcut))}){larger}:",
             *(f"    {line}" for line in steps),
             "else:",
             f"    {target} = {self.regions.shorter[shortcut.kernel.name].name}({sizes_text}, {', '.join(arguments)})",

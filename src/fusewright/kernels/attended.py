@@ -17,7 +17,8 @@ from .expression import Evaluator, Level, converted_to, pointer
 
 # Names that the kernel's text uses where the chain stands.
 TAKEN = frozenset(
-    "value n c q k v out queries keys shared q_tile k_tile v_tile lane warp group quad tiles row0 chain sum odd last Operand kernel".split()
+    "value n c q k v out queries keys depth width shared q_tile k_tile v_tile lane warp group quad tiles row0 chain sum odd last "
+    "Operand kernel copy_rows split multiply in_fours".split()
 )
 
 
@@ -46,7 +47,7 @@ def attended_kernel(kernel: Kernel, comment: list[str], argument: Callable[[str]
     """`argument(primitive)` is the Python name of a tensor in memory."""
     how: Any = kernel.fused
     made = attention_kernel(kernel.name, how.attention, how.body, "\n".join(comment))
-    texts = {"queries": sizes.text(how.queries), "keys": sizes.text(how.keys), "out": kernel.stores[0]}
+    texts = {name: sizes.text(getattr(how, name)) for name in ("queries", "keys", "depth", "width")} | {"out": kernel.stores[0]}
     texts |= {f"batch{d}": sizes.text(size) for d, size in enumerate(how.batch)}
     for name in ("q", "k", "v", "out"):
         operand: Matrices = getattr(how, name)

@@ -14,10 +14,10 @@ inline bool in_fours(const Operand& x) {
   return (size_t)x.at % 16 == 0 && x.column == 1 && $in_fours;
 }
 
-// Starts copying ROWS rows of REAL columns to shared memory, with zeros for rows that are not `left` and up to COLUMNS. Neighbouring
+// Starts copying ROWS rows to shared memory, with zeros for rows that are not `left` and columns that are not `real`. Neighbouring
 // lanes read what lies side by side: a row, or a column of a matrix that lies turned.
-template <int VECTOR, int ROWS, int REAL, int COLUMNS, int PITCH>
-__device__ __forceinline__ void copy_rows(float* to, const float* from, const Operand& x, int left) {
+template <int VECTOR, int ROWS, int COLUMNS, int PITCH>
+__device__ __forceinline__ void copy_rows(float* to, const float* from, const Operand& x, int left, int real) {
   constexpr int ACROSS = COLUMNS / VECTOR, LANES = ACROSS > 16 ? 32 : ACROSS > 8 ? 16 : ACROSS > 4 ? 8 : ACROSS > 2 ? 4 : 2;
   if (VECTOR > 1 || x.column == 1) {
     const int row = threadIdx.x / LANES, column = threadIdx.x % LANES * VECTOR;
@@ -27,14 +27,14 @@ __device__ __forceinline__ void copy_rows(float* to, const float* from, const Op
 #pragma unroll
       for (int c = 0; c < COLUMNS; c += LANES * VECTOR)
         if (row + r < ROWS && column + c < COLUMNS)
-          cp_async<4 * VECTOR>(to + r * PITCH + c, from + c, row + r < left && column + c < REAL);
+          cp_async<4 * VECTOR>(to + r * PITCH + c, from + c, row + r < left && column + c < real);
       from += THREADS / LANES * x.row;
     }
   } else {
 #pragma unroll 1
     for (int i = threadIdx.x; i < ROWS * COLUMNS; i += THREADS) {
       const int row = i % ROWS, column = i / ROWS;
-      cp_async<4>(to + row * PITCH + column, from + row * x.row + column * x.column, row < left && column < REAL);
+      cp_async<4>(to + row * PITCH + column, from + row * x.row + column * x.column, row < left && column < real);
     }
   }
 }
@@ -63,16 +63,17 @@ kernel($parameters) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int group = lane / 4, quad = lane % 4;  // a lane holds rows group and group + 8 of each 16, and two of every eight columns
   const int tiles = (queries + TILE_ROWS - 1) / TILE_ROWS, row0 = int(blockIdx.x) % tiles * TILE_ROWS;
+$known
 $places
 $setup
   const auto chain = [&](float value, int n, int c) -> float {
 $chain
   };
 
-  copy_rows<VECTOR, TILE_ROWS, DEPTH, DEPTH_8, PITCH>(q_tile, q.at + (long long)row0 * q.row, q, queries - row0);
-  copy_rows<VECTOR, KEYS, DEPTH, DEPTH_8, PITCH>(k_tile, k.at, k, keys);
+  copy_rows<VECTOR, TILE_ROWS, DEPTH_8, PITCH>(q_tile, q.at + (long long)row0 * q.row, q, queries - row0, depth);
+  copy_rows<VECTOR, KEYS, DEPTH_8, PITCH>(k_tile, k.at, k, keys, depth);
   cp_async_commit();
-  copy_rows<VECTOR, KEYS, WIDTH, WIDTH_8, V_PITCH>(v_tile, v.at, v, keys);
+  copy_rows<VECTOR, KEYS, WIDTH_8, V_PITCH>(v_tile, v.at, v, keys, width);
   cp_async_commit();
 
   float sum[TILES][WIDTH_8 / 8][4];
@@ -115,7 +116,7 @@ $last
       }
     }
     __syncthreads();
-    copy_rows<VECTOR, KEYS, DEPTH, DEPTH_8, PITCH>(k_tile, k.at + (long long)(key0 + KEYS) * k.row, k, last - key0 - KEYS);
+    copy_rows<VECTOR, KEYS, DEPTH_8, PITCH>(k_tile, k.at + (long long)(key0 + KEYS) * k.row, k, last - key0 - KEYS, depth);
     cp_async_commit();
 
 #pragma unroll
@@ -165,7 +166,7 @@ $weigh
       for (int i = 0; i < TILES * 4; ++i) sum[i / 4][f][i % 4] += large[i / 4][i % 4] + rest[i / 4][i % 4];
     }
     __syncthreads();
-    copy_rows<VECTOR, KEYS, WIDTH, WIDTH_8, V_PITCH>(v_tile, v.at + (long long)(key0 + KEYS) * v.row, v, last - key0 - KEYS);
+    copy_rows<VECTOR, KEYS, WIDTH_8, V_PITCH>(v_tile, v.at + (long long)(key0 + KEYS) * v.row, v, last - key0 - KEYS, width);
     cp_async_commit();
   }
   cp_async_wait<0>();
@@ -199,9 +200,9 @@ $store
       const int holder = (__ffs(again) - 1) / 4, row = n - group + holder;
       again &= ~(0xfu << 4 * holder);
       __syncwarp();
-      float found[(WIDTH + 31) / 32];
+      float found[(WIDTH_8 + 31) / 32];
 #pragma unroll
-      for (int b = 0; b < (WIDTH + 31) / 32; ++b) found[b] = 0.0f;
+      for (int b = 0; b < (WIDTH_8 + 31) / 32; ++b) found[b] = 0.0f;
 $prepare
 $rounds
 #pragma unroll 1
@@ -209,20 +210,20 @@ $rounds
         const int c = min(key0 + lane, last - 1);
         float sum = 0.0f;
 #pragma unroll 1
-        for (int d = 0; d < DEPTH; ++d) sum = fmaf(q.at[row * q.row + d * q.column], k.at[c * k.row + d * k.column], sum);
+        for (int d = 0; d < depth; ++d) sum = fmaf(q.at[row * q.row + d * q.column], k.at[c * k.row + d * k.column], sum);
         const float value = chain(sum, row, c);
 $gather
 #pragma unroll 1
         for (int j = 0; j < min(32, last - key0); ++j) {
           const float factor = __shfl_sync(0xffffffffu, weight, j);
 #pragma unroll
-          for (int b = 0; b < (WIDTH + 31) / 32; ++b)
-            if (lane + 32 * b < WIDTH) found[b] = fmaf(factor, v.at[(key0 + j) * v.row + (lane + 32 * b) * v.column], found[b]);
+          for (int b = 0; b < (WIDTH_8 + 31) / 32; ++b)
+            if (lane + 32 * b < width) found[b] = fmaf(factor, v.at[(key0 + j) * v.row + (lane + 32 * b) * v.column], found[b]);
         }
       }
 #pragma unroll
-      for (int b = 0; b < (WIDTH + 31) / 32; ++b)
-        if (lane + 32 * b < WIDTH) out[row * out_row + lane + 32 * b] = found[b];
+      for (int b = 0; b < (WIDTH_8 + 31) / 32; ++b)
+        if (lane + 32 * b < width) out[row * out_row + lane + 32 * b] = found[b];
     }
   }
 }

@@ -40,6 +40,13 @@ class Attention:
     softmax: bool = True
     safe: bool = False  # a row of which nothing is left gives zeros, as scaled_dot_product_attention has it, not NaN
     causal: bool = False  # the chain leaves nothing of keys behind the query: blocks of them are not looked at
+    depth_varies: bool = False  # it is only known when the kernel is launched, and at most that
+    width_varies: bool = False
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What the kernel is told when it is launched."""
+        return tuple(name for name, varies in (("depth", self.depth_varies), ("width", self.width_varies)) if varies)
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,8 @@ def attention_kernel(
         weigh=WEIGH if attention.softmax else "",
         scale=scale(attention),
         store=store(attention),
-        real_column="" if attention.width % 8 == 0 else " && j / 2 * 8 + 2 * quad + j % 2 < WIDTH",
+        real_column="" if in_fragments(attention) else " && j / 2 * 8 + 2 * quad + j % 2 < width",
+        known="\n".join(f"  constexpr int {name} = {name.upper()};" for name in ("depth", "width") if name not in attention.told),
         out=f"  out += {' + '.join(f'{d} * out_{d}' for d in z)};  // here: it is not needed before" if z else "",
         **again(attention),
         launcher="\n".join(launcher(name, attention, body)),
@@ -145,8 +153,11 @@ def constants(attention: Attention, tile: AttentionTile) -> Iterator[str]:
         return f"constexpr int {text};" + (f"  // {comment}" if comment else "")
 
     depth, width = in_eights(attention.depth), in_eights(attention.width)
-    yield line(f"DEPTH = {attention.depth}, WIDTH = {attention.width}", "of queries and keys; of values")
-    yield line(f"DEPTH_8 = {depth}, WIDTH_8 = {width}", "with zeros up to whole fragments")
+    known = {"DEPTH": attention.depth, "WIDTH": attention.width}
+    fixed = ", ".join(f"{name} = {size}" for name, size in known.items() if name.lower() not in attention.told)
+    if fixed:
+        yield line(fixed, "of queries and keys; of values" if not attention.told else "")
+    yield line(f"DEPTH_8 = {depth}, WIDTH_8 = {width}", "of queries and keys, and of values, with zeros up to whole fragments")
     yield line(f"TILES = {tile.tiles}, KEYS = {KEYS}", "of 16 queries for each warp; keys of a block that are in shared memory")
     yield line(f"THREADS = {32 * WARPS}, BLOCKS = {tile.blocks}, TILE_ROWS = {tile.rows}")
     yield line(f"PITCH = {pitch(depth)}, V_PITCH = {width + 4}", "words of a row: no bank is met twice")
@@ -246,22 +257,33 @@ def inverse(attention: Attention, total: str) -> str:
     return f"({total} == 0.0f ? 0.0f : 1.0f / {total})" if attention.safe else f"(1.0f / {total})"
 
 
+def in_fragments(attention: Attention) -> bool:
+    """Every column of the last fragment is there."""
+    return attention.width % 8 == 0 and not attention.width_varies
+
+
 def store(attention: Attention) -> str:
     """Two neighbours; together where that is aligned, and only those that are there."""
-    within = [] if attention.width % 8 == 0 else ["if (8 * f + 2 * quad >= WIDTH) continue;"]
-    if attention.width % 2 == 0:
-        lines = [*within, "*reinterpret_cast<float2*>(to + 8 * f) = make_float2(first, second);"]
-    else:
-        lines = [*within, "to[8 * f] = first;", "if (8 * f + 2 * quad + 1 < WIDTH) to[8 * f + 1] = second;"]
-    return shifted("\n".join(lines), 8)
+    within = [] if in_fragments(attention) else ["if (8 * f + 2 * quad >= width) continue;"]
+    both = ["*reinterpret_cast<float2*>(to + 8 * f) = make_float2(first, second);"]
+    single = ["to[8 * f] = first;", "if (8 * f + 2 * quad + 1 < width) to[8 * f + 1] = second;"]
+    lines = both if attention.width % 2 == 0 else single
+    if attention.width_varies:
+        lines = ["if (width % 2 == 0) {", *(f"  {line}" for line in both), "} else {", *(f"  {line}" for line in single), "}"]
+    return shifted("\n".join([*within, *lines]), 8)
 
 
 def parameters(attention: Attention, body: Body) -> str:
     steps = ", ".join(f"long long out_{step}" for step in [*(f"z{d}" for d in range(attention.batch)), "row"])
     lines = ["Operand q, Operand k, Operand v", f"float* __restrict__ out, {steps}"]
     lines += [f"{kind} {name}" for kind, name in body.params]
-    lines.append(", ".join([*(f"int batch{d}" for d in range(1, attention.batch)), "int queries, int keys"]))
+    lines.append(", ".join(f"int {name}" for name in size_names(attention)))
     return ",\n       ".join(lines)
+
+
+def size_names(attention: Attention) -> list[str]:
+    """What the kernel is told of sizes; the first of a batch it does not need."""
+    return [*(f"batch{d}" for d in range(1, attention.batch)), "queries", "keys", *attention.told]
 
 
 def launcher_args(attention: Attention, body: Body) -> tuple[tuple[str, str], ...]:
@@ -270,7 +292,7 @@ def launcher_args(attention: Attention, body: Body) -> tuple[tuple[str, str], ..
     scalars = [name for kind, name in body.params if "*" not in kind]
     steps = [f"{operand}_{step}" for operand in "qkv" for step in ["at", *z, "row", "column"]]
     steps += [f"out_{step}" for step in [*z, "row"]]
-    numbers = [*steps, *scalars, *(f"batch{d}" for d in range(attention.batch)), "queries", "keys"]
+    numbers = [*steps, *scalars, *(f"batch{d}" for d in range(attention.batch)), "queries", "keys", *attention.told]
     return (
         *((("const float*", name)) for name in "qkv"), ("float*", "out"), *pointers, *(("long long", name) for name in numbers),
     )  # fmt: skip
@@ -289,13 +311,14 @@ def launcher(name: str, attention: Attention, body: Body) -> Iterator[str]:
     yield "  if (blocks == 0) return nullptr;"
     handed = ["of_q, of_k, of_v", "out", *(f"out_{step}" for step in [*z, "row"])]
     handed += [arg if "*" in kind else f"({kind})({arg})" for kind, arg in body.params]
-    handed += [f"int(batch{d})" for d in range(1, attention.batch)] + ["int(queries), int(keys)"]
+    handed += [f"int({size})" for size in size_names(attention)]
     call = ", ".join(handed)
-    by_fours = attention.depth % 4 == 0 and attention.width % 4 == 0
+    by_fours = all(s % 4 == 0 or n in attention.told for n, s in (("depth", attention.depth), ("width", attention.width)))
+    fours = " && ".join([*(f"{name} % 4 == 0" for name in attention.told), *(f"in_fours(of_{name})" for name in "qkv")])
     for vector in (4, 1) if by_fours else (1,):
         kernel, inside = f"kernel<{vector}>", "    " if by_fours else "  "
         if by_fours:
-            yield "  if (in_fours(of_q) && in_fours(of_k) && in_fours(of_v)) {" if vector == 4 else "  } else {"
+            yield f"  if ({fours}) {{" if vector == 4 else "  } else {"
         yield f"{inside}cudaFuncSetAttribute({kernel}, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);"
         yield f"{inside}{kernel}<<<dim3(blocks), THREADS, SHARED_BYTES, (cudaStream_t)stream>>>({call});"
     if by_fours:
