@@ -74,7 +74,7 @@ class Front:
         if not choices.channels_last:
             return take_over(plan(lower(graph, left), self.rules), choices.own, choices.stored)
         made = plan(copied(lower(graph, left)), self.rules, channels_last=True)
-        return channels_last(take_over(made, choices.own, choices.stored))
+        return channels_last(replace(take_over(made, choices.own, choices.stored), shortcuts=()))  # these read rows of plain memory
 
 
 @uncollected()
@@ -163,7 +163,7 @@ def fallbacks(tuned: Tuned) -> list[Choices]:
 
 def next_ways(others: list[Choices], choices: Choices, made: Plan) -> list[Choices]:
     """The ways that are left after one that did not verify: others for convolutions only where some are ours."""
-    ours = any(kernel.fused is not None for kernel in made.kernels)
+    ours = any(kernel.fused is not None for kernel in made.every_kernel)
     return [other for other in others if other != choices and (ours or other.plain or other == PREDICTED)]
 
 

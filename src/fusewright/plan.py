@@ -88,16 +88,31 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Shortcut:
+    """A kernel that runs in the place of some steps, one after the other, where no gradients are asked for."""
+
+    kernel: Kernel
+    steps: tuple[str, ...]  # their labels
+    node: str  # by which it is chosen
+
+
+@dataclass(frozen=True)
 class Plan:
     graph: Graph
     lowered: Lowered
     steps: tuple[Kernel | Call, ...]
     rules: tuple[Any, ...] = ()
     captured: Graph | None = None  # the graph as it was before any law
+    shortcuts: tuple[Shortcut, ...] = ()
 
     @cached_property
     def kernels(self) -> list[Kernel]:
         return [step for step in self.steps if isinstance(step, Kernel)]
+
+    @cached_property
+    def every_kernel(self) -> list[Kernel]:
+        """Those of the steps, and of shortcuts."""
+        return [*self.kernels, *(shortcut.kernel for shortcut in self.shortcuts)]
 
     @cached_property
     def home(self) -> dict[str, Kernel]:
@@ -114,6 +129,11 @@ class Plan:
     @cached_property
     def calls(self) -> list[Call]:
         return [step for step in self.steps if isinstance(step, Call)]
+
+
+def label(step: Kernel | Call) -> str:
+    """What a step is known by, once kernels have names."""
+    return step.name if isinstance(step, Kernel) else f"call of {step.node.name}"
 
 
 def element_at(kernel: Kernel, prims: dict[str, Prim], prim: Prim, at: Coordinates) -> Coordinates | None:

@@ -40,6 +40,14 @@ __device__ __forceinline__ float expm1_below(float x) {
 }
 __device__ __forceinline__ double expm1_below(double x) { return expm1(x); }
 
+//: section exp_below needs choose exp2_fast
+// exp(x) of x up to 0, as exact as the special-function unit's power of two; 0 from where that would be subnormal on, and of -infinity.
+__device__ __forceinline__ float exp_below(float x) {
+  const float y = x * 1.44269502f, e = exp2_fast(y);
+  const float rest = fmaf(y, 1.90465432e-9f, fmaf(y, -0.693147182f, x));  // what the product lacks
+  return choose(x > -1000.0f, fmaf(e, rest, e), e);
+}
+
 //: section fmod_of needs rcp_fast
 // What is left of a after a whole number of b, exactly. The quotient is never too small, and may be one too large: then less than
 // nothing is left.

@@ -85,6 +85,7 @@ def take_over(plan: Plan, own: frozenset[str] | None = None, stored: bool | None
     `stored` says whether a result that several kernels read is written to memory, or computed by each of them; where it
     does not say, or it cannot be had, the prediction decides.
     """
+    from .attention import with_shortcuts
     from .products import pays as product_pays
     from .products import product_of, with_product
 
@@ -113,7 +114,7 @@ def take_over(plan: Plan, own: frozenset[str] | None = None, stored: bool | None
         steps = [step for step in steps if step is not call]
     result_plan = replace(plan, steps=tuple(without_unread(steps, plan)))
     name_kernels(result_plan)
-    return result_plan
+    return with_shortcuts(result_plan, own)
 
 
 def without_unread(steps: Sequence[Kernel | Call], plan: Plan) -> list[Kernel | Call]:

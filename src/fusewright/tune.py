@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from . import __version__
+from .attention import attentions
 from .bench_statistics import median
 from .candidate import Candidate, gpu_works, load_candidate
 from .emit import Emitted
@@ -44,7 +45,7 @@ class Choices:
     """What the planner would decide by prediction, decided."""
 
     left: frozenset[str] = frozenset()  # nodes that stay calls to PyTorch
-    own: frozenset[str] | None = None  # convolutions and products that our kernels compute; None: as predicted
+    own: frozenset[str] | None = None  # convolutions, products and attention that our kernels compute; None: as predicted
     plain: bool = False  # no kernel at all: the original's forward
     channels_last: bool = False  # the library's convolutions work on channels-last data
     stored: bool | None = None  # what several kernels read of our convolutions is in memory, or computed by each; None: as predicted
@@ -133,7 +134,9 @@ class Tuner:
         assert best.made is not None
         able = products(best.made.graph)
         multiplied = own_of(self.compile(Choices(own=able))[0]) if able else able
-        if not best.made.kernels and not multiplied:
+        known = attentions(best.made.graph)
+        attended = own_of(self.compile(Choices(own=known))[0]) if known else known
+        if not best.made.kernels and not multiplied and not attended:
             return Tuned(Choices())
         ours, can = own_of(best.made), own_of(self.compile(Choices(own=convolutions(best.made.graph)))[0])
         if ours:
@@ -148,10 +151,11 @@ class Tuner:
         if 1 < len(can) <= MOST_FLIPS:
             best = self.flip(best, can)
         best = self.multiply(best, multiplied)
+        best = self.attend(best, attended)
         best = self.relay(best)
         best = self.leave(best)
         self.time([best, self.eager])
-        gained = best.ms <= self.eager.ms and best.made is not None and best.made.kernels
+        gained = best.ms <= self.eager.ms and best.made is not None and best.made.every_kernel
         chosen = best.choices if gained else Choices(plain=True)
         if chosen.plain:
             self.notes.append(f"kernels {best.ms:.4g} ms, PyTorch {self.eager.ms:.4g} ms: the original's forward is kept")
@@ -230,6 +234,15 @@ class Tuner:
         best = self.better(best, self.add("our products", replace(best.choices, own=own | multiplied)))
         return self.flip(best, multiplied) if 1 < len(multiplied) <= MOST_FLIPS else best
 
+    def attend(self, best: Way, attended: frozenset[str]) -> Way:
+        """Attention by one kernel: all of it, and none, then each the other way round."""
+        if not attended:
+            return best
+        own = own_of(best.made) if best.made is not None else frozenset()
+        best = self.better(best, self.add("our attention", replace(best.choices, own=own | attended)))
+        best = self.better(best, self.add("attention in steps", replace(best.choices, own=own - attended)))
+        return self.flip(best, attended) if 1 < len(attended) <= MOST_FLIPS else best
+
     def relay(self, best: Way) -> Way:
         """Convolutions that the library computes beside ours, on channels-last data."""
         own = own_of(best.made) if best.made is not None else frozenset()
@@ -304,8 +317,8 @@ def convolutions(graph: Graph) -> frozenset[str]:
 
 
 def own_of(made: Plan) -> frozenset[str]:
-    """The convolutions and products that kernels of ours compute."""
-    return frozenset(k.fused.anchor.node for k in made.kernels if k.fused is not None)
+    """The convolutions, products and attention that kernels of ours compute."""
+    return frozenset(k.fused.anchor.node for k in made.kernels if k.fused is not None) | {s.node for s in made.shortcuts}
 
 
 # ---- what was chosen is kept ----

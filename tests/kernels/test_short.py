@@ -20,6 +20,7 @@ from fusewright.kernels.text import with_fast_functions
 from fusewright.prelude import used
 
 FUNCTIONS = ("log1p_unit({x})", "expm1_below({x})", "sigmoid_of({x})", "mish_of({x}, expf({x}))", "sigmoid_fast({x})", "inverse_of({x})")
+FUNCTIONS += ("exp_below({x})",)
 DIVISORS = (0.7, -0.4, 1.0, 1.0000001, 1.9999999, 3.0, 1e-20, 1e20, 1e-35, 3e38)
 FUNCTIONS += tuple(f"fmod_of({{x}}, (float){divisor!r})" for divisor in DIVISORS)
 SOURCE = """
@@ -30,6 +31,7 @@ static int exp_ulps, rcp_ulps;
 static float off(float y, int ulps) {{ return ulps ? nextafterf(y, ulps * INFINITY) : y; }}
 static float off_expf(float x) {{ return off(expf(x), exp_ulps); }}
 static float exp_fast(float x) {{ return off_expf(x); }}
+static float exp2_fast(float x) {{ return off(exp2f(x), exp_ulps); }}
 static float rcp_fast(float x) {{ return off(1.0f / x, rcp_ulps); }}
 #define expf off_expf
 {sections}
@@ -86,6 +88,7 @@ def mish(x: torch.Tensor) -> torch.Tensor:
         ("inverse_of", 2.0**-125, 2.0**125, torch.reciprocal, 0.51),
         ("log1p_unit", 0.0, 1.0, torch.log1p, 1.4),
         ("expm1_below", -math.inf, 0.0, torch.expm1, 1.5),
+        ("exp_below", -87.0, 0.0, torch.exp, 2.1),
         ("sigmoid_of", -87.0, math.inf, torch.sigmoid, 5.5),
         ("mish_of", -80.0, 3e38, mish, 6.6),
     ],
@@ -121,6 +124,7 @@ def test_what_is_subnormal(short: Function) -> None:
     [
         ("log1p_unit", {0.0: 0.0, 1.0: math.log(2)}),
         ("expm1_below", {-math.inf: -1.0, -1e30: -1.0, 0.0: 0.0, -1e-40: -1e-40, math.nan: math.nan}),
+        ("exp_below", {-math.inf: 0.0, -1e30: 0.0, 0.0: 1.0, math.nan: math.nan}),
         ("sigmoid_of", {-math.inf: 0.0, math.inf: 1.0, 0.0: 0.5, 1e38: 1.0, -1e38: 0.0, math.nan: math.nan}),
         ("mish_of", {math.inf: math.inf, 3e38: 3e38, -1e30: 0.0, 0.0: 0.0, math.nan: math.nan}),
         ("sigmoid_fast", {-math.inf: 0.0, math.inf: 1.0, 0.0: 0.5, 1e38: 1.0, -1e38: 0.0, math.nan: math.nan}),

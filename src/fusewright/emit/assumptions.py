@@ -121,7 +121,7 @@ class Assumptions:
 
     def counted_by_int(self) -> list[Dim]:
         """Elements of tensors that convolutions of our own address with 32 bits."""
-        kernels = [kernel for kernel in self.regions.plan.kernels if kernel.fused is not None]
+        kernels = [kernel for kernel in self.regions.plan.every_kernel if kernel.fused is not None]
         counts = [sizes.product(self.prims[n].shape) for kernel in kernels for n in (*kernel.loads, *kernel.stores)]
         return list(dict.fromkeys(count for count in counts if not isinstance(count, int)))
 

@@ -21,7 +21,7 @@ from .kernels import KernelFacts, Shared, ascii_only, comment, facts, names_text
 from .launches import Launches
 from .regions import Regions, with_overwrites
 from .signature import Signature
-from .template import FILE, FOR_HOPPER, UNCHANGED
+from .template import FILE, FOR_HOPPER, NEEDS_GRADIENTS, UNCHANGED
 from .values import ForwardValues
 
 
@@ -38,7 +38,7 @@ def emit(plan: Plan, source: str, model: nn.Module, gradients: bool = True) -> E
     backward = find_gradients(regions, model) if gradients else Gradients()
     regions = storing({name: gradient.kept for name, gradient in backward.regions.items()}, regions)
     calls = tuple(str(call.node.target) for call in plan.calls if call.node.target != "getitem")
-    if not plan.kernels:
+    if not plan.every_kernel:
         return Emitted(behind(source, Template(UNCHANGED).substitute(version=__version__)), (), calls)
     return with_kernels(regions, backward, source, model, calls)
 
@@ -50,12 +50,12 @@ def with_kernels(
     plan = regions.plan
     values, signature, modes = ForwardValues(regions, model), Signature(plan.graph, model), training_modes(model)
     launches = Launches(values, Shared())
-    for kernel in plan.kernels:
+    for kernel in plan.every_kernel:
         launches.add(kernel, comment(kernel, plan))
-    launchers = list(dict.fromkeys(name for kernel in plan.kernels for name in launches.launchers(kernel)))
+    launchers = list(dict.fromkeys(name for kernel in plan.every_kernel for name in launches.launchers(kernel)))
     cuda = with_prelude(launches.source(), launchers)
     functions = Functions(launches, values, backward.regions)
-    regions_text = "\n\n\n".join(map(functions.text, regions))
+    regions_text = "\n\n\n".join([*map(functions.text, regions), *map(functions.shortcut_text, plan.shortcuts)])
     forward = Forward(values, functions, signature, looks_at_modes=bool(modes)).text()
     assumptions = Assumptions(values, launches, backward.unit, signature, modes)
     ours = Template(FILE).substitute(
@@ -69,13 +69,13 @@ def with_kernels(
         held=assumptions.held_text(),
         constants=values.constants_text(),
         planned=assumptions.planned_text(),
-        regions=regions_text,
+        regions=(NEEDS_GRADIENTS if plan.shortcuts else "") + regions_text,
         forward=forward,
     )
     ours = ascii_only(re.sub(r"\n{4,}", "\n\n\n", ours))
     found = FORBIDDEN.search(ours)
     assert found is None, f"the emitted text holds the word {found[0] if found else ''!r}"
-    known = together([fact for kernel in plan.kernels for fact in facts(kernel, launches.launchers(kernel), plan)])
+    known = together([fact for kernel in plan.every_kernel for fact in facts(kernel, launches.launchers(kernel), plan)])
     nodes = {region.name: tuple(node.name for node in regions.meaning_nodes(region)) for region in regions}
     return Emitted(behind(source, ours), known, calls, nodes)
 

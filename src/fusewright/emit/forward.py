@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from types import ModuleType
 from typing import Any
@@ -12,7 +13,7 @@ from ..errors import Unsupported
 from ..graph import Graph, Output, Ref
 from ..kernels.text import wrapped
 from ..layout import is_copy, memory_format
-from ..plan import Call, counts_up, operator_name
+from ..plan import Call, Shortcut, counts_up, label, operator_name
 from ..pytext import argument_text, attribute_text
 from .functions import Functions
 from .regions import Region
@@ -70,7 +71,17 @@ class Forward:
         symbols = self.graph.symbols
         sizes_text = f"({', '.join(map(str, symbols))}{',' if len(symbols) == 1 else ''})"
         done: set[int] = set()
-        for step in self.regions.plan.steps:
+        before: Shortcut | None = None
+        outside: list[str] = []  # lines before the steps of a shortcut
+        for step in (*self.regions.plan.steps, None):
+            shortcut = self.regions.shortcut_of(step) if step is not None else None
+            if before is not None and shortcut is not before:
+                lines = [*outside, *self.or_shorter(before, lines, sizes_text)]
+            if shortcut is not None and shortcut is not before:
+                outside, lines = lines, []
+            before = shortcut
+            if step is None:
+                break
             if isinstance(step, Call):
                 lines.append(f"{step.node.name} = {self.values.library_text(step.node)}")
                 continue
@@ -88,6 +99,33 @@ class Forward:
             run = f"_run({region.name}_region, {sizes_text}, {arguments})"
             lines.append(self.unless_turned(region, run) or f"{target} = {run}")
         return lines
+
+    def or_shorter(self, shortcut: Shortcut, steps: list[str], sizes_text: str) -> list[str]:
+        """The lines of a shortcut's steps where gradients are asked for, and otherwise its kernel."""
+        arguments = [text for _, text in self.functions.shortcut_arguments(shortcut)]
+        results, _ = self.functions.shortcut_results(shortcut)
+        target = f"({', '.join(results)},)" if len(results) == 1 else ", ".join(results)
+        return [
+            f"if _needs_gradients({', '.join(self.read_by(shortcut))}):",
+            *(f"    {line}" for line in steps),
+            "else:",
+            f"    {target} = {self.regions.shorter[shortcut.kernel.name].name}({sizes_text}, {', '.join(arguments)})",
+        ]
+
+    def read_by(self, shortcut: Shortcut) -> list[str]:
+        """The tensors that the steps of a shortcut read and do not make: names in `forward`, of what they are views of."""
+        made: set[str] = set()
+        found: list[str] = []
+        for step in (step for step in self.regions.plan.steps if label(step) in shortcut.steps):
+            if isinstance(step, Call):
+                found += [self.values.text(name) for name in step.node.inputs if name not in made]
+                made.add(step.node.name)
+            else:
+                region = self.regions.region_of(step)
+                found += [text for name, text in self.functions.arguments(region) if name not in made]
+                made.update(name for names in self.regions.results(region) for name in names)
+        words = [match[0] for text in found if (match := re.match(r"[a-z]\w*", text)) and match[0] not in made]
+        return list(dict.fromkeys(words))
 
     def unless_turned(self, region: Region, run: str) -> str:
         """Where a region only turns an input: nothing, if it lies so already."""

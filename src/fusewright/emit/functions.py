@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ..gradient import plain_form
 from ..graph import Graph, Node
 from ..kernels.text import wrapped
+from ..plan import Call, Shortcut, label
 from ..pytext import call_text
 from .flow import meaning_reads
 from .gradient import GradientText
@@ -25,15 +26,46 @@ class Functions:
     def arguments(self, region: Region) -> list[tuple[str, str]]:
         """(name inside the region, text in `forward`) of every tensor it takes."""
         found = {name: self.values.text(name) for name in self.regions.meaning_inputs(region)}
-        for load in self.regions.loads(region):
+        self.add_loads(self.regions.loads(region), found)
+        if not found:  # constants only: an input says on which device
+            found[self.graph.inputs[0]] = self.values.text(self.graph.inputs[0])
+        return list(found.items())
+
+    def add_loads(self, loads: Iterable[str], found: dict[str, str]) -> None:
+        for load in loads:
             holder = self.prims[load].origin if self.prims[load].is_load else self.regions.node_holding(load)
             if holder is not None:
                 found.setdefault(holder, self.values.text(holder))
             else:
                 found[load] = load
-        if not found:  # constants only: an input says on which device
-            found[self.graph.inputs[0]] = self.values.text(self.graph.inputs[0])
+
+    def shortcut_arguments(self, shortcut: Shortcut) -> list[tuple[str, str]]:
+        """As `arguments`, of the function that launches the kernel of a shortcut."""
+        found: dict[str, str] = {}
+        self.add_loads(shortcut.kernel.loads, found)
         return list(found.items())
+
+    def shortcut_results(self, shortcut: Shortcut) -> tuple[list[str], list[str]]:
+        """What it leaves in the place of its steps: what forward calls it, and how it is made of the tensor that the kernel writes."""
+        last = [step for step in self.regions.plan.steps if label(step) in shortcut.steps][-1]
+        if isinstance(last, Call):
+            return [last.node.name], [shortcut.kernel.stores[0]]
+        outputs, extra = self.regions.results(self.regions.region_of(last))
+        value = self.regions.lowered.value
+        return [*outputs, *extra], [*(self.values.view_text(value[n], lambda prim: prim) for n in outputs), *extra]
+
+    def shortcut_text(self, shortcut: Shortcut) -> str:
+        """The function that launches the kernel of a shortcut; its steps were written before, and say how results are shaped."""
+        region, kernel = self.regions.shorter[shortcut.kernel.name], shortcut.kernel
+        names = [name for name, _ in self.shortcut_arguments(shortcut)]
+        symbols = [str(s) for s in self.graph.symbols]
+        lines = [f"{', '.join(symbols)}{',' if len(symbols) == 1 else ''} = sizes"] if symbols else []
+        loaded = {self.regions.argument_of(load): load for load in kernel.loads if load not in self.regions.home}
+        lines += [self.launches.straightened(name, loaded[name]) for name in names if name in loaded]
+        lines += self.launches.lines(kernel, {})
+        _, results = self.shortcut_results(shortcut)
+        lines.append(f"return ({', '.join(results)},)")
+        return f"def {region.name}(sizes, {', '.join(names)}):\n" + "\n".join(f"    {line}" for line in lines)
 
     def text(self, region: Region) -> str:
         names = [name for name, _ in self.arguments(region)]

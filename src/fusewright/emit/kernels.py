@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from .. import prelude, sizes
-from ..graph import Graph
+from ..attention import Attended
+from ..graph import Graph, Node
 from ..kernels.anchored import AnchoredText
 from ..kernels.kept_columns import kept_columns_kernel, sharers
 from ..kernels.pointwise import pointwise_kernel
@@ -122,7 +123,7 @@ def comments(source: str) -> list[str]:
 
 def comment(kernel: Kernel, plan: Plan) -> list[str]:
     """What the kernel replaces, and the laws that led to it: the lines above its text."""
-    nodes = origins(kernel, plan.lowered.prims, plan.graph)
+    nodes = worked_on(kernel, plan)
     lines = []
     for node in nodes:
         place = f"{node.where.file}:{node.where.line}" if node.where.line else ""
@@ -138,16 +139,25 @@ def comment(kernel: Kernel, plan: Plan) -> list[str]:
     return [f"// {kernel.name} {roles}", *dict.fromkeys(lines), *laws]
 
 
+def worked_on(kernel: Kernel, plan: Plan) -> list[Node]:
+    """The nodes whose work the kernel does, in order."""
+    if isinstance(kernel.fused, Attended):
+        return [plan.graph[name] for name in kernel.fused.nodes]
+    return origins(kernel, plan.lowered.prims, plan.graph)
+
+
 def facts(kernel: Kernel, launchers: tuple[str, ...], plan: Plan) -> list[KernelFacts]:
     """One for each function that is launched for the kernel; the first has all the numbers."""
     prims, graph = plan.lowered.prims, plan.graph
     moved = sum(
         graph.hint(sizes.product(prims[n].shape)) * prims[n].dtype.itemsize for n in (*kernel.loads, *kernel.stores)
     )
-    replaces = tuple(dict.fromkeys(operator_name(node, graph) for node in origins(kernel, prims, graph)))
-    flops = flops_of(kernel, prims, graph)
-    if kernel.fused is not None:
-        flops += conv_flops(kernel.fused.anchor, plan)
+    replaces = tuple(dict.fromkeys(operator_name(node, graph) for node in worked_on(kernel, plan)))
+    if isinstance(kernel.fused, Attended):
+        elements, of_each = kernel.fused.flops
+        flops = graph.hint(elements) * of_each
+    else:
+        flops = flops_of(kernel, prims, graph) + (conv_flops(kernel.fused.anchor, plan) if kernel.fused is not None else 0)
     first, *rest = launchers
     return [KernelFacts(first, replaces, moved, flops), *(KernelFacts(name, replaces, 0, 0) for name in rest)]
 

@@ -10,9 +10,11 @@ import sympy
 import torch
 
 from .. import sizes
+from ..attention import Attended
 from ..graph import Dim
 from ..index import contiguous
 from ..kernels.anchored import AnchoredText, anchored_kernel
+from ..kernels.attended import attended_kernel
 from ..kernels.expression import pointer
 from ..kernels.text import KernelText, shape_of
 from ..layout import memory_format
@@ -44,9 +46,12 @@ class Launches:
             self.texts[kernel.name] = self.unit.add(kernel_text(kernel, self.prims, self.plan.graph, comment))
             return
         name_of = functools.partial(self.tensor_name, kernel)
-        number = [k for k in self.regions.region_of(kernel).kernels if k.fused is not None].index(kernel) + 1
-        own = f"_{number}" if number > 1 else ""
-        text = anchored_kernel(kernel, kernel.fused, self.plan, comment, name_of, own)
+        if isinstance(kernel.fused, Attended):
+            text = attended_kernel(kernel, comment, name_of)
+        else:
+            number = [k for k in self.regions.region_of(kernel).kernels if k.fused is not None].index(kernel) + 1
+            own = f"_{number}" if number > 1 else ""
+            text = anchored_kernel(kernel, kernel.fused, self.plan, comment, name_of, own)
         values = {word for name in self.prims for word in (name, pointer(name))}
         shape = shape_of(text.source, values | names_of(kernel.name))
         self.anchored[kernel.name] = self.unit.add_anchored(kernel.name, text, shape)
@@ -66,7 +71,7 @@ class Launches:
 
     def source(self) -> str:
         """Every kernel once."""
-        return self.unit.sources(kernel.name for kernel in self.plan.kernels if self.is_first(kernel))
+        return self.unit.sources(kernel.name for kernel in self.plan.every_kernel if self.is_first(kernel))
 
     # ---- what a kernel is given
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from .. import sizes
+from ..attention import Attended
 from ..graph import Node, Output, Ref
 from ..inplace import overwritten
 from ..kernels.depthwise import is_depthwise
 from ..kernels.product import Product
-from ..plan import Call, Kernel, Plan, counts_up
+from ..plan import Call, Kernel, Plan, Shortcut, counts_up, label
 from ..prims import Reshape
 from .flow import Flow, meaning_reads
 
@@ -28,7 +29,7 @@ class Region:
 
 def is_asked_for(name: str, kernel: Kernel) -> bool:
     """A convolution or a product that its kernel ends: written where memory is given for it."""
-    if kernel.fused is None or kernel.fused.anchor.value != name or name == kernel.stores[0]:
+    if kernel.fused is None or isinstance(kernel.fused, Attended) or kernel.fused.anchor.value != name or name == kernel.stores[0]:
         return False
     return isinstance(kernel.fused.anchor.conv, Product) or not is_depthwise(kernel.fused.anchor.conv)
 
@@ -42,7 +43,8 @@ class Regions:
         self.flow = Flow(plan)
         self.in_place = {new: old for kernel in plan.kernels for new, old in kernel.overwrites.items()}
         self.regions = self.find_regions()
-        self.by_kernel = {id(kernel): region for region in self.regions for kernel in region.kernels}
+        self.shorter = self.find_shorter()
+        self.by_kernel = {id(kernel): region for region in (*self.regions, *self.shorter.values()) for kernel in region.kernels}
         self.needed_nodes = self.find_needed_nodes()
 
     def __iter__(self) -> Iterator[Region]:
@@ -55,13 +57,14 @@ class Regions:
 
     def find_regions(self) -> list[Region]:
         found: list[list[Kernel]] = []
-        open_ = False
+        open_, before = False, None
         for step in self.plan.steps:
+            shorter = self.shortcut_of(step)
             if isinstance(step, Kernel):
-                if not open_:
+                if not open_ or shorter is not before:
                     found.append([])
                 found[-1].append(step)
-            open_ = isinstance(step, Kernel) and not self.condenses(step)
+            open_, before = isinstance(step, Kernel) and not self.condenses(step), shorter
         regions, taken = [], set()
         for kernels in found:
             base = "_" + kernels[-1].name.removeprefix("fused_")
@@ -72,6 +75,21 @@ class Regions:
             taken.add(name)
             regions.append(Region(name, tuple(kernels)))
         return regions
+
+    def shortcut_of(self, step: Kernel | Call) -> Shortcut | None:
+        """The shortcut that the step is one of the steps of."""
+        return next((shortcut for shortcut in self.plan.shortcuts if label(step) in shortcut.steps), None)
+
+    def find_shorter(self) -> dict[str, Region]:
+        """The region of each shortcut, by its kernel."""
+        found, taken = {}, {region.name for region in self.regions}
+        for shortcut in self.plan.shortcuts:
+            name = "_" + shortcut.kernel.name.removeprefix("fused_")
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            found[shortcut.kernel.name] = Region(name, (shortcut.kernel,))
+        return found
 
     def condenses(self, kernel: Kernel) -> bool:
         """It leaves far less than it reads, all of it values of nodes: backward may start from these, not from what it read."""
@@ -183,7 +201,8 @@ class Regions:
 
     @functools.cached_property
     def stored_by(self) -> dict[str, set[str]]:
-        return {region.name: {name for k in region.kernels for name in k.stores} for region in self.regions}
+        every = (*self.regions, *self.shorter.values())
+        return {region.name: {name for k in region.kernels for name in k.stores} for region in every}
 
     def outputs(self, region: Region) -> list[str]:
         """Nodes that the region computes and something outside it needs."""
@@ -206,7 +225,8 @@ class Regions:
         own = [n for k in region.kernels for n in k.stores]
         outputs = self.outputs(region)
         held = {self.elements(self.lowered.value[n]) for n in outputs}
-        return outputs, [n for n in own if self.loaded_by.get(n, set()) - {region.name} and n not in held]
+        shorter = {name for shortcut in self.plan.shortcuts for name in shortcut.kernel.loads}
+        return outputs, [n for n in own if (self.loaded_by.get(n, set()) - {region.name} or n in shorter) and n not in held]
 
     # ---- the part of the graph that a region stands for: its meaning
 

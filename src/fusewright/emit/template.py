@@ -78,6 +78,14 @@ def _has_tensor_cores(device, shared_bytes):
     return properties.major >= 8 and limit >= shared_bytes
 '''
 
+NEEDS_GRADIENTS = '''
+def _needs_gradients(*tensors):
+    """Backward may follow, through what is computed from one of these."""
+    return torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors])
+
+
+'''
+
 FOR_HOPPER = '''
 def _for_hopper():
     """Where every GPU is a Hopper, products of four warps at once are built; elsewhere the same products, warp by warp."""

@@ -1,0 +1,59 @@
+"""The kernel of a shortcut as text: the chain between score and softmax, and the lines of Python that launch it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import sizes
+from ..operands import Matrices
+from ..plan import Kernel
+from ..prims import C_TYPES, Coordinates, Prim
+from .anchored import AnchoredText
+from .attention import attention_kernel, attention_tile
+from .conv_spec import Pointwise
+from .expression import Evaluator, Level, converted_to, pointer
+
+# Names that the kernel's text uses where the chain stands.
+TAKEN = frozenset(
+    "value n c q k v out queries keys shared q_tile k_tile v_tile lane warp group quad tiles row0 chain sum odd last Operand kernel".split()
+)
+
+
+def score_body(
+    prims: dict[str, Prim], loads: Sequence[str], root: str, leaf: str, at: Coordinates
+) -> tuple[Pointwise, tuple[str, ...]]:
+    """The chain from a score to what softmax takes, or to the weight, and the tensors in memory that it reads."""
+    if root == leaf:
+        return Pointwise(), ()
+    fixed, element = Level(frozenset()), Level(frozenset().union(*(c.depends for c in at)) | {"n", "c"})
+    others = [name for name in loads if name != leaf]
+    evaluator = Evaluator(prims, others, [fixed, element], vector=False)
+    evaluator.names |= TAKEN | {f"{word}{d}" for d in range(len(at)) for word in ("z", "batch", "out_z")}
+    evaluator.results[leaf] = "value"
+    final = converted_to(evaluator.value(root, at), prims[root])
+    lines = [*fixed.lines, *element.lines]
+    text = " ".join([*lines, final])
+    used = tuple(name for name in others if re.search(rf"\b{pointer(name)}\b", text))
+    params = [(f"const {C_TYPES[prims[n].dtype]}* __restrict__", pointer(n)) for n in used]
+    params += [("int", str(symbol)) for symbol in sorted(evaluator.symbols, key=str)]
+    setup = tuple(line.replace("const Index", "const int") for line in evaluator.declare_sizes())
+    return Pointwise(lambda value, n, c, position: (lines, final), tuple(params), setup), used
+
+
+def attended_kernel(kernel: Kernel, comment: list[str], argument: Callable[[str], str]) -> AnchoredText:
+    """`argument(primitive)` is the Python name of a tensor in memory."""
+    how: Any = kernel.fused
+    made = attention_kernel(kernel.name, how.attention, how.body, "\n".join(comment))
+    texts = {"queries": sizes.text(how.queries), "keys": sizes.text(how.keys), "out": kernel.stores[0]}
+    texts |= {f"batch{d}": sizes.text(size) for d, size in enumerate(how.batch)}
+    for name in ("q", "k", "v", "out"):
+        operand: Matrices = getattr(how, name)
+        texts |= {f"{name}_z{d}": sizes.text(step) for d, step in enumerate(operand.batch)}
+        others = {"row": operand.row, "column": operand.column, "at": operand.offset}
+        texts |= {f"{name}_{step}": sizes.text(size) for step, size in others.items()}
+    texts |= {name: argument(getattr(how, name).memory) for name in "qkv"}
+    handed = [argument(name.removesuffix("_ptr")) if name.endswith("_ptr") else texts.get(name, name) for _, name in made.launcher_args]
+    line = f'_launch("{kernel.name}", {", ".join(handed)})'
+    return AnchoredText((kernel.name,), made.source, (), made.smem, (), (), (line,), attention_tile(how.attention), tf32=False)
