@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from math import gcd, prod
 
 from fusewright.kernels.conv_layout import Layout, halves_lie_by_fours, layout, refusal, round_up
-from fusewright.kernels.conv_spec import IDENTITY, Body, Conv, Ending, OverChannels, OverPositions, Tile, triple
+from fusewright.kernels.conv_spec import (
+    IDENTITY,
+    Body,
+    Conv,
+    Ending,
+    OverChannels,
+    OverPositions,
+    Pointwise,
+    Table,
+    Tile,
+    triple,
+)
 
 MULTIPROCESSORS = 132  # H200
 # H200: the inner loop alone, 289 to 301 (benchmarks/conv_ceiling.py). Of halves twice that, by the instruction's rate (not measured).
@@ -44,15 +55,33 @@ STEP_PRODUCTS = 864  # H200, second founding model: 0.97 ms with 864 products a 
 
 def fits(conv: Conv, ending: Ending) -> bool:
     """Some tile serves this convolution and this ending."""
-    return bool(candidate_tiles(conv, ending))
+    return has_tiles(conv, outline(ending))
 
 
-@functools.lru_cache(maxsize=256)
 def candidate_tiles(conv: Conv, ending: Ending) -> tuple[Tile, ...]:
     """The tiles worth trying, the most promising first."""
-    able = (tile for tile in proposed_tiles(conv, ending) if refusal(layout(conv, ending, tile), ending) is None)
-    more = (tile for tile in warpgroup_tiles(conv, ending) if refusal(layout(conv, ending, tile), ending) is None)
-    return tuple(dict.fromkeys([*islice(able, CANDIDATES), *islice(more, CANDIDATES)]))
+    return tiles_of(conv, outline(ending))
+
+
+def outline(ending: Ending) -> Ending:
+    """What of an ending says which tiles can serve it: of its bodies, how many tables they keep. Layers of a network share it."""
+    tables = sum(len(body.tables) for body in ending.bodies)
+    return Ending(Pointwise(tables=(Table("", ""),) * tables), ending.window, ending.stored, reduce=ending.reduce)
+
+
+@functools.lru_cache(maxsize=1024)
+def has_tiles(conv: Conv, ending: Ending) -> bool:
+    return any(True for _ in able(conv, ending, proposed_tiles)) or any(True for _ in able(conv, ending, warpgroup_tiles))
+
+
+@functools.lru_cache(maxsize=1024)
+def tiles_of(conv: Conv, ending: Ending) -> tuple[Tile, ...]:
+    found = (islice(able(conv, ending, proposed), CANDIDATES) for proposed in (proposed_tiles, warpgroup_tiles))
+    return tuple(dict.fromkeys(chain.from_iterable(found)))
+
+
+def able(conv: Conv, ending: Ending, proposed: Callable[[Conv, Ending], Iterator[Tile]]) -> Iterator[Tile]:
+    return (tile for tile in proposed(conv, ending) if refusal(layout(conv, ending, tile), ending) is None)
 
 
 def for_sizes(conv: Conv, ending: Ending, sizes: Sequence[int]) -> Conv:
@@ -226,6 +255,7 @@ def in_short_stretches(conv: Conv) -> bool:
     return conv.packed_in > 1 or conv.is_strict
 
 
+@functools.lru_cache(maxsize=1024)
 def instructions(body: Body) -> float:
     """A rough count of the issue slots one element of a body takes."""
     if body is IDENTITY:
