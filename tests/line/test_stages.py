@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 from fusewright.capture import capture
+from fusewright.emit import emit
 from fusewright.emit.values import packed
 from fusewright.errors import Unsupported
+from fusewright.explain import explain_plan
 from fusewright.graph import Graph
 from fusewright.interpret import interpret
 from fusewright.lower import lower
@@ -137,6 +139,31 @@ def test_every_kernel_runs_after_what_it_reads() -> None:
             ready |= set(step.stores)
         elif step.node.shape is not None:
             ready.add(made.lowered.value[step.node.name])
+
+
+class Alike(nn.Module):
+    """Two kernels of one shape, of which one stands in the file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.LayerNorm(6) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.matmul(torch.tanh(layer(x)), w)
+        return x
+
+
+def test_every_step_is_explained_also_where_one_kernel_serves_several() -> None:
+    model = Alike()
+    made = plan(lower(capture(model, [torch.randn(5, 6), torch.randn(6, 6)])))
+    emitted = emit(made, "", model, gradients=False)
+    assert len(made.kernels) == 2 and len(emitted.kernels) == 1, "no longer one kernel for both"
+    lines = explain_plan(made, emitted).splitlines()
+    first, second = (kernel.name for kernel in made.kernels)
+    assert f"  kernel   {first}" in lines and f"  kernel   {second}  (launches {first})" in lines
+    moved = [line for line in lines if "predicted 0" in line and " B, " in line]
+    assert len(moved) == 2 and moved[0] == moved[1], "each step has its own bytes"
 
 
 @pytest.mark.parametrize("path", FOUNDING, ids=lambda path: path.stem)
