@@ -52,14 +52,19 @@ def candidate_tiles(conv: Conv, ending: Ending) -> tuple[Tile, ...]:
     """The tiles worth trying, the most promising first."""
     able = (tile for tile in proposed_tiles(conv, ending) if refusal(layout(conv, ending, tile), ending) is None)
     more = (tile for tile in warpgroup_tiles(conv, ending) if refusal(layout(conv, ending, tile), ending) is None)
-    return tuple(dict.fromkeys([*islice(able, CANDIDATES), *islice(more, CANDIDATES)]))
+    found = tuple(dict.fromkeys([*islice(able, CANDIDATES), *islice(more, CANDIDATES)]))
+    if found or not conv.is_phased:
+        return found
+    fewer = phased_tiles(conv, ending, most_fragments(conv) // 2)  # what waits in registers for its total leaves less room
+    return tuple(islice((tile for tile in fewer if refusal(layout(conv, ending, tile), ending) is None), CANDIDATES))
 
 
 def for_sizes(conv: Conv, ending: Ending, sizes: Sequence[int]) -> Conv:
     """The convolution, with how its results are written at these sizes (batch first)."""
     elements = ending.stored or (isinstance(ending.reduce, OverChannels) and ending.reduce.keep) or ending.reduce is None
     wide = conv.out_sizes(sizes[1:])[-1] // (ending.window.size[-1] if ending.window else 1)
-    return replace(conv, in_runs=bool(elements and wide * conv.item_bytes % SECTOR))
+    in_runs = replace(conv, in_runs=True)
+    return in_runs if elements and wide * conv.item_bytes % SECTOR and fits(in_runs, ending) else conv
 
 
 def best_tile(conv: Conv, ending: Ending, sizes: Sequence[int]) -> Tile:
@@ -81,7 +86,7 @@ def expected_ms(conv: Conv, ending: Ending, sizes: Sequence[int]) -> float:
 
 def proposed_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
     if conv.is_phased:
-        yield from phased_tiles(conv, ending)
+        yield from phased_tiles(conv, ending, most_fragments(conv))
         return
     channel_tiles, warps_c = channel_split(conv, ending)
     weight_bytes = 4 * prod(conv.kernel) * round_up(conv.group_words, 8) * 16 * channel_tiles * warps_c
@@ -125,11 +130,11 @@ def warpgroup_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
                         yield replace(base, warpgroups=True)
 
 
-def phased_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
-    """Tiles of a strided transposed convolution. All phases are in registers, so a weight serves few fragments: warps over
+def phased_tiles(conv: Conv, ending: Ending, most: int) -> Iterator[Tile]:
+    """Tiles of a strided transposed convolution, of up to so many fragments. All phases are in registers, so a weight serves few fragments: warps over
     channels leave each of them more positions."""
     wanted = -(-conv.out_channels // conv.groups // 16)
-    most_tiles = max(1, most_fragments(conv) // prod(conv.phases))
+    most_tiles = max(1, most // prod(conv.phases))
     for warps in (8, 4, 2, 1):
         for warps_c in (8, 4, 2, 1):
             channel_tiles = -(-wanted // warps_c)
