@@ -131,8 +131,8 @@ def warpgroup_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
 
 
 def phased_tiles(conv: Conv, ending: Ending, most: int) -> Iterator[Tile]:
-    """Tiles of a strided transposed convolution, of up to so many fragments. All phases are in registers, so a weight serves few fragments: warps over
-    channels leave each of them more positions."""
+    """Tiles of a strided transposed convolution, of at most so many fragments. All phases are in registers, so a weight serves
+    few fragments: warps over channels leave each of them more positions."""
     wanted = -(-conv.out_channels // conv.groups // 16)
     most_tiles = max(1, most // prod(conv.phases))
     for warps in (8, 4, 2, 1):
