@@ -170,3 +170,20 @@ def test_every_step_is_explained_also_where_one_kernel_serves_several() -> None:
 def test_the_same_model_gives_the_same_text(path: Path) -> None:
     first, second = (compile_problem(load_problem(path), Options())[2].text for _ in range(2))
     assert first == second
+
+
+class Windows(nn.Module):
+    """Scores of windows, a mask for each place of a window among them, and their softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mask = nn.Parameter(torch.randn(4, 9, 9))
+
+    def forward(self, scores: torch.Tensor) -> torch.Tensor:
+        masked = scores.view(-1, 4, 3, 9, 9) + self.mask[None, :, None]
+        return masked.view(-1, 3, 9, 9).softmax(-1)
+
+
+def test_a_division_for_each_row_keeps_a_kernel_together() -> None:
+    made = plan(lower(capture(Windows(), [torch.randn(8, 3, 9, 9)])))
+    assert [kernel.reduced for kernel in made.kernels] == [(3,)], "the softmax is not written by the kernel that reduces"
