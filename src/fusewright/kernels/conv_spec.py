@@ -175,7 +175,7 @@ class OverChannels:
     accumulator, and they are written in full (a softmax).
     """
 
-    accumulator: str  # LogSumExp | Sum | Max | Min | Moments
+    accumulator: str  # LogSumExp | Sum | Max | Min | CloseMoments
     bounded: bool = False
     keep: bool = False
     plus: float = 0.0  # added to the reduced value: a constant that every element lacks

@@ -71,13 +71,15 @@ def outline(ending: Ending) -> Ending:
 
 @functools.lru_cache(maxsize=1024)
 def has_tiles(conv: Conv, ending: Ending) -> bool:
-    return any(True for _ in able(conv, ending, proposed_tiles)) or any(True for _ in able(conv, ending, warpgroup_tiles))
+    proposals = (proposed_tiles, warpgroup_tiles, *((fewer_tiles,) if conv.is_phased else ()))
+    return any(True for proposed in proposals for _ in able(conv, ending, proposed))
 
 
 @functools.lru_cache(maxsize=1024)
 def tiles_of(conv: Conv, ending: Ending) -> tuple[Tile, ...]:
     found = (islice(able(conv, ending, proposed), CANDIDATES) for proposed in (proposed_tiles, warpgroup_tiles))
-    return tuple(dict.fromkeys(chain.from_iterable(found)))
+    tiles = tuple(dict.fromkeys(chain.from_iterable(found)))
+    return tiles if tiles or not conv.is_phased else tuple(islice(able(conv, ending, fewer_tiles), CANDIDATES))
 
 
 def able(conv: Conv, ending: Ending, proposed: Callable[[Conv, Ending], Iterator[Tile]]) -> Iterator[Tile]:
@@ -88,7 +90,8 @@ def for_sizes(conv: Conv, ending: Ending, sizes: Sequence[int]) -> Conv:
     """The convolution, with how its results are written at these sizes (batch first)."""
     elements = ending.stored or (isinstance(ending.reduce, OverChannels) and ending.reduce.keep) or ending.reduce is None
     wide = conv.out_sizes(sizes[1:])[-1] // (ending.window.size[-1] if ending.window else 1)
-    return replace(conv, in_runs=bool(elements and wide * conv.item_bytes % SECTOR))
+    in_runs = replace(conv, in_runs=True)
+    return in_runs if elements and wide * conv.item_bytes % SECTOR and fits(in_runs, ending) else conv
 
 
 def best_tile(conv: Conv, ending: Ending, sizes: Sequence[int]) -> Tile:
@@ -110,7 +113,7 @@ def expected_ms(conv: Conv, ending: Ending, sizes: Sequence[int]) -> float:
 
 def proposed_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
     if conv.is_phased:
-        yield from phased_tiles(conv, ending)
+        yield from phased_tiles(conv, ending, most_fragments(conv))
         return
     channel_tiles, warps_c = channel_split(conv, ending)
     weight_bytes = 4 * prod(conv.kernel) * round_up(conv.group_words, 8) * 16 * channel_tiles * warps_c
@@ -154,11 +157,16 @@ def warpgroup_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
                         yield replace(base, warpgroups=True)
 
 
-def phased_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
-    """Tiles of a strided transposed convolution. All phases are in registers, so a weight serves few fragments: warps over
-    channels leave each of them more positions."""
+def fewer_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
+    """Where what waits in registers for its total leaves less room."""
+    return phased_tiles(conv, ending, most_fragments(conv) // 2)
+
+
+def phased_tiles(conv: Conv, ending: Ending, most: int) -> Iterator[Tile]:
+    """Tiles of a strided transposed convolution, of at most so many fragments. All phases are in registers, so a weight serves
+    few fragments: warps over channels leave each of them more positions."""
     wanted = -(-conv.out_channels // conv.groups // 16)
-    most_tiles = max(1, most_fragments(conv) // prod(conv.phases))
+    most_tiles = max(1, most // prod(conv.phases))
     for warps in (8, 4, 2, 1):
         for warps_c in (8, 4, 2, 1):
             channel_tiles = -(-wanted // warps_c)
