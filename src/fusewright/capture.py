@@ -35,7 +35,8 @@ RESERVED = set(keyword.kwlist) | set(
     "row lane item v Model ModelNew acc main std and or not xor "
     "rows element elements piece start within inside partial wide whole_vectors stream sizes arguments named dim3 threadIdx blockIdx "
     "load store larger smaller absolute aligned launch_error NAN INFINITY packed partials slices batch blocks "
-    "r c ROWS COLUMNS group groups holds sums".split()
+    "r c u ROWS COLUMNS STEPS MORE step extent counts group groups holds sums "
+    "static_cast reinterpret_cast typename constexpr nullptr true false pragma unroll define".split()
 )
 RESERVED |= device_names()
 RESERVED |= {f"{letter}{digit}" for letter in "ik" for digit in range(10)}  # the kernels' loops

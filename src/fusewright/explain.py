@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import sizes
 from .dependence import unused_inputs
 from .emit import Emitted
+from .emit.kernels import facts
 from .plan import Call, Kernel, Plan
 
 READ_GBPS = 4140  # H200, measured: a read of a large tensor
@@ -19,18 +20,18 @@ def explain_plan(plan: Plan, emitted: Emitted) -> str:
     if plan.rules:
         lines += ["laws applied", *(f"  {rule}" for rule in plan.rules), ""]
     lines.append("steps")
-    facts = {k.name: k for k in emitted.kernels}
     total = 0.0
     for step in plan.steps:
         if isinstance(step, Call):
             if step.node.target != "getitem":
                 lines.append(f"  library  {step.node.target}  -> {step.node.name}  {step.node.where}")
             continue
-        fact = facts[step.name]
+        launched = emitted.launched.get(step.name, step.name)
+        (fact,) = facts(step, (launched,), plan)
         ms = max(fact.bytes / READ_GBPS / 1e6, fact.flops / FP32_TFLOPS / 1e9) / at_work(step, plan) + LAUNCH_US / 1e3
         total += ms
         lines += [
-            f"  kernel   {step.name}",
+            f"  kernel   {step.name}" + (f"  (launches {launched})" if launched != step.name else ""),
             f"           replaces {', '.join(fact.replaces)}",
             f"           {kind(step, plan)}; {amount(fact.bytes)}B, {amount(fact.flops)}FLOP, predicted {ms:.3f} ms on an H200",
         ]

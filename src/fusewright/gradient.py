@@ -9,6 +9,7 @@ computed again in the kernels that need them.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -91,11 +92,13 @@ def form_of(
 
 
 class _Handed(torch.autograd.Function):
-    """A value as it was kept; its gradient is that of what computed it. The trace shows which is which."""
+    """A value as it was kept; its gradient is that of what computed it. Two copies, one after the other, show in the trace which is
+    which. The result has the sizes of what was kept, which have names: what is computed of it asks of no other whether they are equal."""
 
     @staticmethod
     def forward(ctx: Any, computed: Tensor, kept: Tensor) -> Tensor:
-        return aten.copy(computed, kept)
+        aten.copy(computed, computed)
+        return aten.copy(kept, kept)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
@@ -138,10 +141,11 @@ class Trace:
         """What was kept stands for what computed it, also in formulas that hold on to their own result."""
         inputs = [fx for fx in self.graph.nodes if fx.op == "placeholder"]
         kept = inputs[len(self.given) : len(self.given) + len(self.kept)]
-        for fx in list(self.graph.nodes):
-            if fx.target is aten.copy.default and fx.args[1] in kept:
-                fx.args[0].replace_all_uses_with(fx.args[1])
-                fx.replace_all_uses_with(fx.args[1])
+        copies = [fx for fx in self.graph.nodes if fx.target is aten.copy.default]
+        for computed, handed in itertools.pairwise(copies):
+            if handed.args[1] in kept:
+                computed.args[0].replace_all_uses_with(handed.args[1])
+                handed.replace_all_uses_with(handed.args[1])
 
     def _symbol(self, name: str, hint: int) -> Any:
         from torch._dynamo.source import ConstantSource

@@ -237,9 +237,14 @@ def box_tests(position: str, cut: Prim, result: dict[str, Prim], names: list[str
     return tests
 
 
+# How CUDA's library calls leave their results, where it is not the order of the shape: heads next to each other for each token.
+LEFT_AS: dict[Any, tuple[int, ...]] = {torch.ops.aten.scaled_dot_product_attention.default: (0, 2, 1, 3)}
+
+
 def load(build: Lowering, node: Node) -> None:
     assert node.shape is not None and node.dtype is not None
-    build.value[node.name] = build.add("", Load(), [], node.shape, node.dtype)
+    order = LEFT_AS.get(node.target, ()) if len(node.shape) == 4 else ()
+    build.value[node.name] = build.add("", Load(order=order), [], node.shape, node.dtype)
 
 
 def supported(node: Node, graph: Graph, build: Lowering) -> bool:

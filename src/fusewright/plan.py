@@ -433,7 +433,7 @@ class Planner:
         for kernel in sorted(self.near(leaves), key=lambda kernel: id(kernel) not in makers):  # where what it needs is at hand first
             element, row = self.coordinates(kernel)
             at = element_at(kernel, self.prims, prim, element)
-            if at is None or self.divides(prim, at):
+            if at is None or self.divides(prim, at, kernel):
                 continue
             if kernel.is_scan:
                 if self.meets(prim.name, at, kernel) and self.at_hand(prim.name, at, kernel):
@@ -451,12 +451,14 @@ class Planner:
                 return
         self.assign(prim.name, self.open(Kernel(prim.shape)), "full")
 
-    def divides(self, prim: Prim, at: Coordinates) -> bool:
-        """To find the value's element, or what it is made of, takes a division."""
+    def divides(self, prim: Prim, at: Coordinates, kernel: Kernel) -> bool:
+        """To find the value's element, or what it is made of, takes a division, and not only one for each row."""
+        inner = max((d for d, size in enumerate(kernel.space) if not sizes.is_one(size)), default=0)
+        rows = {f"i{d}" for d in range(inner) if d not in kernel.reduced} if kernel.is_reduce else set()
         uses: list[Coordinate] = []
         read = accesses(self.prims, prim.name, at, self.stops(), inside=True, uses=uses)
         offsets = [prim.offset(at), *uses, *(self.prims[access.leaf].offset(access.at) for access in read)]
-        return any(axis.divided is not None for offset in offsets for axis in offset.terms)
+        return any(axis.divided is not None and not axis.depends <= rows for offset in offsets for axis in offset.terms)
 
     def fills_gpu(self, kernel: Kernel) -> bool:
         """One kernel may go over its rows twice: they are enough to occupy a GPU, and short enough to stay in cache."""
@@ -548,7 +550,8 @@ class Planner:
             return {(a.leaf, tuple_key(a.at)) for a in found if self.graph.hint(sizes.product(self.prims[a.leaf].shape)) * 4 >= total}
 
         ours = large(list(writer.members), True)
-        return bool(ours) and ours <= large(sources, False) and not any(self.divides(self.prims[name], at) for name in writer.members)
+        divides = any(self.divides(self.prims[name], at, reader) for name in writer.members)
+        return bool(ours) and ours <= large(sources, False) and not divides
 
     def heavy_window_input(self, prim: Prim, users: dict[str, list[Prim]]) -> bool:
         """Overlapping windows or pieces, and places in between, would compute this again and again; a pool of a pool, taps times taps,

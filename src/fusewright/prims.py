@@ -19,10 +19,12 @@ Coordinates = tuple[Coordinate, ...]
 class Load:
     """A tensor in memory: an input, a parameter, a library call's result, or another kernel's output.
 
-    `step` names how far apart its elements lie, where only the caller knows: 0 if one stands for all of them.
+    `step` names how far apart its elements lie, where only the caller knows: 0 if one stands for all of them. `order` has its
+    dimensions as they lie in memory, where that is not the order of its shape.
     """
 
     step: str = ""
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -228,6 +230,8 @@ class Prim:
     def order(self) -> tuple[int, ...]:
         """Its dimensions as they lie in memory, the innermost last."""
         dims = range(len(self.shape))
+        if isinstance(self.op, Load) and self.op.order:
+            return self.op.order
         return (0, *dims[2:], 1) if self.channels_last else tuple(dims)
 
     @cached_property

@@ -409,6 +409,7 @@ def elements_and_total(
     at: Coordinates,
 ) -> Fused | None:
     """A softmax, or a norm over channels: the elements wait in registers until their position's total is known."""
+    from .kernels.accumulators import CLOSER
     from .kernels.anchored import body_of
     from .kernels.reduce import accumulators
 
@@ -424,7 +425,7 @@ def elements_and_total(
         return None
     totals = {member: f"total.{prims[member].op.field}" for member in part.members}
     after = body_of(anchor, kernel, plan, root=store, leaf=part.source, shape=shape, totals=totals)
-    return Fused(anchor, replace(base, reduce=OverChannels(part.kind, keep=True), after=after), window)
+    return Fused(anchor, replace(base, reduce=OverChannels(CLOSER.get(part.kind, part.kind), keep=True), after=after), window)
 
 
 def ending_with(before: object, pool: ConvWindow | None, last: object) -> Ending:

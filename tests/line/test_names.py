@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
 
+from fusewright.capture import RESERVED, capture
+from fusewright.emit import emit
+from fusewright.lower import lower
 from fusewright.options import Options
 from fusewright.pipeline import read_problem
+from fusewright.plan import plan
 from fusewright.problem import load_problem
 from fusewright.tune import Choices
 
@@ -32,3 +41,44 @@ def test_every_name_is_defined(case: str, tmp_path: Path, monkeypatch: pytest.Mo
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select", "F821", str(tmp_path / "new.py")]
     found = subprocess.run(command, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout
+
+
+KERNELS = {
+    "pointwise": (lambda a, b: torch.tanh(a) * b, (33, 40), (40,)),
+    "transposed": (lambda a, b: a.transpose(1, 2) * b, (4, 64, 64), (64,)),
+    "rows": (lambda a, b: torch.softmax(a * b, -1), (64, 1000), (1000,)),
+    "long rows": (lambda a, b: F.layer_norm(a * b, (60000,)), (64, 60000), (60000,)),
+    "columns": (lambda a, b: (a * b).sum(1), (64, 130, 1030), (1030,)),
+    "kept columns": (lambda a, b: torch.softmax(a * b, 1), (64, 64, 1024), (1024,)),
+    "split": (lambda a, b: (a * b).sum(), (640, 10300), (10300,)),
+    "scan along": (lambda a, b: torch.cumsum(a * b, -1), (640, 1000), (1000,)),
+    "scan across": (lambda a, b: torch.cumsum(a * b, 0), (640, 1000), (1000,)),
+    "pool": (lambda a, b: F.max_pool2d(a * b, 3, 2), (16, 32, 64, 64), (64,)),
+    "joined": (lambda a, b: torch.cat([F.pad(a, (1, 2)), b], -1), (16, 64), (16, 9)),
+    "rolled": (lambda a, b: torch.roll(a, 3, 1) * b, (16, 64), (64,)),
+    "resized": (lambda a, b: F.interpolate(a, scale_factor=2, mode="bilinear") * b, (2, 3, 16, 16), (32,)),
+}  # fmt: skip
+
+
+class Named(nn.Module):
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, aardvark: torch.Tensor, buffalo: torch.Tensor) -> torch.Tensor:
+        return self.function(aardvark, buffalo)
+
+
+@pytest.mark.parametrize("case", KERNELS, ids=lambda name: name.replace(" ", "-"))
+def test_no_value_is_called_as_a_variable_of_a_template(case: str) -> None:
+    """A model's input may be called anything: what kernels call their own variables is taken, or made of a value's name."""
+    function, *shapes = KERNELS[case]
+    model = Named(function)
+    made = plan(lower(capture(model, [torch.zeros(shape) for shape in shapes])))
+    source = emit(made, "", model, gradients=False).text.split("_CUDA_SOURCE = '''")[1].split("'''")[0]
+    kernels = "\n".join(part for part in source.split("\n\n") if "__global__" in part and "fused_" in part)
+    declared = re.findall(r"\b(?:int|Index|bool|float|unsigned|long long) (?:const )?(\w+)(?= =|;|\[|:|,|\))", kernels)
+    values = tuple(made.lowered.prims)
+    own = {re.sub(r"_\d+$", "", name) for name in declared if not name.startswith((*values, "source"))}
+    assert own, "nothing was looked at"
+    assert own <= RESERVED, f"{own - RESERVED} may be the name of a model's input"

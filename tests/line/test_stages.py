@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 from fusewright.capture import capture
+from fusewright.emit import emit
 from fusewright.emit.values import packed
 from fusewright.errors import Unsupported
+from fusewright.explain import explain_plan
 from fusewright.graph import Graph
 from fusewright.interpret import interpret
 from fusewright.lower import lower
@@ -139,7 +141,49 @@ def test_every_kernel_runs_after_what_it_reads() -> None:
             ready.add(made.lowered.value[step.node.name])
 
 
+class Alike(nn.Module):
+    """Two kernels of one shape, of which one stands in the file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.LayerNorm(6) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.matmul(torch.tanh(layer(x)), w)
+        return x
+
+
+def test_every_step_is_explained_also_where_one_kernel_serves_several() -> None:
+    model = Alike()
+    made = plan(lower(capture(model, [torch.randn(5, 6), torch.randn(6, 6)])))
+    emitted = emit(made, "", model, gradients=False)
+    assert len(made.kernels) == 2 and len(emitted.kernels) == 1, "no longer one kernel for both"
+    lines = explain_plan(made, emitted).splitlines()
+    first, second = (kernel.name for kernel in made.kernels)
+    assert f"  kernel   {first}" in lines and f"  kernel   {second}  (launches {first})" in lines
+    moved = [line for line in lines if "predicted 0" in line and " B, " in line]
+    assert len(moved) == 2 and moved[0] == moved[1], "each step has its own bytes"
+
+
 @pytest.mark.parametrize("path", FOUNDING, ids=lambda path: path.stem)
 def test_the_same_model_gives_the_same_text(path: Path) -> None:
     first, second = (compile_problem(load_problem(path), Options())[2].text for _ in range(2))
     assert first == second
+
+
+class Windows(nn.Module):
+    """Scores of windows, a mask for each place of a window among them, and their softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mask = nn.Parameter(torch.randn(4, 9, 9))
+
+    def forward(self, scores: torch.Tensor) -> torch.Tensor:
+        masked = scores.view(-1, 4, 3, 9, 9) + self.mask[None, :, None]
+        return masked.view(-1, 3, 9, 9).softmax(-1)
+
+
+def test_a_division_for_each_row_keeps_a_kernel_together() -> None:
+    made = plan(lower(capture(Windows(), [torch.randn(8, 3, 9, 9)])))
+    assert [kernel.reduced for kernel in made.kernels] == [(3,)], "the softmax is not written by the kernel that reduces"

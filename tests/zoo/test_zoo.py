@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fusewright import pipeline
+from fusewright.options import Options
+from fusewright.problem import load_problem
 from fusewright.suite import SWITCH, Settings, find_models, run_model
 
 ZOO = Path(__file__).parents[2] / "zoo"
@@ -29,6 +32,14 @@ def test_a_part_of_the_zoo_verifies(name: str) -> None:
     environment = {**os.environ, SWITCH: "small", "OMP_NUM_THREADS": "1"}
     result = run_model(MODELS[name], Settings("host", time_limit=300, bench=False), name=name, environment=environment)
     assert result is not None and result.verified, f"{name}: {result and result.outcome}: {result and result.why}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(MODELS)[DAY % 5 :: 5])
+def test_a_part_of_the_zoo_is_explained(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, "small")
+    text = pipeline.explain(load_problem(MODELS[name]), Options(gradients=False))
+    assert "steps" in text and "kernels predicted" in text
 
 
 def test_the_zoo_is_large_and_in_families() -> None:

@@ -31,6 +31,7 @@ class Emitted:
     kernels: tuple[KernelFacts, ...]
     calls: tuple[str, ...]
     regions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the nodes that each of its functions computes
+    launched: Mapping[str, str] = field(default_factory=dict)  # by kernel of the plan: the function that is launched for it
 
 
 def emit(plan: Plan, source: str, model: nn.Module, gradients: bool = True) -> Emitted:
@@ -77,7 +78,8 @@ def with_kernels(
     assert found is None, f"the emitted text holds the word {found[0] if found else ''!r}"
     known = together([fact for kernel in plan.every_kernel for fact in facts(kernel, launches.launchers(kernel), plan)])
     nodes = {region.name: tuple(node.name for node in regions.meaning_nodes(region)) for region in regions}
-    return Emitted(behind(source, ours), known, calls, nodes)
+    launched = {kernel.name: launches.launchers(kernel)[0] for kernel in plan.kernels}
+    return Emitted(behind(source, ours), known, calls, nodes, launched)
 
 
 def behind(source: str, ours: str) -> str:

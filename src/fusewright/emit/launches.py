@@ -21,6 +21,7 @@ from ..layout import memory_format
 from ..plan import Kernel
 from ..prims import Prim
 from ..products import is_product
+from ..pytext import shape_text
 from .kernels import Shared, kernel_text
 from .regions import Region, is_asked_for
 from .values import Values
@@ -100,9 +101,12 @@ class Launches:
 
     def straightened(self, name: str, load: str) -> str:
         """The tensor laid out as kernels read it; the same one if it lies so."""
-        step = self.prims[load].step
+        prim, step = self.prims[load], self.prims[load].step
         if step:
             return f"{name}, {step} = _with_step({name})"
+        if prim.op.order:
+            back = tuple(map(prim.order.index, range(len(prim.order))))
+            return f"{name} = {name}.permute({shape_text(prim.order)}).contiguous().permute({shape_text(back)})"
         return f"{name} = {name}.contiguous({memory_format(self.prims[load])})"
 
     def allocation_of(self, prim: Prim) -> str:

@@ -35,9 +35,8 @@ TAKEN |= set(
 )
 # And that of a product.
 TAKEN_BY_PRODUCTS = set(
-    "rows sums sum split done at elements c0 row0 column0 lane_row lane_column odd first last band high place quartet late "
-    "before stage next product load_row load_column load store_rows store_columns held_rows held_columns multiply move "
-    "load_four plain_sum store_split depth columns matrix in_matrix tiles".split()
+    "rows sums sum split done at elements c0 row column product depth columns matrix in_matrix tiles shared any_odd ending "
+    "input_pitch weight_pitch out_pitch".split()
 )
 
 
@@ -216,7 +215,7 @@ def anchored_product(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str
     few = rows if most is None else sympy.Min(rows, most)
     workspace = {f"sums{own}": sizes.tidy(tile.splits * anchor.conv.columns * few)} if tile.splits > 1 else {}
     return AnchoredText(
-        (kernel.name,), made.source, (), made.smem, (), tuple(workspace.items()),
+        (kernel.name,), made.source, made.support, made.smem, (), tuple(workspace.items()),
         (f'_launch("{kernel.name}", {", ".join(handed)})',), tile, tf32=False,
     )  # fmt: skip
 

@@ -39,49 +39,49 @@ class Layout:
     tables: int
     scratch_words: int
 
-    @property
+    @functools.cached_property
     def spread(self) -> tuple[int, int, int]:
         """Fragments of a warp along each dimension of the output, phases included."""
         (fd, fh, fw), (sd, sh, sw) = self.tile.fragments, self.conv.phases
         return fd * sd, fh * sh, fw * sw
 
-    @property
+    @functools.cached_property
     def fragments(self) -> int:
         return prod(self.spread)
 
-    @property
+    @functools.cached_property
     def warps(self) -> tuple[int, int, int]:
         """Warps that share an input tile."""
         return (1, 1, 1) if self.tile.alone else self.tile.warps
 
-    @property
+    @functools.cached_property
     def tile_sizes(self) -> tuple[int, int, int]:
         (fd, fh, fw), (wd, wh, ww) = self.spread, self.warps
         return wd * fd, self.tile.repeats * wh * fh, ww * fw * 8
 
-    @property
+    @functools.cached_property
     def input_step(self) -> tuple[int, int, int]:
         """Input positions from one tile to the next."""
         steps = zip(self.tile_sizes, self.input_stride, self.conv.phases, strict=True)
         return tuple(t * s // p for t, s, p in steps)  # type: ignore[return-value]
 
-    @property
+    @functools.cached_property
     def input_stride(self) -> tuple[int, ...]:
         """Input positions from one output position to the next; of the same phase where there are phases."""
         return (1, 1, 1) if self.conv.transposed else self.conv.stride
 
-    @property
+    @functools.cached_property
     def held(self) -> tuple[int, int, int]:
         """Fragments of a warp that are left after the window."""
         fd, fh, fw = self.spread
         return fd // self.window[0], fh // self.window[1], fw // self.across
 
-    @property
+    @functools.cached_property
     def run(self) -> int:
         """Fragments that take turns along a row after the window."""
         return self.interleave // self.across
 
-    @property
+    @functools.cached_property
     def rows(self) -> tuple[int, int, int]:
         """Input depths, rows and columns a tile reads."""
         c = self.conv
@@ -90,16 +90,16 @@ class Layout:
             for t, p, s, k, d in zip(self.tile_sizes, c.phases, self.input_stride, c.reach, c.dilation, strict=True)
         )
 
-    @property
+    @functools.cached_property
     def lead(self) -> int:
         """Columns staged in front of the first one needed, so that rows start at a multiple of four."""
         return -self.conv.halo[2] % 4
 
-    @property
+    @functools.cached_property
     def pitch(self) -> int:
         return self.rows[2] if self.tile.warpgroups else round_up(self.lead + self.rows[2], 4)
 
-    @property
+    @functools.cached_property
     def plane(self) -> int:
         """Words between two channels in shared memory: padded so that a fragment's 32 words meet no bank twice."""
         words = self.rows[0] * self.rows[1] * self.pitch
@@ -108,58 +108,58 @@ class Layout:
         step = self.interleave // self.conv.phases[2] * self.input_stride[2]
         return min(range(words, words + 32, 4), key=lambda p: (bank_conflicts(p, step), p))
 
-    @property
+    @functools.cached_property
     def group_in(self) -> int:
         return self.conv.in_channels // self.conv.groups
 
-    @property
+    @functools.cached_property
     def group_out(self) -> int:
         return self.conv.out_channels // self.conv.groups
 
-    @property
+    @functools.cached_property
     def block_channels(self) -> int:
         return 16 * self.tile.channel_tiles * self.tile.warps_c
 
-    @property
+    @functools.cached_property
     def group_blocks(self) -> int:
         """Blocks of channels in one group of the convolution."""
         return -(-self.group_out // self.block_channels)
 
-    @property
+    @functools.cached_property
     def channel_blocks(self) -> int:
         return self.conv.groups * self.group_blocks
 
-    @property
+    @functools.cached_property
     def whole_channels(self) -> bool:
         """Every channel a block computes exists."""
         return self.group_out % self.block_channels == 0
 
-    @property
+    @functools.cached_property
     def chunks(self) -> int:
         return -(-self.conv.group_words // self.tile.chunk)
 
-    @property
+    @functools.cached_property
     def part_columns(self) -> int:
         return self.tile.columns or self.conv.kernel[0] * self.conv.kernel[2]
 
-    @property
+    @functools.cached_property
     def parts(self) -> int:
         return self.conv.kernel[0] * self.conv.kernel[2] // self.part_columns
 
-    @property
+    @functools.cached_property
     def input_stage(self) -> int:
         return self.tile.chunk * self.plane
 
-    @property
+    @functools.cached_property
     def weight_stage(self) -> int:
         taps = self.part_columns * self.conv.kernel[1]
         return self.tile.chunk // 8 * taps * self.tile.channel_tiles * self.tile.warps_c * 128
 
-    @property
+    @functools.cached_property
     def packed_floats(self) -> int:
         return self.channel_blocks * self.chunks * self.parts * self.weight_stage
 
-    @property
+    @functools.cached_property
     def kernel_rows_together(self) -> int:
         """Kernel rows served by one set of input rows in registers."""
         fd, fh, fw = self.tile.fragments
@@ -168,7 +168,7 @@ class Layout:
         fits = 2 * parts * fd * rows * fw <= WINDOW_REGISTERS
         return self.conv.reach[1] if self.tile.together and fits else 1
 
-    @property
+    @functools.cached_property
     def shared_words(self) -> int:
         weight_stages = {"resident": self.chunks, "staged": 2, "direct": 0}[self.tile.weights]
         return (
@@ -180,76 +180,76 @@ class Layout:
             + (4 * (self.row_groups + 1) if self.tile.warpgroups else 0)
         )
 
-    @property
+    @functools.cached_property
     def run_words(self) -> int:
         """Where warps turn eight channels of a row of fragments before they write them."""
         return self.tile.threads // 32 * 8 * self.run_pitch if self.turns_rows else 0
 
-    @property
+    @functools.cached_property
     def turns_rows(self) -> bool:
         """Elements go through shared memory, so that all lanes of a warp write side by side: two sectors at least."""
         return self.conv.in_runs and not self.tile.warpgroups and self.run_columns * self.conv.item_bytes >= 64
 
-    @property
+    @functools.cached_property
     def run_columns(self) -> int:
         """Positions of a row that a warp holds."""
         return self.held[2] * 4 * self.pair
 
-    @property
+    @functools.cached_property
     def run_pitch(self) -> int:
         """Words from one channel to the next: eight banks further."""
         return round_up(self.run_columns, 32) + 8
 
-    @property
+    @functools.cached_property
     def row_groups(self) -> int:
         """Input rows of four channels each that a step of four warps' products reads."""
         return self.tile.chunk // 4 * self.rows[0] * self.rows[1] if self.tile.warpgroups else 0
 
-    @property
+    @functools.cached_property
     def rounds(self) -> int:
         """How often each thread copies four columns of four channels in a step of four warps' products."""
         return -(-self.row_groups * -(-(self.lead + self.pitch) // 4) // self.tile.threads)
 
-    @property
+    @functools.cached_property
     def exchanges(self) -> bool:
         """Four warps' elements go to shared memory to be reduced over channels: few positions are left, and threads share them.
         Where a lane holds more, it reduces its own channels and only what warps have of a position's total meets."""
         return self.tile.warpgroups and prod(self.held) * self.pair < FEW_HELD
 
-    @property
+    @functools.cached_property
     def input_stages(self) -> int:
         return 2 * (prod(self.tile.warps) if self.tile.alone else 1)
 
-    @property
+    @functools.cached_property
     def stagers(self) -> int:
         """Threads that copy one input tile."""
         return 32 if self.tile.alone else self.tile.threads
 
-    @property
+    @functools.cached_property
     def turns(self) -> int:
         columns = self.conv.reach[0] * self.conv.reach[2] if self.conv.is_phased else self.part_columns
         return self.tile.chunk // 8 * columns
 
-    @property
+    @functools.cached_property
     def pairs_abreast(self) -> int:
         """Pairs of input channels whose rows threads copy side by side, where rows of one do not keep all of them busy."""
         places = self.rows[0] * self.rows[1] * self.pitch // 4
         return max(k for k in (1, 2, 4, 8) if k == 1 or k * places <= self.stagers)
 
-    @property
+    @functools.cached_property
     def held_words(self) -> int:
         """Words of halves that a thread has on their way from memory, four columns at a time."""
         rounds = -(-self.rows[0] * self.rows[1] * self.pitch // 4 // self.stagers)
         turns = self.tile.repeats * self.parts * self.turns
         return 4 * rounds * -(-self.tile.chunk // self.pairs_abreast // turns)
 
-    @property
+    @functools.cached_property
     def turn_channels(self) -> int:
         """Input channels copied at each turn, until all are."""
         turns = self.tile.repeats * self.parts * self.turns
         return -(-self.tile.chunk // max(1, int(turns * self.tile.early)))
 
-    @property
+    @functools.cached_property
     def turn_weights(self) -> int:
         """Copies of 16 bytes each thread makes at each turn for the next step's weights, until all are made."""
         return -(-self.weight_stage // (4 * self.tile.threads * max(1, int(self.turns * self.tile.early))))
@@ -282,7 +282,7 @@ def layout(conv: Conv, ending: Ending, tile: Tile) -> Layout:
             scratch = prod(tile.warps) * shape.block_channels * WORDS[accumulator]
         case _:
             scratch = 0
-    return replace(shape, scratch_words=scratch)
+    return replace(shape, scratch_words=scratch) if scratch else shape
 
 
 def refusal(shape: Layout, ending: Ending) -> str | None:

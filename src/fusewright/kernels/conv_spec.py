@@ -7,6 +7,7 @@ Batch and spatial sizes are not here: they are arguments of the kernel.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -38,40 +39,40 @@ class Conv:
     kept: bool = False  # its result is written too, where there is memory given for it
     in_runs: bool = False  # rows of the output do not begin at whole sectors of memory: a warp writes its part of each at once
 
-    @property
+    @functools.cached_property
     def element(self) -> str:
         """The C type of what is in memory."""
         return ELEMENTS[self.dtype][0]
 
-    @property
+    @functools.cached_property
     def item_bytes(self) -> int:
         return ELEMENTS[self.dtype][1]
 
-    @property
+    @functools.cached_property
     def is_strict(self) -> bool:
         """Float32 where TF32 is not allowed: each number is the sum of two TF32 ones."""
         return self.dtype == "float32" and not self.tf32
 
-    @property
+    @functools.cached_property
     def packed_in(self) -> int:
         """Input channels in a 32-bit word of shared memory: of halves two neighbours at one position."""
         return 4 // self.item_bytes
 
-    @property
+    @functools.cached_property
     def group_words(self) -> int:
         """Words that hold one position of a group's input channels; the last may lack one."""
         return -(-self.in_channels // self.groups // self.packed_in)
 
-    @property
+    @functools.cached_property
     def phases(self) -> tuple[int, ...]:
         """Output positions that lie between one input position and the next."""
         return self.stride if self.transposed else (1,) * len(self.kernel)
 
-    @property
+    @functools.cached_property
     def is_phased(self) -> bool:
         return prod(self.phases) > 1
 
-    @property
+    @functools.cached_property
     def halo(self) -> tuple[int, ...]:
         """Zeros in front of the input, for each dimension."""
         if not self.transposed:
@@ -81,7 +82,7 @@ class Conv:
             for k, s, d, p in zip(self.kernel, self.stride, self.dilation, self.padding, strict=True)
         )
 
-    @property
+    @functools.cached_property
     def reach(self) -> tuple[int, ...]:
         """Input positions that one output position, or the phases between two input positions, read.
 
@@ -137,6 +138,7 @@ class Body(Protocol):
     def tables(self) -> tuple[Table, ...]: ...
 
     def element(self, value: str, n: str, c: str, position: tuple[str, ...]) -> tuple[list[str], str]: ...
+    def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ class OverChannels:
     accumulator, and they are written in full (a softmax).
     """
 
-    accumulator: str  # LogSumExp | Sum | Max | Min | Moments
+    accumulator: str  # LogSumExp | Sum | Max | Min | CloseMoments
     bounded: bool = False
     keep: bool = False
     plus: float = 0.0  # added to the reduced value: a constant that every element lacks
@@ -266,6 +268,7 @@ def triple(values: Sequence[int], fill: int) -> tuple[int, int, int]:
     return (fill,) * (3 - len(values)) + tuple(values)  # type: ignore[return-value]
 
 
+@functools.lru_cache(maxsize=1024)
 def widened(conv: Conv) -> Conv:
     """The same convolution in three dimensions."""
     return replace(

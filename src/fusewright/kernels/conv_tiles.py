@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from math import gcd, prod
 
 from fusewright.kernels.conv_layout import Layout, halves_lie_by_fours, layout, refusal, round_up
-from fusewright.kernels.conv_spec import IDENTITY, Body, Conv, Ending, OverChannels, OverPositions, Tile, triple
+from fusewright.kernels.conv_spec import (
+    IDENTITY,
+    Body,
+    Conv,
+    Ending,
+    OverChannels,
+    OverPositions,
+    Pointwise,
+    Table,
+    Tile,
+    triple,
+)
 
 MULTIPROCESSORS = 132  # H200
 # H200: the inner loop alone, 289 to 301 (benchmarks/conv_ceiling.py). Of halves twice that, by the instruction's rate (not measured).
@@ -44,22 +55,43 @@ STEP_PRODUCTS = 864  # H200, second founding model: 0.97 ms with 864 products a 
 
 def fits(conv: Conv, ending: Ending) -> bool:
     """Some tile serves this convolution and this ending."""
-    return bool(candidate_tiles(conv, ending))
+    return has_tiles(conv, outline(ending))
 
 
-@functools.lru_cache(maxsize=256)
 def candidate_tiles(conv: Conv, ending: Ending) -> tuple[Tile, ...]:
     """The tiles worth trying, the most promising first."""
-    able = (tile for tile in proposed_tiles(conv, ending) if refusal(layout(conv, ending, tile), ending) is None)
-    more = (tile for tile in warpgroup_tiles(conv, ending) if refusal(layout(conv, ending, tile), ending) is None)
-    return tuple(dict.fromkeys([*islice(able, CANDIDATES), *islice(more, CANDIDATES)]))
+    return tiles_of(conv, outline(ending))
+
+
+def outline(ending: Ending) -> Ending:
+    """What of an ending says which tiles can serve it: of its bodies, how many tables they keep. Layers of a network share it."""
+    tables = sum(len(body.tables) for body in ending.bodies)
+    return Ending(Pointwise(tables=(Table("", ""),) * tables), ending.window, ending.stored, reduce=ending.reduce)
+
+
+@functools.lru_cache(maxsize=1024)
+def has_tiles(conv: Conv, ending: Ending) -> bool:
+    proposals = (proposed_tiles, warpgroup_tiles, *((fewer_tiles,) if conv.is_phased else ()))
+    return any(True for proposed in proposals for _ in able(conv, ending, proposed))
+
+
+@functools.lru_cache(maxsize=1024)
+def tiles_of(conv: Conv, ending: Ending) -> tuple[Tile, ...]:
+    found = (islice(able(conv, ending, proposed), CANDIDATES) for proposed in (proposed_tiles, warpgroup_tiles))
+    tiles = tuple(dict.fromkeys(chain.from_iterable(found)))
+    return tiles if tiles or not conv.is_phased else tuple(islice(able(conv, ending, fewer_tiles), CANDIDATES))
+
+
+def able(conv: Conv, ending: Ending, proposed: Callable[[Conv, Ending], Iterator[Tile]]) -> Iterator[Tile]:
+    return (tile for tile in proposed(conv, ending) if refusal(layout(conv, ending, tile), ending) is None)
 
 
 def for_sizes(conv: Conv, ending: Ending, sizes: Sequence[int]) -> Conv:
     """The convolution, with how its results are written at these sizes (batch first)."""
     elements = ending.stored or (isinstance(ending.reduce, OverChannels) and ending.reduce.keep) or ending.reduce is None
     wide = conv.out_sizes(sizes[1:])[-1] // (ending.window.size[-1] if ending.window else 1)
-    return replace(conv, in_runs=bool(elements and wide * conv.item_bytes % SECTOR))
+    in_runs = replace(conv, in_runs=True)
+    return in_runs if elements and wide * conv.item_bytes % SECTOR and fits(in_runs, ending) else conv
 
 
 def best_tile(conv: Conv, ending: Ending, sizes: Sequence[int]) -> Tile:
@@ -81,7 +113,7 @@ def expected_ms(conv: Conv, ending: Ending, sizes: Sequence[int]) -> float:
 
 def proposed_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
     if conv.is_phased:
-        yield from phased_tiles(conv, ending)
+        yield from phased_tiles(conv, ending, most_fragments(conv))
         return
     channel_tiles, warps_c = channel_split(conv, ending)
     weight_bytes = 4 * prod(conv.kernel) * round_up(conv.group_words, 8) * 16 * channel_tiles * warps_c
@@ -125,11 +157,16 @@ def warpgroup_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
                         yield replace(base, warpgroups=True)
 
 
-def phased_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
-    """Tiles of a strided transposed convolution. All phases are in registers, so a weight serves few fragments: warps over
-    channels leave each of them more positions."""
+def fewer_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
+    """Where what waits in registers for its total leaves less room."""
+    return phased_tiles(conv, ending, most_fragments(conv) // 2)
+
+
+def phased_tiles(conv: Conv, ending: Ending, most: int) -> Iterator[Tile]:
+    """Tiles of a strided transposed convolution, of at most so many fragments. All phases are in registers, so a weight serves
+    few fragments: warps over channels leave each of them more positions."""
     wanted = -(-conv.out_channels // conv.groups // 16)
-    most_tiles = max(1, most_fragments(conv) // prod(conv.phases))
+    most_tiles = max(1, most // prod(conv.phases))
     for warps in (8, 4, 2, 1):
         for warps_c in (8, 4, 2, 1):
             channel_tiles = -(-wanted // warps_c)
@@ -226,6 +263,7 @@ def in_short_stretches(conv: Conv) -> bool:
     return conv.packed_in > 1 or conv.is_strict
 
 
+@functools.lru_cache(maxsize=1024)
 def instructions(body: Body) -> float:
     """A rough count of the issue slots one element of a body takes."""
     if body is IDENTITY:

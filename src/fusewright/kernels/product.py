@@ -26,7 +26,7 @@ from fusewright.kernels.conv_spec import Ending, KernelText
 from fusewright.kernels.conv_text import extra_params, tidy
 from fusewright.kernels.conv_tiles import LAUNCH_MS, MEMORY_TB_PER_S, MULTIPROCESSORS
 
-TEMPLATE = Template((Path(__file__).parent / "product.cuh").read_text())
+TEMPLATE, SUPPORT = (Template((Path(__file__).parent / name).read_text()) for name in ("product.cuh", "product_support.cuh"))
 STEP, STAGES, COPIES, BAND = 32, 4, 4, 8
 # TFLOP/s of 4096 cubed on an H200: 128 as it is; by one group of warps that load 111, with both operands from shared memory 113,
 # where all warps load and multiply 82 to 91; of the library 49.
@@ -171,74 +171,42 @@ def product_kernel(
         setup=setup(ending),
         sizes="\n".join(f"  constexpr int {name} = {name.upper()};" for name in ("depth", "columns") if name not in size_names(product)),
         matrix=shifted("\n".join(matrix(product)), 2),
-        **loading(product),
-        finish=shifted(finish(product, ending, tile), 2),
+        input_pitch=pitch_of("input", product),
+        weight_pitch=pitch_of("weight", product),
+        finish=shifted(finish(product, ending, tile), 4),
         merge=merge(product, ending, tile.splits) if split else "",
         launcher="\n".join(launcher(name, product, ending, tile, split_rows)),
     )
     return KernelText(
         name=name,
         source=tidy(source),
-        support=(),
+        support=(support(),),
         launcher_args=launcher_args(product, ending, split),
         smem=tile.shared_bytes,
     )
 
 
-def constants(product: Product, tile: ProductTile) -> Iterator[str]:
-    def line(text: str, comment: str = "") -> str:
-        return f"constexpr int {text};" + (f"  // {comment}" if comment else "")
+def support() -> str:
+    """What products of all shapes share."""
+    loading, multiplying = (f"FRAGMENTS == 16 ? {REGISTERS[16][i]} : {REGISTERS[8][i]}" for i in range(2))
+    return SUPPORT.substitute(
+        stages=STAGES, copies=COPIES, loaders=LOADERS, band=BAND, loading_registers=loading, multiplying_registers=multiplying
+    )
 
+
+def constants(product: Product, tile: ProductTile) -> Iterator[str]:
     known = {"depth": product.depth, "columns": product.columns}
     fixed = [f"{name.upper()} = {size}" for name, size in known.items() if name not in size_names(product)]
     if fixed:
-        yield line(", ".join(fixed))
+        yield f"constexpr int {', '.join(fixed)};"
     pitches = [f"{name.upper()} = {place.pitch}" for name, place in all_places(product).items() if place.pitch.isdigit()]
     if pitches:
-        yield line(", ".join(pitches), "from row to row")
-    yield line(f"TILE_ROWS = {tile.rows}, TILE_COLUMNS = {tile.columns}, FRAGMENTS = {tile.fragments}", "a fragment: 8 columns")
-    yield line(f"THREADS = 128 * ({tile.quartets} + {LOADERS}), BAND = {BAND}")
-    yield line(f"STEP = {STEP}, STAGES = {STAGES}", "of the depth; as many steps are in shared memory")
-    yield line("COLUMN_PLANE = 4 * TILE_COLUMNS + 4", "words of four of the depth")
-    yield line("COLUMN_STAGE = STEP / 4 * COLUMN_PLANE, STAGE = 2 * COLUMN_STAGE", "of a step's high or low parts, and of both")
-    yield line(f"COPIES = {COPIES}, ROW_PITCH = STEP + 4, ROW_COPY = 16 * ROW_PITCH", "steps; words of a row, of a warp's rows")
-    yield line(f"QUARTETS = {tile.quartets}, LOADERS = {LOADERS}", "groups of four warps that multiply, and that load")
-    yield line("LOADING_REGISTERS = {}, MULTIPLYING_REGISTERS = {}".format(*REGISTERS[tile.fragments]))
-    yield line(f"MOVES = {moves(product)}", "steps between two moves of the accumulators")
-    yield line("READY = 1, FREE = READY + QUARTETS * STAGES, DONE = FREE + STAGES", "barriers: of stages, and of all that multiply")
-    yield line("ROUND = 128 / (STEP / 4), COLUMN_ROUNDS = TILE_COLUMNS / ROUND", "columns that four warps load together")
-    yield line(f"SHARED_BYTES = {tile.shared_bytes}")
-
-
-def loading(product: Product) -> dict[str, str]:
-    """Threads side by side read what lies side by side: the depth of a row or column, or neighbouring rows or columns."""
-    across, along = ("%", "/") if product.turned else ("/", "%")
-    pitch, input_pitch = pitch_of("weight", product), pitch_of("input", product)
-    size = "ROUND" if product.turned else "(STEP / 4)"
-    places = [
-        f"const int load_column = thread {across} {size}, load_four = thread {along} {size};"
-        + ("  // neighbours lie side by side" if product.turned else ""),
-        "const int columns_left = columns - column0 - load_column;",
-    ]
-    where = f"(long long)k * {pitch} + column0 + load_column" if product.turned else f"(long long)(column0 + load_column) * {pitch} + k"
-    width, apart, between = ("1", pitch, "r * ROUND") if product.turned else ("VECTOR", "1", f"(long long)(r * ROUND) * {pitch}")
-    loads = [
-        "const int k = step * STEP + 4 * load_four, left = step < last ? depth - k : 0;",
-        f"const float* const from = weight + {where};",
-        "#pragma unroll",
-        "for (int r = 0; r < COLUMN_ROUNDS; ++r)",
-        f"  load_numbers<{width}>(held[r], from + {between}, r * ROUND < columns_left, left, {apart});",
-    ]
-    return {
-        "places": shifted("\n".join(places), 4),
-        "loads": shifted("\n".join(loads), 6),
-        "copy_place": shifted((COPY_PLACE_TURNED if product.rows_turned else COPY_PLACE).substitute(pitch=input_pitch), 2),
-        "copy": shifted((COPY_TURNED if product.rows_turned else COPY).substitute(pitch=input_pitch), 6),
-        "input_element": f"input[(long long){'k' if product.rows_turned else 'n'} * {input_pitch} + {'n' if product.rows_turned else 'k'}]",
-        "weight_element": f"weight[(long long){'k' if product.turned else 'c'} * {pitch} + {'c' if product.turned else 'k'}]",
-        "sum_parameters": "".join(f", int {name}" for name in computed_pitches(product)),
-        "sum_arguments": "".join(f", {name}" for name in computed_pitches(product)),
-    }
+        yield f"constexpr int {', '.join(pitches)};  // from row to row"
+    lie = [what for what, turned in (("the matrix lies", product.turned), ("rows lie", product.rows_turned)) if turned]
+    flags = f"{str(product.turned).lower()}, {str(product.rows_turned).lower()}"
+    words = f"{tile.rows} rows, {tile.columns} columns" + (f"; {' and '.join(lie)} by columns" if lie else "")
+    yield f"using Tile = product::Tile<{tile.quartets}, {tile.fragments}, {flags}>;  // {words}"
+    yield f"constexpr int MOVES = {moves(product)};  // steps between two moves of the accumulators"
 
 
 def pitch_of(name: str, product: Product) -> str:
@@ -247,33 +215,6 @@ def pitch_of(name: str, product: Product) -> str:
     if place is None:
         return ("rows" if name == "input" else "columns") if turned else "depth"
     return f"{name.upper()}_PITCH" if place.pitch.isdigit() else f"{name}_pitch"
-
-
-def computed_pitches(product: Product) -> list[str]:
-    """Distances that depend on sizes."""
-    return [name for name in (pitch_of("input", product), pitch_of("weight", product)) if name.endswith("_pitch")]
-
-
-COPY_PLACE = Template("""\
-const int copy_row = lane / (STEP / VECTOR), copy_k = lane % (STEP / VECTOR) * VECTOR, rows_left = rows - row0 - warp * 16 - copy_row;
-const float* const copy_from = input + (long long)(row0 + warp * 16 + copy_row) * $pitch + copy_k;
-float* const copy_to = copied + copy_row * ROW_PITCH + copy_k;""")
-COPY = Template("""\
-const bool real = step * STEP + copy_k < depth;
-#pragma unroll
-for (int r = 0; r < 16; r += VECTOR)
-  cp_async<4 * VECTOR>(copy_to + to * ROW_COPY + r * ROW_PITCH, copy_from + step * STEP + (long long)r * $pitch, real && r < rows_left);""")
-
-COPY_PLACE_TURNED = Template("""\
-const int copy_row = lane % 16, copy_k = lane / 16;  // neighbours lie side by side
-const bool real_row = row0 + warp * 16 + copy_row < rows;
-const float* const copy_from = input + (long long)copy_k * $pitch + row0 + warp * 16 + copy_row;
-float* const copy_to = copied + copy_row * ROW_PITCH + copy_k;""")
-COPY_TURNED = Template("""\
-const int left = depth - step * STEP - copy_k;
-#pragma unroll
-for (int k = 0; k < STEP; k += 2)
-  cp_async<4>(copy_to + to * ROW_COPY + k, copy_from + (long long)(step * STEP + k) * $pitch, real_row && k < left);""")
 
 
 def setup(ending: Ending) -> str:
@@ -300,7 +241,7 @@ def size_names(product: Product) -> tuple[str, ...]:
 def matrix(product: Product) -> Iterator[str]:
     """Which tile of which matrix a block has, and where these matrices lie."""
     if product.batched:
-        yield "const int tiles = tiles_n * tiles_c, tile = int(blockIdx.x) % tiles, matrix = int(blockIdx.x) / tiles;"
+        yield "const int tiles = Tile::tiles(rows, columns), tile = int(blockIdx.x) % tiles, matrix = int(blockIdx.x) / tiles;"
     else:
         yield "const int tile = blockIdx.x;"
     behind = {"input": "(long long)matrix * rows * depth", "weight": "(long long)matrix * depth * columns"}
@@ -308,8 +249,6 @@ def matrix(product: Product) -> Iterator[str]:
     begins = {name: place.begin if place is not None else behind[name] * product.batched for name, place in places.items()}
     moved = [f"{name} += {begin}" for name, begin in begins.items() if begin]
     yield from [f"{', '.join(moved)};"] if moved else []
-    if product.out_place is not None and product.out_place.begin:
-        yield f"out += {product.out_place.begin};"
     pitches = [f"{name} = {place.pitch}" for name, place in all_places(product).items() if not place.pitch.isdigit()]
     yield from [f"const int {', '.join(pitches)};"] if pitches else []
 
@@ -343,15 +282,15 @@ def element(product: Product, ending: Ending, value: str, result: str, kept: str
 def each_pair(product: Product, lines: list[str]) -> str:
     """`lines` for every two neighbours that a lane holds, at row n and columns c0 and c0 + 1."""
     name = "in_matrix" if product.batched else "n"
-    row = [f"const int {name} = row0 + lane_row + 8 * i;", f"if ({name} >= rows) continue;"]
+    row = [f"const int {name} = row + 8 * i;", f"if ({name} >= rows) continue;"]
     row += ["const int n = matrix * rows + in_matrix;"] if product.batched else []
     return "\n".join([
         "#pragma unroll",
         "for (int i = 0; i < 2; ++i) {",
         *(f"  {line}" for line in row),
         "#pragma unroll",
-        "  for (int f = 0; f < FRAGMENTS; ++f) {",
-        "    const int c0 = column0 + 8 * f + lane_column;",
+        "  for (int f = 0; f < Tile::FRAGMENTS; ++f) {",
+        "    const int c0 = column + 8 * f;",
         shifted("\n".join(lines), 4),
         "  }",
         "}",
@@ -379,6 +318,8 @@ def store_elements(product: Product, ending: Ending, tile: ProductTile) -> str:
 
 def finish(product: Product, ending: Ending, tile: ProductTile) -> str:
     elements = store_elements(product, ending, tile)
+    if product.out_place is not None and product.out_place.begin:
+        elements = f"out += {product.out_place.begin};\n{elements}"
     if tile.splits == 1:
         return elements
     sums = store_sums(product, tile)
@@ -450,8 +391,8 @@ def launcher(name: str, product: Product, ending: Ending, tile: ProductTile, spl
     yield f'extern "C" const char* {name}({args}, void* stream) {{'
     yield f"  using namespace {name}_detail;"
     columns = "columns" if product.columns_vary else "COLUMNS"
-    tiles = f"(rows + TILE_ROWS - 1) / TILE_ROWS * (({columns} + TILE_COLUMNS - 1) / TILE_COLUMNS)"
-    yield f"  const unsigned tiles = (unsigned)({'batch * (' if product.batched else ''}{tiles}{')' if product.batched else ''});"
+    tiles = f"Tile::tiles{'' if product.columns_vary else '<long long>'}(rows, {columns})"
+    yield f"  const unsigned tiles = (unsigned)({'batch * ' if product.batched else ''}{tiles});"
     yield "  if (tiles == 0) return nullptr;"
     both = split and split_rows is not None
     for splits in (tile.splits, 1) if both else (tile.splits,):
@@ -477,7 +418,7 @@ def vector_variants(product: Product, splits: int, call: str) -> Iterator[str]:
         kernel, inside = f"kernel<{vector}, {splits}>", "  " if by_vectors else ""
         if by_vectors:
             yield f"if ({' && '.join(tests)}) {{" if vector == 4 else "} else {"
-        yield f"{inside}cudaFuncSetAttribute({kernel}, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);"
-        yield f"{inside}{kernel}<<<dim3(tiles, {splits}), THREADS, SHARED_BYTES, (cudaStream_t)stream>>>({call});"
+        yield f"{inside}cudaFuncSetAttribute({kernel}, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::SHARED_BYTES);"
+        yield f"{inside}{kernel}<<<dim3(tiles, {splits}), Tile::THREADS, Tile::SHARED_BYTES, (cudaStream_t)stream>>>({call});"
     if by_vectors:
         yield "}"

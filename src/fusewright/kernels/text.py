@@ -40,10 +40,13 @@ class KernelText:
 
 
 def shape_of(source: str, own: Container[str]) -> str:
-    """The source with its own names numbered: kernels of the same shape are one kernel with other arguments."""
+    """The source with its own names numbered: kernels of the same shape are one kernel with other arguments.
+
+    What follows a dot is a member's name, whatever a value may be called: threadIdx.x is none of the model's x.
+    """
     numbers: dict[str, str] = {}
     code = " ".join(word for line in source.splitlines() if not line.startswith("//") for word in line.split())
-    return re.sub(r"[A-Za-z_]\w*", lambda m: numbers.setdefault(m[0], f"@{len(numbers)}") if m[0] in own else m[0], code)
+    return re.sub(r"(?<![.\w])[A-Za-z_]\w*", lambda m: numbers.setdefault(m[0], f"@{len(numbers)}") if m[0] in own else m[0], code)
 
 
 def has_window(kernel: Kernel, prims: dict[str, Prim]) -> bool:

@@ -1,4 +1,4 @@
-"""Laws of matrix products: sums of them, one after another, and with a diagonal matrix.
+"""Laws of matrix products: sums of them, one after another, of permuted rows, and with a diagonal matrix.
 
 A product with a triangular or symmetric matrix stays with the library: cuBLAS offers nothing cheaper that PyTorch
 exposes, and cutting the triangle into rectangles needs its size before it runs, which a graph for all sizes lacks.
@@ -6,8 +6,10 @@ exposes, and cutting the triangle into rectangles needs its size before it runs,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .. import sizes
 from ..graph import Ref
@@ -23,6 +25,7 @@ from .patterns import (
     product_at,
     reduction_at,
 )
+from .sums import permutation
 
 
 @law(
@@ -153,6 +156,45 @@ def linear_of_linear(site: Site) -> Ref | None:
         moved = site.sum(site.mul(outer.right, inner.bias), [1])
         bias = moved if bias is None else site.add(moved, bias)
     return site.call(LINEAR, inner.left, weight, bias, shape=site.node.shape)
+
+
+# ---- rows in another order
+
+
+class _Batched(nn.Module):
+    """A linear map of rows whose first dimensions changed places, as attention modules have them."""
+
+    def __init__(self, order: Sequence[int]) -> None:
+        super().__init__()
+        self.order, self.map = tuple(order), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.map(x.permute(self.order))
+        return y
+
+
+@law(
+    "linear map of permuted rows",
+    at=[LINEAR],
+    examples=[
+        after(lambda: _Batched((1, 0, 2)), torch.tanh, 4, 3, 6),
+        after(lambda: _Batched((2, 0, 1, 3)), lambda y: y.transpose(0, 1) * 2, 4, 3, 2, 6),
+        after(lambda: _Batched((1, 0, 2)), lambda y: y, 4, 3, 6, applies=False),
+        after(lambda: _Batched((0, 2, 1)), torch.tanh, 4, 6, 3, applies=False),
+    ],
+)  # fmt: skip
+def linear_of_permuted(site: Site) -> Ref | None:
+    """w permuted(x) + b = permuted(w x + b): rows are multiplied as they lie, and nothing is copied."""
+    product = product_at(site, site.node)
+    source = site[product.left] if product is not None else None
+    order = permutation(source) if source is not None else None
+    if source is None or order is None or order[-1] != len(order) - 1 or order == sorted(order):
+        return None
+    if any(user not in site.graph.index for user in site.users[site.node.name]):  # the caller gets it as it would lie
+        return None
+    rows = Ref(source.inputs[0])
+    plain = site.again(site.node, [*site.shape(rows)[:-1], site.shape(Ref(site.node.name))[-1]], {"input": rows})
+    return site.permute(plain, order)
 
 
 # ---- diagonal matrices

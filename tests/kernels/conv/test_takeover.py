@@ -49,6 +49,16 @@ CHAINS = {
         "nn.ConvTranspose2d(8, 24, 3, stride=2)", 24, "(2, 8, 6, 9)",
         "torch.sigmoid(F.softmax(F.relu(x), dim=1) + self.scale)",
     ),
+    "transposed 2d of few channels, softmax in rows that are no whole sectors": (
+        "nn.ConvTranspose2d(6, 10, 4, stride=2, padding=1, output_padding=1)", 10, "(2, 6, 6, 7)",
+        "torch.sigmoid((F.softmax(x, dim=1) + self.scale) * 2.0)",
+    ),
+    "transposed 2d, spread over the channels": (
+        "nn.ConvTranspose2d(8, 16, 3, stride=2)", 16, "(2, 8, 6, 9)", "x * torch.rsqrt(x.var(1, keepdim=True) + 1e-3)",
+    ),
+    "convolution, spread over the channels": (
+        "nn.Conv2d(8, 40, 3)", 40, "(2, 8, 8, 9)", "x / torch.sqrt(x.var(1, keepdim=True, unbiased=False) + 1e-3)",
+    ),
     "convolution, softmax": ("nn.Conv2d(8, 24, 3)", 24, "(2, 8, 8, 9)", "F.softmax(x * 2.0, dim=1) * self.scale"),
     "transposed 2d, group norm": (
         "nn.ConvTranspose2d(8, 32, 3, stride=2, bias=False)", 32, "(2, 8, 6, 9)", "F.silu(self.norm(x))",
