@@ -71,10 +71,11 @@ class Front:
         return made, emit(made, self.problem.source, self.model, gradients and self.options.gradients)
 
     def planned(self, graph: Graph, left: frozenset[str], choices: Choices) -> Plan:
+        own = frozenset[str]() if choices.plain else choices.own
         if not choices.channels_last:
-            return take_over(plan(lower(graph, left), self.rules), choices.own, choices.stored)
+            return take_over(plan(lower(graph, left), self.rules), own, choices.stored)
         made = plan(copied(lower(graph, left)), self.rules, channels_last=True)
-        return channels_last(replace(take_over(made, choices.own, choices.stored), shortcuts=()))  # these read rows of plain memory
+        return channels_last(replace(take_over(made, own, choices.stored), shortcuts=()))  # these read rows of plain memory
 
 
 @uncollected()

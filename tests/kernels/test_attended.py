@@ -5,17 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kernels.frame import problem_of
+import torch
+from kernels.frame import models_of, problem_of
 
 from fusewright.attention import attentions
 from fusewright.candidate import load_candidate
+from fusewright.host import HostLibrary
+from fusewright.kernels.attention import Attention, attention_ms
 from fusewright.options import Options
 from fusewright.pipeline import Front, read_problem
-from fusewright.tune import Choices
+from fusewright.products import products
+from fusewright.tune import Choices, own_of
 from fusewright.verify import verify
 
 QKV = ["q, k, v = x.view(x.shape[0], x.shape[1], 3, 2, 8).permute(2, 0, 3, 1, 4)"]
 TOGETHER = ".transpose(1, 2).reshape(x.shape[0], x.shape[1], 16)"
+BETWEEN = "torch.arange(50)[:, None] - torch.arange(50) + 49"
 SHAPE = "torch.randn(3, 37, 48)"
 CASES = {  # what is returned; inputs; lines before it; a statement of the constructor
     "softmax": (f"(torch.softmax(q @ k.mT * 0.3, -1) @ v){TOGETHER}", [SHAPE], QKV, "pass"),
@@ -29,7 +34,7 @@ CASES = {  # what is returned; inputs; lines before it; a statement of the const
     ),
     "a bias by positions": (
         f"(torch.softmax(q @ k.mT + self.bias[self.where[: x.shape[1], : x.shape[1]]].permute(2, 0, 1), -1) @ v){TOGETHER}",
-        [SHAPE], QKV, "self.bias, i = nn.Parameter(torch.randn(99, 2)), torch.arange(50); self.register_buffer('where', i[:, None] - i + 49)",
+        [SHAPE], QKV, f"self.bias = nn.Parameter(torch.randn(99, 2)); self.register_buffer('where', {BETWEEN})",
     ),
     "relu": (f"(torch.relu(q @ k.mT * 0.1) @ v){TOGETHER}", [SHAPE], QKV, "pass"),
     "a sigmoid and a square": (f"(torch.sigmoid(q @ k.mT).square() @ v){TOGETHER}", [SHAPE], QKV, "pass"),
@@ -80,3 +85,124 @@ def test_models(case: str, tmp_path: Path) -> None:
     verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host"))
     assert verdict.passed, verdict.worst
     assert "fused_attention" in verdict.kernels and not any("bmm" in call or "attention" in call for call in verdict.library_calls)
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of kernels, as they are launched."""
+    names: list[str] = []
+    call = HostLibrary.call
+
+    def named(library: HostLibrary, kernel: str, *args: object) -> None:
+        names.append(kernel)
+        call(library, kernel, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(HostLibrary, "call", named)
+    return names
+
+
+def launched_by(front: Front, choices: Choices, monkeypatch: pytest.MonkeyPatch) -> dict[bool, list[str]]:
+    """The kernels that forward launches, by whether gradients are asked for; results are compared with the original's."""
+    _, emitted = front.finish(choices)
+    found, names = dict[bool, list[str]](), watched(monkeypatch)
+    original, new = models_of(front.problem, emitted.text)
+    for asked in (True, False):
+        names.clear()
+        inputs = [x.requires_grad_(asked and x.is_floating_point()) for x in front.problem.inputs()]
+        with torch.set_grad_enabled(asked):
+            torch.testing.assert_close(new(*inputs), original(*inputs), rtol=1e-5, atol=1e-5)
+        found[asked] = list(names)
+    return found
+
+
+def test_steps_where_gradients_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backward is what it was without the kernel; who infers never has scores in memory."""
+    front = front_of(tmp_path, "cross attention")
+    found = launched_by(front, Choices(own=attentions(front.graph)), monkeypatch)
+    assert found[False] == ["fused_attention"] and "fused_attention" not in found[True] and len(found[True]) == 1
+
+
+def test_products_of_our_own_stay_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With or without a kernel for all of it, forward and backward of the steps are ours."""
+    forward = "torch.softmax(self.q(x) @ self.k(x).mT / 4, -1) @ self.v(x)"
+    init = "self.q, self.k, self.v = nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 32)"
+    front = read_problem(problem_of(tmp_path, forward, "torch.randn(3, 40, 32)", init=init), Options(target="host"))
+    found = launched_by(front, Choices(own=products(front.graph) | attentions(front.graph)), monkeypatch)
+    assert len(found[True]) == 6 and len(found[False]) == 4 and "fused_attention" in found[False]  # three projections before
+    made, emitted = front.finish(Choices(own=products(front.graph) | attentions(front.graph)))
+    assert own_of(made) == products(front.graph) | attentions(front.graph)
+    candidate = load_candidate(emitted.text, "host", name="new.py")
+    assert verify(front.problem, candidate, graph=front.graph, options=Options(target="host")).passed
+
+
+NOT_ALONE = {  # nothing may be left out of memory here, or comes between
+    "weights are returned": "(lambda w: (w @ v, w))(torch.softmax(q @ k.mT, -1))",
+    "weights are read twice": "(lambda w: w @ v + w @ (v * 2))(torch.softmax(q @ k.mT, -1))",
+    "scores are returned": "(lambda s: (torch.softmax(s, -1) @ v, s.amax()))(q @ k.mT)",
+    "over the queries": "torch.softmax(q @ k.mT, -2) @ v",
+    "normalised otherwise": "(q @ k.mT).cumsum(-1) @ v",
+    "scores are turned": "torch.softmax((q @ k.mT).mT, -1) @ v",
+    "dropped": "F.dropout(torch.softmax(q @ k.mT, -1), 0.5) @ v",
+    "dropped in one call": "F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)",
+    "log softmax": "torch.log_softmax(q @ k.mT, -1) @ v",
+    "too deep": "torch.softmax(x @ x.mT, -1) @ x",
+    "double precision": "torch.softmax(q.double() @ k.double().mT, -1) @ v.double()",
+}
+
+
+@pytest.mark.parametrize("case", NOT_ALONE, ids=lambda name: name.replace(" ", "-"))
+def test_left_in_steps(case: str, tmp_path: Path) -> None:
+    shape = "torch.randn(3, 37, 48 * 3)" if case == "too deep" else SHAPE
+    lines = [QKV[0].replace("8)", "24)")] if case == "too deep" else QKV
+    front = read_problem(problem_of(tmp_path, NOT_ALONE[case], shape, lines=lines), Options(target="host"))
+    assert front.finish(Choices(own=attentions(front.graph)))[0].shortcuts == ()
+
+
+def test_not_where_the_library_may_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fusewright.attention.tf32_allowed", lambda: True)
+    front = front_of(tmp_path, "softmax")
+    assert front.finish(Choices(own=attentions(front.graph)))[0].shortcuts == ()
+
+
+def test_layers_share_a_kernel(tmp_path: Path) -> None:
+    """Of one shape, with other tensors; each is chosen by its own name."""
+    lines = [*QKV, "q = torch.softmax(q @ k.mT * 0.3, -1) @ v"]
+    front = read_problem(problem_of(tmp_path, "torch.softmax(q @ v.mT * 0.3, -1) @ k", SHAPE, lines=lines), Options(target="host"))
+    names = own_of(front.finish(Choices(own=attentions(front.graph)))[0])
+    made, emitted = front.finish(Choices(own=names))
+    assert names == {"softmax", "softmax_1"} and own_of(made) == names
+    assert emitted.text.count("_detail {") == 1 and emitted.text.count('_launch("fused_attention",') == 2
+    candidate = load_candidate(emitted.text, "host", name="new.py")
+    assert verify(front.problem, candidate, graph=front.graph, options=Options(target="host")).passed
+    one = sorted(names)[0]
+    assert own_of(front.finish(Choices(own=frozenset({one})))[0]) == {one}
+    assert own_of(front.finish(Choices(own=frozenset()))[0]) == frozenset()
+    plain, text = front.finish(Choices(plain=True))
+    assert plain.every_kernel == [] and "Model, unchanged" in text.text
+
+
+def test_larger_depths_than_planned_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the depth is an input's, a call may have a larger one: that takes the steps."""
+    front = front_of(tmp_path, "by bmm")
+    _, emitted = front.finish(Choices(own=attentions(front.graph)))
+    names = watched(monkeypatch)
+    original, new = models_of(front.problem, emitted.text)
+    for depth, ours in ((16, True), (9, True), (17, False)):
+        x, y = torch.randn(2, 20, depth), torch.randn(2, 30, depth)
+        names.clear()
+        torch.testing.assert_close(new(x, y), original(x, y), rtol=1e-5, atol=1e-5)
+        assert ("fused_attention" in names) == ours
+
+
+@pytest.mark.parametrize(("length", "ours"), [(16, False), (1024, True)])
+def test_taken_where_that_pays(length: int, ours: bool, tmp_path: Path) -> None:
+    """By prediction: where there is much to multiply. PyTorch's is one call too."""
+    inputs = f"torch.randn(16, {length}, 1536)"
+    lines = [QKV[0].replace("3, 2, 8", "3, 8, 64")]
+    front = read_problem(problem_of(tmp_path, "F.scaled_dot_product_attention(q, k, v)", inputs, lines=lines), Options(target="host"))
+    assert bool(front.finish(Choices())[0].shortcuts) is ours
+
+
+def test_the_count_of_the_kernel() -> None:
+    """Heads of 96, 512 tokens, 128 of them: by count about 170 us, where steps took 540."""
+    assert 0.13 < attention_ms(Attention(96, 96), 128, 512, 512) < 0.2
+    assert attention_ms(Attention(96, 96, causal=True), 128, 512, 512) < 0.7 * attention_ms(Attention(96, 96), 128, 512, 512)

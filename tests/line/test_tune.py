@@ -111,6 +111,17 @@ def test_what_two_kernels_read_is_stored_or_computed_again(again: bool, tmp_path
     assert Choices.from_dict(found.choices.to_dict()) == found.choices
 
 
+@pytest.mark.parametrize(("ms", "ours"), [(0.1, True), (50.0, False)])
+@pytest.mark.parametrize("weighed", ["torch.softmax(z @ z.mT, -1) @ z", "nn.functional.scaled_dot_product_attention(z, z, z)"])
+def test_attention_by_one_kernel_or_in_steps(weighed: str, ms: float, ours: bool, tmp_path: Path, prices: Prices) -> None:
+    text = CHAIN.replace("torch.softmax(self.lin(y), -1)", f"(lambda z: {weighed})(self.lin(y))")
+    (tmp_path / "model.py").write_text(text)
+    front = read_problem(load_problem(tmp_path / "model.py"), Options(target="host"))
+    prices.kernels = {"attention": ms}
+    found = tuned(front, prices)
+    assert bool(front.finish(found.choices)[0].shortcuts) is ours, found
+
+
 def test_a_region_that_loses_is_left_to_pytorch(front: Front, prices: Prices) -> None:
     prices.kernels = {"softmax": 50.0}
     found = tuned(front, prices)

@@ -50,11 +50,23 @@ def attended_kernel(kernel: Kernel, comment: list[str], argument: Callable[[str]
     texts = {name: sizes.text(getattr(how, name)) for name in ("queries", "keys", "depth", "width")} | {"out": kernel.stores[0]}
     texts |= {f"batch{d}": sizes.text(size) for d, size in enumerate(how.batch)}
     for name in ("q", "k", "v", "out"):
-        operand: Matrices = getattr(how, name)
-        texts |= {f"{name}_z{d}": sizes.text(step) for d, step in enumerate(operand.batch)}
-        others = {"row": operand.row, "column": operand.column, "at": operand.offset}
+        lies: Matrices = getattr(how, name)
+        texts |= {f"{name}_z{d}": sizes.text(step) for d, step in enumerate(lies.batch)}
+        others = {"row": lies.row, "column": lies.column, "at": lies.offset}
         texts |= {f"{name}_{step}": sizes.text(size) for step, size in others.items()}
     texts |= {name: argument(getattr(how, name).memory) for name in "qkv"}
-    handed = [argument(name.removesuffix("_ptr")) if name.endswith("_ptr") else texts.get(name, name) for _, name in made.launcher_args]
-    line = f'_launch("{kernel.name}", {", ".join(handed)})'
-    return AnchoredText((kernel.name,), made.source, (), made.smem, (), (), (line,), attention_tile(how.attention), tf32=False)
+    names = [name for _, name in made.launcher_args]
+    handed = {name: argument(name.removesuffix("_ptr")) if name.endswith("_ptr") else texts.get(name, name) for name in names}
+    pointers = [handed.pop(name) for kind, name in made.launcher_args if kind.endswith("*")]
+    lines = [f'_launch("{kernel.name}", {", ".join(pointers)},']
+    for operand, words in OPERANDS.items():
+        steps = [handed.pop(name) for name in list(handed) if name.startswith(f"{operand}_")]
+        lines.append(f"    {', '.join(steps)},  # {words}")
+    lines.append(f"    {', '.join(handed.values())})")
+    return AnchoredText((kernel.name,), made.source, (), made.smem, (), (), tuple(lines), attention_tile(how.attention), tf32=False)
+
+
+OPERANDS = {
+    "q": "queries: where they begin, and how far it is from one to the next along each dimension", "k": "keys", "v": "values",
+    "out": "the result",
+}  # fmt: skip
