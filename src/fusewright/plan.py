@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from . import index, sizes
-from .access import accesses, axes_of, same_shape, squeezed, tuple_key, unsqueezed, without_ones
+from .access import accesses, axes_of, inputs_at, same_shape, squeezed, tuple_key, unsqueezed, without_ones
 from .graph import Dim, Graph, Node, Output, Ref
 from .index import Axis, Coordinate
 from .lower import Lowered
@@ -204,11 +204,21 @@ class Planner:
     def want(self, name: str) -> list[str]:
         """The primitive must be in memory; views are made by PyTorch from their source, for nothing."""
         prim = self.prims[name]
-        while isinstance(prim.op, View) and prim.op.is_free:
+        while isinstance(prim.op, View) and prim.op.is_free and not self.is_copied(prim):
             prim = self.prims[prim.inputs[0]]
         if not prim.is_load:
             self.wanted.add(prim.name)
         return [prim.name]
+
+    def is_copied(self, prim: Prim) -> bool:
+        """PyTorch would have to copy for this shape what our kernels compute: they can write it so at once."""
+        if not isinstance(prim.op, Reshape):
+            return False
+        source, at = prim, tuple(map(Coordinate.of, axes_of(prim.shape)))
+        while isinstance(source.op, View) and source.op.is_free:
+            ((name, at),) = inputs_at(self.prims, source, at)
+            source = self.prims[name]
+        return not source.is_load and any(axis.divided is not None for axis in source.offset(at).terms)
 
     def loads_behind(self, name: str) -> list[str]:
         """Library nodes whose results the primitive depends on, directly."""
