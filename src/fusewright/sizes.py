@@ -140,6 +140,9 @@ def _text(e: sympy.Basic, division: str, outer: int) -> str:
         return wrap(f"{arguments[0]} % {arguments[1]}", 1)
     if kind == "CeilDiv":
         return wrap(f"({arguments[0]} + {arguments[1]} - 1) {division} {arguments[1]}", 1)
+    if kind in ("Max", "Min") and division == "/":  # of mixed types, which C++'s own min and max refuse
+        sign = ">" if kind == "Max" else "<"
+        return functools.reduce(lambda a, b: f"({a} {sign} {b} ? {a} : {b})", arguments)
     if kind in ("Max", "Min"):
         return functools.reduce(lambda a, b: f"{kind.lower()}({a}, {b})", arguments)
     if kind in ("And", "Or") and division == "//":

@@ -187,3 +187,14 @@ class Windows(nn.Module):
 def test_a_division_for_each_row_keeps_a_kernel_together() -> None:
     made = plan(lower(capture(Windows(), [torch.randn(8, 3, 9, 9)])))
     assert [kernel.reduced for kernel in made.kernels] == [(3,)], "the softmax is not written by the kernel that reduces"
+
+
+def test_what_pytorch_would_copy_is_written_in_its_shape() -> None:
+    class Shuffled(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            rows = torch.tanh(x).transpose(1, 2)
+            return torch.pixel_shuffle(torch.relu(x), 2), rows
+
+    made = plan(lower(capture(Shuffled(), [torch.randn(3, 8, 5, 6)])))
+    stored = {made.lowered.prims[name].op.__class__.__name__ for kernel in made.kernels for name in kernel.stores}
+    assert stored == {"Reshape", "Pointwise"}, "the shuffled image by its kernel, the transposed one as a view"

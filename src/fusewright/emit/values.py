@@ -15,7 +15,7 @@ from .. import sizes
 from ..errors import Unsupported
 from ..graph import Dim, Node
 from ..layout import is_convolution, memory_format
-from ..prims import Expand, Permute, Reshape, Slice, Unfold
+from ..prims import Diagonal, Expand, Permute, Reshape, Slice, Unfold
 from ..pytext import attribute_text, call_text, shape_text
 from .regions import Regions
 
@@ -53,6 +53,8 @@ class Values:
             return f"{inner}.expand({shape_text(prim.shape)})"
         if isinstance(op, Permute):
             return f"{inner}.permute({shape_text(op.order)})"
+        if isinstance(op, Diagonal):
+            return f"{inner}.diagonal({op.offset}, {op.row}, {op.column})"
         if isinstance(op, Unfold):
             return f"{inner}.unfold({op.dim}, {sizes.text(prim.shape[-1])}, {op.step})"
         assert isinstance(op, Slice), f"{op} is no view PyTorch can make"
