@@ -99,8 +99,6 @@ def lying(views: Sequence[Prim]) -> Matrices | None:
                 return None
             parts = taken_apart
             continue
-        if not all(map(sizes.nonnegative, (*place.terms.values(), place.offset))):
-            return None
         *batch, row, column = (place.terms.get(axis, 0) for axis in flat)
         return Matrices(memory.name, tuple(axis.size for axis in flat), place.offset, tuple(batch), row, column)
     return None

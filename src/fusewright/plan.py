@@ -22,7 +22,6 @@ from .index import Axis, Coordinate
 from .lower import Lowered
 from .prims import (
     Coordinates,
-    Expand,
     Iota,
     Pointwise,
     Prim,
