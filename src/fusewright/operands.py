@@ -13,7 +13,7 @@ import sympy
 import torch
 
 from . import sizes
-from .graph import Dim
+from .graph import Dim, Graph
 from .index import Axis, Coordinate, linear
 from .plan import Plan
 from .prims import Prim, View
@@ -75,14 +75,15 @@ def matrices(value: str, plan: Plan) -> Matrices | None:
         behind.append(prim)
     ends = [n for n, prim in enumerate(behind) if prim.is_load or prim.name in plan.home]
     for end in reversed(ends):
-        found = lying(behind[: end + 1])
+        found = lying(behind[: end + 1], plan.graph)
         if found is not None:
             return found
     return None
 
 
-def lying(views: Sequence[Prim]) -> Matrices | None:
-    """The first of `views`, each of the next, as matrices in the memory of the last."""
+def lying(views: Sequence[Prim], graph: Graph) -> Matrices | None:
+    """The first of `views`, each of the next, as matrices in the memory of the last. Steps are products of sizes: forward or backward
+    whatever these are."""
     first, memory = views[0], views[-1]
     shape = first.shape if len(first.shape) > 1 else (1, *first.shape)
     parts = [(size,) for size in shape]  # a dimension of the batch may be several joined
@@ -99,7 +100,7 @@ def lying(views: Sequence[Prim]) -> Matrices | None:
                 return None
             parts = taken_apart
             continue
-        if not all(map(sizes.nonnegative, (*place.terms.values(), place.offset))):
+        if any(graph.hint(step) < 0 for step in (*place.terms.values(), place.offset)):
             return None
         *batch, row, column = (place.terms.get(axis, 0) for axis in flat)
         return Matrices(memory.name, tuple(axis.size for axis in flat), place.offset, tuple(batch), row, column)
