@@ -7,6 +7,7 @@ gradients are asked for, and so does all of backward: `Shortcut` says which step
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +23,7 @@ from .kernels.conv_spec import Pointwise as Body
 from .kernels.product import Product, library_ms, product_ms, product_tile
 from .operands import Matrices, matrices
 from .plan import Call, Kernel, Plan, Shortcut, label, origins
-from .prims import Coordinates, Iota, Load, Permute, Pointwise, Prim, Reshape, Size, literal
+from .prims import Coordinates, Iota, Load, Permute, Pointwise, Prim, Reshape, Size, View, literal
 from .products import carried, rows_and_batch, tf32_allowed
 from .rewrite import Site
 from .rules.patterns import PRODUCTS, product_at
@@ -250,7 +251,8 @@ def shortcut(parts: Parts, plan: Plan) -> Shortcut | None:
     nodes = {node.name for k in kernels for node in origins(k, prims, graph)} | {call.node.name for call in calls}
     nodes |= {k.fused.anchor.node for k in kernels if k.fused is not None}
     how = replace(how, nodes=tuple(node.name for node in graph.in_order(nodes)))
-    name = f"fused_attention{f'_{len(plan.shortcuts) + 1}' if plan.shortcuts else ''}"
+    base = "fused_attention" if how.attention.softmax else "fused_two_products"
+    name = base + (f"_{len(plan.shortcuts) + 1}" if plan.shortcuts else "")
     kernel = Kernel(prims[stored].shape, (), {stored: "full"}, (stored,), memory, name, how)
     most = tuple((size, in_eights(plan.graph.hint(size))) for size in (how.depth, how.width) if not isinstance(size, int))
     return Shortcut(kernel, tuple(map(label, steps)), parts.name, tuple(dict.fromkeys(most)))
@@ -277,9 +279,41 @@ def attended(parts: Parts, out: Matrices, plan: Plan) -> tuple[Attended, tuple[s
     at = (*matrix, Coordinate.of(Axis("n", queries)), Coordinate.of(Axis("c", keys)))
     body, used = score_body(parts.prims, loads, parts.root, parts.leaf, at)
     varies = [not isinstance(size, int) for size in (depth, width)]
-    attention = Attention(deep, wide, len(batch), parts.softmax, parts.safe, parts.causal, *varies)
+    apart = parts.softmax and not parts.causal and leaves_out(parts.prims, parts.root, parts.leaf)
+    attention = Attention(deep, wide, len(batch), parts.softmax, parts.safe, parts.causal, apart, *varies)
     q, k, v, out = (m for m in cuts if m is not None)
     return Attended(attention, batch, queries, keys, depth, width, q, k, v, out, body), used
+
+
+ARITHMETIC = re.compile(r"[-+*/(){}\d.ef ]+")  # of which a NaN comes out wherever one goes in
+SELECTED = re.compile(r"\(\{0\} \? (-INFINITY|\{\d\}) : (-INFINITY|\{\d\})\)")
+
+
+def leaves_out(prims: dict[str, Prim], root: str, leaf: str) -> bool:
+    """The chain puts -infinity in the place of some scores, by what does not depend on scores: it does so for all where it does so
+    for NaN, since everything else that is done with a score is arithmetic."""
+    depends: dict[str, bool] = {}
+
+    def on_the_way(name: str) -> bool:
+        if name not in depends:
+            depends[name] = name == leaf or any(map(on_the_way, prims[name].inputs))
+        return depends[name]
+
+    found, stack = False, [root] if on_the_way(root) else []
+    while stack:
+        prim = prims[stack.pop()]
+        if prim.name == leaf:
+            continue
+        if isinstance(prim.op, Pointwise):
+            selects = SELECTED.fullmatch(prim.op.expression)
+            if selects is not None and not on_the_way(prim.inputs[0]):
+                found |= "-INFINITY" in selects.groups()
+            elif ARITHMETIC.fullmatch(prim.op.expression) is None:
+                return False
+        elif not isinstance(prim.op, View):
+            return False
+        stack += [name for name in prim.inputs if on_the_way(name)]
+    return found
 
 
 def result_of(parts: Parts, plan: Plan) -> tuple[list[Kernel | Call], Matrices] | None:

@@ -35,6 +35,14 @@ def explain_plan(plan: Plan, emitted: Emitted) -> str:
             f"           replaces {', '.join(fact.replaces)}",
             f"           {kind(step, plan)}; {amount(fact.bytes)}B, {amount(fact.flops)}FLOP, predicted {ms:.3f} ms on an H200",
         ]
+    for shortcut in plan.shortcuts:
+        launched = emitted.launched.get(shortcut.kernel.name, shortcut.kernel.name)
+        (fact,) = facts(shortcut.kernel, (launched,), plan)
+        lines += [
+            f"  kernel   {shortcut.kernel.name}" + (f"  (launches {launched})" if launched != shortcut.kernel.name else ""),
+            f"           in the place of {', '.join(shortcut.steps)}, where no gradients are asked for",
+            f"           {amount(fact.bytes)}B, {amount(fact.flops)}FLOP",
+        ]
     floor = compulsory_bytes(plan) / READ_GBPS / 1e6
     lines += [
         "",

@@ -82,7 +82,7 @@ def matrices(value: str, plan: Plan) -> Matrices | None:
 
 
 def lying(views: Sequence[Prim]) -> Matrices | None:
-    """The first of `views`, each of the next, as matrices in the memory of the last."""
+    """The first of `views`, each of the next, as matrices in the memory of the last. Steps may lead backward."""
     first, memory = views[0], views[-1]
     shape = first.shape if len(first.shape) > 1 else (1, *first.shape)
     parts = [(size,) for size in shape]  # a dimension of the batch may be several joined

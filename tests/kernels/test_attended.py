@@ -80,11 +80,12 @@ def test_models(case: str, tmp_path: Path) -> None:
     """One kernel where no gradients are asked for, forward and gradients right."""
     front = front_of(tmp_path, case)
     made, emitted = front.finish(Choices(own=attentions(front.graph)))
-    assert [shortcut.kernel.name for shortcut in made.shortcuts] == ["fused_attention"]
+    (name,) = [shortcut.kernel.name for shortcut in made.shortcuts]
+    assert name == ("fused_attention" if "softmax" in emitted.text or "scaled_dot" in emitted.text else "fused_two_products")
     candidate = load_candidate(emitted.text, "host", name="new.py")
     verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host"))
     assert verdict.passed, verdict.worst
-    assert "fused_attention" in verdict.kernels and not any("bmm" in call or "attention" in call for call in verdict.library_calls)
+    assert name in verdict.kernels and not any("bmm" in call or "attention" in call for call in verdict.library_calls)
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -155,6 +156,25 @@ def test_left_in_steps(case: str, tmp_path: Path) -> None:
     lines = [QKV[0].replace("8)", "24)")] if case == "too deep" else QKV
     front = read_problem(problem_of(tmp_path, NOT_ALONE[case], shape, lines=lines), Options(target="host"))
     assert front.finish(Choices(own=attentions(front.graph)))[0].shortcuts == ()
+
+
+LEFT_OUT = {  # a chain; whether keys may be left out by its mask
+    "torch.softmax((q @ k.mT * 0.3).masked_fill(self.mask[: x.shape[1], : x.shape[1]], -torch.inf) * 2, -1) @ v": True,
+    "torch.softmax(torch.where(self.mask[: x.shape[1], : x.shape[1]], q @ k.mT, -torch.inf), -1) @ v": True,
+    "torch.softmax((q @ k.mT).masked_fill(self.mask[: x.shape[1], : x.shape[1]], -1e9), -1) @ v": False,
+    "(lambda s: torch.softmax(torch.where(s > 0, s, -torch.inf), -1) @ v)(q @ k.mT)": False,
+    "torch.softmax(torch.relu(q @ k.mT).masked_fill(self.mask[: x.shape[1], : x.shape[1]], -torch.inf), -1) @ v": False,
+    "torch.softmax(q @ k.mT * 0.3, -1) @ v": False,
+}
+
+
+@pytest.mark.parametrize("forward", LEFT_OUT)
+def test_masks_that_leave_keys_out(forward: str, tmp_path: Path) -> None:
+    """Seen from the chain: scores go into arithmetic and into one side of a choice, never into what is chosen by."""
+    init = "self.register_buffer('mask', torch.ones(64, 64).tril() > 0)"
+    front = read_problem(problem_of(tmp_path, forward, SHAPE, lines=QKV, init=init), Options(target="host"))
+    (shortcut,) = front.finish(Choices(own=attentions(front.graph)))[0].shortcuts
+    assert shortcut.kernel.fused.attention.leaves_out is LEFT_OUT[forward]
 
 
 def test_not_where_the_library_may_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

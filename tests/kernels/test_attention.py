@@ -150,6 +150,21 @@ def test_masks(tile: AttentionTile) -> None:
     assert not safe[:, 5].any() and torch.equal(safe[:, 6:], found[:, 6:])
 
 
+@pytest.mark.parametrize("tile", [AttentionTile(1, 3), AttentionTile(2, 2)], ids=str)
+def test_keys_that_a_mask_leaves_out(tile: AttentionTile) -> None:
+    """Nothing is computed of them, but a value that is not finite spoils every row, times a weight of 0."""
+    q, k, v = torch.randn(3, 150, 24), torch.randn(3, 150, 24), torch.randn(3, 150, 20)
+    mask = torch.ones(150, 150).tril()
+    mask[70:80, :96], mask[100] = 0, 0
+    v[1, 140, 3] = torch.inf
+    k[2, 149] = torch.nan
+    right = exact(q, k, v, mask)
+    for leaves_out in (True, False):
+        found = attended(q, k, v, MASKED, tile=tile, mask=mask, leaves_out=leaves_out)
+        torch.testing.assert_close(found.double(), right, rtol=1e-5, atol=1e-6, equal_nan=True)
+    assert right[1, :, 3].isnan()[:139].all() and right[2, 140].isfinite().all()
+
+
 @pytest.mark.parametrize(("queries", "keys"), [(150, 150), (40, 150), (150, 40)])
 def test_blocks_behind_the_query_are_left_out(queries: int, keys: int) -> None:
     q, k, v = torch.randn(2, queries, 16), torch.randn(2, keys, 16), torch.randn(2, keys, 16)
@@ -188,7 +203,7 @@ def test_what_is_not_finite(tile: AttentionTile, softmax: bool) -> None:
 @pytest.mark.parametrize(("tile", "depth"), [(AttentionTile(1, 3), 20), (AttentionTile(2, 2), 21)], ids=str)
 def test_sanitized(sanitize: str, tile: AttentionTile, depth: int) -> None:
     """By vectors and by single numbers, with ends of rows, of keys and of a mask."""
-    text = attention_kernel("k", Attention(depth, depth), MASKED, tile=tile)
+    text = attention_kernel("k", Attention(depth, depth, leaves_out=tile.tiles == 1), MASKED, tile=tile)
     floats = {"q": 2 * 67 * depth, "k": 2 * 45 * depth, "v": 2 * 45 * depth, "out": 2 * 67 * depth, "mask_ptr": 67 * 45}
     numbers = {f"{name}_{step}": value for name, rows in (("q", 67), ("k", 45), ("v", 45), ("out", 67))
                for step, value in (("at", 0), ("z0", rows * depth), ("row", depth), ("column", 1))}  # fmt: skip
@@ -197,10 +212,11 @@ def test_sanitized(sanitize: str, tile: AttentionTile, depth: int) -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
+@pytest.mark.parametrize("leaves_out", [False, True])
 @pytest.mark.parametrize("size", [32, 64, 96, 128])
-def test_compiles_within_the_plan(size: int, tmp_path: Path) -> None:
+def test_compiles_within_the_plan(size: int, leaves_out: bool, tmp_path: Path) -> None:
     """Two or three blocks on a multiprocessor. What is spilled is written before the loop and read behind it: a few places in memory."""
-    found, _ = compiled(attention_kernel("k", Attention(size, size, 2), MASKED), tmp_path, "sm_90a")
+    found, _ = compiled(attention_kernel("k", Attention(size, size, 2, leaves_out=leaves_out), MASKED), tmp_path, "sm_90a")
     kernels = {name: what for name, what in found.items() if "kernelILi" in name}
     assert len(kernels) == 2
-    assert all(registers <= 255 and spilled <= 64 for registers, spilled in kernels.values()), found
+    assert all(registers <= 255 and spilled <= 80 for registers, spilled in kernels.values()), found

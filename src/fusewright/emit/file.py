@@ -78,7 +78,7 @@ def with_kernels(
     assert found is None, f"the emitted text holds the word {found[0] if found else ''!r}"
     known = together([fact for kernel in plan.every_kernel for fact in facts(kernel, launches.launchers(kernel), plan)])
     nodes = {region.name: tuple(node.name for node in regions.meaning_nodes(region)) for region in regions}
-    launched = {kernel.name: launches.launchers(kernel)[0] for kernel in plan.kernels}
+    launched = {kernel.name: launches.launchers(kernel)[0] for kernel in plan.every_kernel}
     return Emitted(behind(source, ours), known, calls, nodes, launched)
 
 

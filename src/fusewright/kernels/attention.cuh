@@ -88,6 +88,7 @@ $begin
 $last
 #pragma unroll 1
   for (int key0 = 0; key0 < last; key0 += KEYS) {
+$left
     cp_async_wait<1>();
     __syncthreads();
 
@@ -97,7 +98,7 @@ $last
     for (int i = 0; i < TILES * (KEYS / 2); ++i)
       score[i / (KEYS / 2)][i / 4 % (KEYS / 8)][i % 4] = small[i / (KEYS / 2)][i / 4 % (KEYS / 8)][i % 4] = 0.0f;
 #pragma unroll 2
-    for (int d = 0; d < DEPTH_8; d += 8) {
+    for (int d = 0; d < (left ? DEPTH_8 : 0); d += 8) {
       uint32_t q_high[TILES][4], q_low[TILES][4];
 #pragma unroll
       for (int i = 0; i < TILES * 2; ++i) {
@@ -119,24 +120,26 @@ $last
     copy_rows<VECTOR, KEYS, DEPTH_8, PITCH>(k_tile, k.at + (long long)(key0 + KEYS) * k.row, k, last - key0 - KEYS, depth);
     cp_async_commit();
 
+    if (left) {
 #pragma unroll
-    for (int i = 0; i < TILES * (KEYS / 2); ++i) {
-      float& here = score[i / (KEYS / 2)][i / 4 % (KEYS / 8)][i % 4];
-      here += small[i / (KEYS / 2)][i / 4 % (KEYS / 8)][i % 4];
-      odd |= !(fabsf(here) < INFINITY) ? 1u << (i / (KEYS / 2) * 2 + i % 4 / 2) : 0u;
-    }
+      for (int i = 0; i < TILES * (KEYS / 2); ++i) {
+        float& here = score[i / (KEYS / 2)][i / 4 % (KEYS / 8)][i % 4];
+        here += small[i / (KEYS / 2)][i / 4 % (KEYS / 8)][i % 4];
+        odd |= !(fabsf(here) < INFINITY) ? 1u << (i / (KEYS / 2) * 2 + i % 4 / 2) : 0u;
+      }
 #pragma unroll
-    for (int i = 0; i < TILES * (KEYS / 2); ++i) {
-      float& here = score[i / (KEYS / 2)][i / 4 % (KEYS / 8)][i % 4];
-      const int n = row0 + warp_row + i / (KEYS / 2) * 16 + group + i % 4 / 2 * 8, c = key0 + i / 4 % (KEYS / 8) * 8 + 2 * quad + i % 2;
-      here = chain(here, min(n, queries - 1), min(c, keys - 1));
-    }
-    if (key0 + KEYS > keys) {
+      for (int i = 0; i < TILES * (KEYS / 2); ++i) {
+        float& here = score[i / (KEYS / 2)][i / 4 % (KEYS / 8)][i % 4];
+        const int n = row0 + warp_row + i / (KEYS / 2) * 16 + group + i % 4 / 2 * 8, c = key0 + i / 4 % (KEYS / 8) * 8 + 2 * quad + i % 2;
+        here = chain(here, min(n, queries - 1), min(c, keys - 1));
+      }
+      if (key0 + KEYS > keys) {
 #pragma unroll
-      for (int i = 0; i < TILES * (KEYS / 2); ++i)
-        if (key0 + i / 4 % (KEYS / 8) * 8 + 2 * quad + i % 2 >= keys) score[i / (KEYS / 2)][i / 4 % (KEYS / 8)][i % 4] = $nothing;
-    }
+        for (int i = 0; i < TILES * (KEYS / 2); ++i)
+          if (key0 + i / 4 % (KEYS / 8) * 8 + 2 * quad + i % 2 >= keys) score[i / (KEYS / 2)][i / 4 % (KEYS / 8)][i % 4] = $nothing;
+      }
 $weigh
+    }
 
     // The columns 2 quad and 2 quad + 1 that a lane has of eight scores are the numbers quad and quad + 4 of the next product, whose
     // other operand is read at the same keys: weights never leave their registers.
@@ -149,22 +152,24 @@ $weigh
     }
     cp_async_wait<1>();
     __syncthreads();
+    if (left) {
 #pragma unroll
-    for (int f = 0; f < WIDTH_8 / 8; ++f) {
-      float large[TILES][4], rest[TILES][4];
+      for (int f = 0; f < WIDTH_8 / 8; ++f) {
+        float large[TILES][4], rest[TILES][4];
 #pragma unroll
-      for (int i = 0; i < TILES * 4; ++i) large[i / 4][i % 4] = rest[i / 4][i % 4] = 0.0f;
+        for (int i = 0; i < TILES * 4; ++i) large[i / 4][i % 4] = rest[i / 4][i % 4] = 0.0f;
 #pragma unroll
-      for (int j = 0; j < KEYS / 8; ++j) {
-        uint32_t v_high[2], v_low[2];
-        split(v_rows[j * 8 * V_PITCH + 8 * f], v_high[0], v_low[0]);
-        split(v_rows[(j * 8 + 1) * V_PITCH + 8 * f], v_high[1], v_low[1]);
+        for (int j = 0; j < KEYS / 8; ++j) {
+          uint32_t v_high[2], v_low[2];
+          split(v_rows[j * 8 * V_PITCH + 8 * f], v_high[0], v_low[0]);
+          split(v_rows[(j * 8 + 1) * V_PITCH + 8 * f], v_high[1], v_low[1]);
 #pragma unroll
-        for (int i = 0; i < TILES; ++i) multiply(large[i], rest[i], high[i][j], low[i][j], v_high, v_low);
+          for (int i = 0; i < TILES; ++i) multiply(large[i], rest[i], high[i][j], low[i][j], v_high, v_low);
+        }
+#pragma unroll
+        for (int i = 0; i < TILES * 4; ++i) sum[i / 4][f][i % 4] += large[i / 4][i % 4] + rest[i / 4][i % 4];
       }
-#pragma unroll
-      for (int i = 0; i < TILES * 4; ++i) sum[i / 4][f][i % 4] += large[i / 4][i % 4] + rest[i / 4][i % 4];
-    }
+    }$unless_left
     __syncthreads();
     copy_rows<VECTOR, KEYS, WIDTH_8, V_PITCH>(v_tile, v.at + (long long)(key0 + KEYS) * v.row, v, last - key0 - KEYS, width);
     cp_async_commit();

@@ -40,6 +40,7 @@ class Attention:
     softmax: bool = True
     safe: bool = False  # a row of which nothing is left gives zeros, as scaled_dot_product_attention has it, not NaN
     causal: bool = False  # the chain leaves nothing of keys behind the query: blocks of them are not looked at
+    leaves_out: bool = False  # the chain may leave nothing of a score, which one of NaN tells: keys that are left out are not multiplied
     depth_varies: bool = False  # it is only known when the kernel is launched, and at most that
     width_varies: bool = False
 
@@ -105,7 +106,9 @@ def attention_kernel(
         begin=BEGIN if attention.softmax else "",
         last=f"  const int last = {'min(keys, row0 + TILE_ROWS)' if attention.causal else 'keys'};",
         nothing="-INFINITY" if attention.softmax else "0.0f",
-        weigh=WEIGH if attention.softmax else "",
+        weigh=shifted(WEIGH, 2) if attention.softmax else "",
+        left=LEFT if attention.leaves_out else "    constexpr bool left = true;",
+        unless_left=UNLESS_LEFT if attention.leaves_out else "",
         scale=scale(attention),
         store=store(attention),
         real_column="" if in_fragments(attention) else " && j / 2 * 8 + 2 * quad + j % 2 < width",
@@ -209,6 +212,28 @@ WEIGH = """\
         }
       }
       total[i / 2][i % 2] += more;
+    }"""
+
+
+# Of keys that a mask leaves out for all queries of a warp nothing is computed. Their weights of 0 would make NaN of a value that is not
+# finite: then its rows are computed again.
+LEFT = """\
+    bool left = false;
+#pragma unroll
+    for (int i = 0; i < TILES * (KEYS / 2); ++i) {
+      const int n = row0 + warp_row + i / (KEYS / 2) * 16 + group + i % 4 / 2 * 8, c = key0 + i / 4 % (KEYS / 8) * 8 + 2 * quad + i % 2;
+      left |= chain(NAN, min(n, queries - 1), min(c, keys - 1)) != -INFINITY;
+    }
+    left = __any_sync(0xffffffffu, left);"""
+UNLESS_LEFT = """ else {
+      bool lost = false;
+#pragma unroll 4
+      for (int i = 4 * lane; i < KEYS * V_PITCH; i += 128) {
+        const float4 four = *reinterpret_cast<const float4*>(v_tile + i);
+        const bool real = i % V_PITCH < WIDTH_8;  // behind the columns is nothing
+        lost |= real && !(fabsf(four.x) < INFINITY && fabsf(four.y) < INFINITY && fabsf(four.z) < INFINITY && fabsf(four.w) < INFINITY);
+      }
+      if (__any_sync(0xffffffffu, lost)) odd = ~0u;
     }"""
 
 
