@@ -54,11 +54,6 @@ class Matrices:
         ((rows, (step,)),) = found
         return replace(self, shape=(rows, self.shape[-1]), batch=(), row=step)
 
-    def in_vectors(self, of: int) -> bool:
-        """Every row begins at a whole vector, if the memory does."""
-        steps = [self.offset, *self.batch, self.row]
-        return self.is_upright and all(sizes.divide(step, of) is not None for step in steps)
-
 
 def matrices(value: str, plan: Plan) -> Matrices | None:
     """How a value of float32 lies in memory; None where it is computed, or the steps to its elements are not the same everywhere.
