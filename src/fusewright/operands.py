@@ -68,7 +68,7 @@ def matrices(value: str, plan: Plan) -> Matrices | None:
     while isinstance(prim.op, View):
         prim = prims[prim.inputs[0]]
         behind.append(prim)
-    ends = [n for n, prim in enumerate(behind) if prim.is_load or prim.name in plan.home]
+    ends = [n for n, prim in enumerate(behind) if plan.holds(prim)]
     for end in reversed(ends):
         found = lying(behind[: end + 1])
         if found is not None:

@@ -141,6 +141,15 @@ class Plan:
             prim = self.lowered.prims[prim.inputs[0]]
         return prim
 
+    def holds(self, prim: Prim) -> bool:
+        """It is in memory: not where a kernel computes the call that it is the result of, and goes on without writing it."""
+        return prim.name in self.home or (prim.is_load and prim.origin not in self.taken)
+
+    @cached_property
+    def taken(self) -> set[str]:
+        """Calls that kernels of ours compute."""
+        return {kernel.fused.anchor.node for kernel in self.kernels if kernel.fused is not None and hasattr(kernel.fused, "anchor")}
+
     @cached_property
     def calls(self) -> list[Call]:
         return [step for step in self.steps if isinstance(step, Call)]

@@ -228,6 +228,13 @@ FORWARDS = {  # what is returned; how many products; kernels; calls to the libra
         (3, 20, 48), 1, 1, 0,
     ),
     "of rows from the last to the first": ("torch.sin(x.flip(0) @ self.matrix)", (70, 48), 1, 1, 0),
+    "of a product kept in another order": (
+        (
+            "(lambda q, k: torch.bmm((q @ k.mT).transpose(0, 1).reshape(9, 20, 20), torch.sin(q).reshape(9, 20, 16)))"
+            "(*(z.view(3, 20, 3, 16).transpose(1, 2) for z in (x, y)))"
+        ),
+        (3, 20, 48), 2, 3, 0,
+    ),
     "of the same matrix twice": ("x.mT @ x[..., 3:40]", (3, 33, 48), 1, 1, 0),
     "of an expanded batch": ("torch.bmm(x.mT, y[:1].expand(3, -1, -1))", (3, 33, 48), 1, 1, 0),
     "of a batch of matrices": ("torch.relu(torch.bmm(torch.sin(x), y)) * y", (3, 20, 20), 1, 2, 0),
