@@ -11,6 +11,7 @@ it does clock time.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import time
@@ -38,7 +39,7 @@ def stages(path: Path) -> list[float]:
     marks.append(time.process_time())
     emit(made, problem.source, front.model, True)
     marks.append(time.process_time())
-    return [after - before for before, after in zip(marks, marks[1:], strict=False)]
+    return [after - before for before, after in itertools.pairwise(marks)]
 
 
 def alone(path: Path) -> list[list[float]]:
