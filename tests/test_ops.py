@@ -40,6 +40,8 @@ NUMBERS: dict[str, list[dict[str, Any]]] = {
     "aten.clip.default": [{"min": -0.5, "max": 2.0}],
     "aten.clamp.Tensor": [{"min": "y", "max": "z"}, {"min": "y"}, {"max": "y"}],
     "aten.clip.Tensor": [{"min": "y", "max": "z"}],
+    "aten.div.Tensor_mode": [{"rounding_mode": mode} for mode in (None, "floor", "trunc")],
+    "aten.div.Scalar_mode": [{"other": 0.75, "rounding_mode": mode} for mode in ("floor", "trunc")],
     "aten.gelu.default": [{"approximate": "none"}, {"approximate": "tanh"}],
     "aten.elu.default": [{}, {"alpha": 0.75}, {"alpha": 1.5, "scale": 2.0, "input_scale": 0.5}],
     "aten.celu.default": [{}, {"alpha": 0.5}],

@@ -5,11 +5,14 @@ from __future__ import annotations
 from . import sizes
 from .dependence import unused_inputs
 from .emit import Emitted
-from .emit.kernels import facts
+from .emit.kernels import KernelFacts, facts
+from .kernels.product import product_ms, product_tile
 from .plan import Call, Kernel, Plan
+from .products import is_product, rows_and_batch
+from .takeover import ours_ms
 
 READ_GBPS = 4140  # H200, measured: a read of a large tensor
-FP32_TFLOPS = 50  # H200, measured: an 8192-cubed matrix product
+FP32_TFLOPS = 50  # H200, measured: an 8192-cubed matrix product, about what plain arithmetic reaches
 FULL_THREADS = 132 * 1024  # H200: half of what it can hold; an estimate of what keeps its memory busy
 LAUNCH_US = 2.5  # H200: a kernel that does nothing, back to back
 
@@ -28,7 +31,7 @@ def explain_plan(plan: Plan, emitted: Emitted) -> str:
             continue
         launched = emitted.launched.get(step.name, step.name)
         (fact,) = facts(step, (launched,), plan)
-        ms = max(fact.bytes / READ_GBPS / 1e6, fact.flops / FP32_TFLOPS / 1e9) / at_work(step, plan) + LAUNCH_US / 1e3
+        ms = predicted_ms(step, fact, plan)
         total += ms
         lines += [
             f"  kernel   {step.name}" + (f"  (launches {launched})" if launched != step.name else ""),
@@ -53,6 +56,19 @@ def explain_plan(plan: Plan, emitted: Emitted) -> str:
     return "\n".join(lines)
 
 
+def predicted_ms(kernel: Kernel, fact: KernelFacts, plan: Plan) -> float:
+    """What the planner expects of a convolution or a product of ours; of other kernels, what they move and compute."""
+    if is_product(kernel):
+        assert kernel.fused is not None
+        anchor = kernel.fused.anchor
+        rows, batch = rows_and_batch(anchor, plan)
+        return product_ms(anchor.conv, product_tile(anchor.conv, rows, batch), rows, batch)
+    if kernel.fused is not None:
+        return ours_ms(kernel.fused, plan)
+    busy = max(fact.bytes / READ_GBPS / 1e6, fact.flops / FP32_TFLOPS / 1e9)
+    return busy / at_work(kernel, plan) + LAUNCH_US / 1e3
+
+
 def at_work(kernel: Kernel, plan: Plan) -> float:
     """The share of the GPU that is: a row is scanned by one block, four elements to a thread at a time."""
     if kernel.scanned is None:
@@ -62,7 +78,7 @@ def at_work(kernel: Kernel, plan: Plan) -> float:
 
 
 def kind(kernel: Kernel, plan: Plan) -> str:
-    space = "×".join(str(size) for size in kernel.space) or "scalar"
+    space = "×".join(str(plan.graph.hint(size)) for size in kernel.space) or "scalar"  # those of the example, as are the bytes
     if kernel.is_pointwise:
         return f"pointwise over {space}"
     if kernel.is_scan:

@@ -1,6 +1,6 @@
 """An exported program without in-place operators, in one trace.
 
-PyTorch's `run_decompositions({})` does the same in two: it first runs the program to learn which inputs change, then traces it. Here
+PyTorch's `run_decompositions` does the same in two: it first runs the program to learn which inputs change, then traces it. Here
 that is seen during the one trace. Programs that need what is learned first are left to PyTorch.
 """
 
@@ -14,17 +14,21 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind, OutputSpec, TensorArgument
 
+from . import composed
+
 LEAVES = {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.USER_INPUT}
 CHANGES = {InputKind.BUFFER: OutputKind.BUFFER_MUTATION, InputKind.USER_INPUT: OutputKind.USER_INPUT_MUTATION}
 
 
 def functional(exported: ExportedProgram) -> ExportedProgram:
-    """The program that `run_decompositions({})` gives: the same calls, names, places in the source and guards."""
+    """The program that `run_decompositions` gives: the same calls, names, places in the source and guards."""
     if can_be_retraced(exported):
         with contextlib.suppress(Exception):  # parts of PyTorch that other versions lack, and what its verifier rejects
             found = Retrace(exported).program()
             if found is not None:
                 return found
+    with contextlib.suppress(Exception):  # a formula that cannot be traced with these sizes: the operators stay whole
+        return exported.run_decompositions(dict(composed.known()))
     return exported.run_decompositions({})
 
 
@@ -109,7 +113,8 @@ class Retrace:
 
         values = [leaf.meta["val"] for leaf in self.leaves]
         mode: Any = detect_fake_mode(values)
-        composite, _ = exported_program._split_decomp_table_to_cia_and_python_decomp({})
+        formulas: Any
+        composite, formulas = exported_program._split_decomp_table_to_cia_and_python_decomp(dict(composed.known()))
         with (
             mode,
             exported_program._override_composite_implicit_decomp(composite),
@@ -120,7 +125,7 @@ class Retrace:
             enable_python_dispatcher(),
             FunctionalTensorMode(pre_dispatch=False, export=True, _allow_token_discovery=True),
         ):
-            module = make_fx(self.run, record_module_stack=True)(*values)
+            module = make_fx(self.run, decomposition_table=formulas, record_module_stack=True)(*values)
         module.graph.eliminate_dead_code()
         return module
 

@@ -13,7 +13,7 @@ import sympy
 import torch
 
 from . import sizes
-from .graph import Dim, Graph
+from .graph import Dim
 from .index import Axis, Coordinate, linear
 from .plan import Plan
 from .prims import Prim, View
@@ -54,11 +54,6 @@ class Matrices:
         ((rows, (step,)),) = found
         return replace(self, shape=(rows, self.shape[-1]), batch=(), row=step)
 
-    def in_vectors(self, of: int) -> bool:
-        """Every row begins at a whole vector, if the memory does."""
-        steps = [self.offset, *self.batch, self.row]
-        return self.is_upright and all(sizes.divide(step, of) is not None for step in steps)
-
 
 def matrices(value: str, plan: Plan) -> Matrices | None:
     """How a value of float32 lies in memory; None where it is computed, or the steps to its elements are not the same everywhere.
@@ -73,17 +68,16 @@ def matrices(value: str, plan: Plan) -> Matrices | None:
     while isinstance(prim.op, View):
         prim = prims[prim.inputs[0]]
         behind.append(prim)
-    ends = [n for n, prim in enumerate(behind) if prim.is_load or prim.name in plan.home]
+    ends = [n for n, prim in enumerate(behind) if plan.holds(prim)]
     for end in reversed(ends):
-        found = lying(behind[: end + 1], plan.graph)
+        found = lying(behind[: end + 1])
         if found is not None:
             return found
     return None
 
 
-def lying(views: Sequence[Prim], graph: Graph) -> Matrices | None:
-    """The first of `views`, each of the next, as matrices in the memory of the last. Steps are products of sizes: forward or backward
-    whatever these are."""
+def lying(views: Sequence[Prim]) -> Matrices | None:
+    """The first of `views`, each of the next, as matrices in the memory of the last. Steps may lead backward."""
     first, memory = views[0], views[-1]
     shape = first.shape if len(first.shape) > 1 else (1, *first.shape)
     parts = [(size,) for size in shape]  # a dimension of the batch may be several joined
@@ -100,8 +94,6 @@ def lying(views: Sequence[Prim], graph: Graph) -> Matrices | None:
                 return None
             parts = taken_apart
             continue
-        if any(graph.hint(step) < 0 for step in (*place.terms.values(), place.offset)):
-            return None
         *batch, row, column = (place.terms.get(axis, 0) for axis in flat)
         return Matrices(memory.name, tuple(axis.size for axis in flat), place.offset, tuple(batch), row, column)
     return None

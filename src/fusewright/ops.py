@@ -47,9 +47,12 @@ class Record:
 RECORDS: dict[OpOverload | str, Record] = {}
 
 
-def find(node: Node, graph: Graph) -> Record | None:
-    from . import adaptive, losses, norms, placement, pools, reductions, resizing, scans, structured  # noqa: F401  their decorators fill RECORDS
+def fill_records() -> None:
+    from . import adaptive, losses, norms, placement, pools, reductions, resizing, scans, structured  # noqa: F401  their decorators do
 
+
+def find(node: Node, graph: Graph) -> Record | None:
+    fill_records()
     return RECORDS.get(node.target)
 
 
@@ -136,7 +139,7 @@ def as_in_memory(build: Lowering, name: str) -> str:
 def in_double(expression: str) -> str:
     """The same expression in double precision: expf -> exp, 1.0f -> 1.0."""
     expression = re.sub(
-        r"\b(exp|exp2|log|log2|log10|log1p|expm1|sqrt|rsqrt|tanh|erf|sin|cos|tan|fabs|fmod|floor|ceil|rint|trunc|pow|copysign|atan|atan2|sinh|cosh|asin|acos|erfc|hypot|fma|fmax|fmin)f\(",
+        r"\b(exp|exp2|log|log2|log10|log1p|expm1|sqrt|rsqrt|tanh|erf|sin|cos|tan|fabs|fmod|floor|ceil|rint|trunc|pow|copysign|atan|atan2|sinh|cosh|asinh|acosh|atanh|asin|acos|erfc|hypot|fma|fmax|fmin)f\(",
         r"::\1(",  # the function, whatever a value may be called
         expression,
     )
@@ -237,6 +240,12 @@ def _lerp(a: Any) -> str:
     return near if abs(_number(a.weight)) < 0.5 else far
 
 
+def _rounded_quotient(x: str, y: str, mode: str | None) -> str:
+    if mode == "floor":
+        return f"floor_divided({x}, {y})"
+    return f"truncf({x} / {y})" if mode == "trunc" else f"{x} / {y}"
+
+
 pointwise("pow", aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar, cuda=_power, cost=8, floats=True)
 pointwise("fma", aten.addcmul.default, cuda=lambda a: f"{a.self} + {_scaled(f'{a.tensor1} * {a.tensor2}', a.value)}")
 pointwise(
@@ -252,6 +261,14 @@ pointwise(
     aten.remainder.Tensor,
     cuda=lambda a: f"remainder_of({a.self}, {a.other})",
     cost=8,
+)
+pointwise(
+    "div_rounded",
+    *(aten.div.Tensor_mode, aten.div.Scalar_mode, aten.floor_divide.default, aten.floor_divide.Scalar),
+    cuda=lambda a: _rounded_quotient(a.self, a.other, getattr(a, "rounding_mode", "floor")),
+    cost=12,
+    floats=True,
+    exact=True,
 )
 pointwise("fmod", aten.fmod.Scalar, aten.fmod.Tensor, cuda=lambda a: f"fmod_of({a.self}, {a.other})", cost=8, floats=True)
 
@@ -292,6 +309,9 @@ pointwise("asin", aten.asin.default, cuda=lambda a: f"asinf({a.self})", monotone
 pointwise("acos", aten.acos.default, cuda=lambda a: f"acosf({a.self})", monotone=-1, cost=16)
 pointwise("atan2", aten.atan2.default, cuda=lambda a: f"atan2f({a.self}, {a.other})", cost=24)
 pointwise("hypot", aten.hypot.default, cuda=lambda a: f"hypotf({a.self}, {a.other})", cost=16)
+pointwise("asinh", aten.asinh.default, cuda=lambda a: f"asinhf({a.self})", monotone=1, cost=24)
+pointwise("acosh", aten.acosh.default, cuda=lambda a: f"acoshf({a.self})", monotone=1, bounds=lambda x: (0, INF), cost=24)
+pointwise("atanh", aten.atanh.default, cuda=lambda a: f"atanhf({a.self})", monotone=1, cost=24)
 pointwise("copysign", aten.copysign.Tensor, cuda=lambda a: f"copysignf({a.self}, {a.other})", floats=True)
 pointwise(
     "xlogy",
@@ -487,6 +507,8 @@ pointwise(
     "clamp_max", aten.clamp_max.default, aten.clamp_max.Tensor, cuda=lambda a: _clamp_between(a.self, None, a.max)
 )
 pointwise("minimum", aten.minimum.default, aten.min.other, cuda=lambda a: f"smaller({a.self}, {a.other})")
+pointwise("fmin", aten.fmin.default, cuda=lambda a: f"fminf({a.self}, {a.other})", floats=True)
+pointwise("fmax", aten.fmax.default, cuda=lambda a: f"fmaxf({a.self}, {a.other})", floats=True)
 pointwise("maximum", aten.maximum.default, aten.max.other, cuda=lambda a: f"larger({a.self}, {a.other})")
 
 # ---- comparison, choice, logic
@@ -509,4 +531,5 @@ for _name, _symbol in {"and": "&", "or": "|", "xor": "^"}.items():
     pointwise(f"bitwise_{_name}", *_targets, cuda=lambda a, symbol=_symbol: f"({a.self} {symbol} {a.other})")
 pointwise("isinf", aten.isinf.default, cuda=lambda a: f"(fabsf({a.self}) == INFINITY)", floats=True)
 pointwise("isfinite", aten.isfinite.default, cuda=lambda a: f"(fabsf({a.self}) < INFINITY)", floats=True)
+pointwise("signbit", aten.signbit.default, cuda=lambda a: f"(copysignf(1.0f, {a.self}) < 0.0f)", floats=True)
 pointwise("isnan", aten.isnan.default, cuda=lambda a: f"({a.self} != {a.self})")

@@ -50,12 +50,13 @@ def inside(build: Lowering, source: str, shape: Sequence[Dim], starts: Sequence[
 
 @lowers("pad", aten.pad.default, aten.constant_pad_nd.default)
 def pad(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    """A negative pad, which cuts off, stays with PyTorch."""
+    """A pad that is or may be negative, which cuts off, stays with PyTorch."""
     assert node.shape is not None and node.dtype is not None
     pads, value = list(a["pad"]), a.get("value") or 0
     if a.get("mode", "constant") in AT_ENDS:
         return padded_from_inside(build, node, value_of(build, a["self"]), pads, a["mode"])
-    known = all(isinstance(n, int) and n >= 0 for n in pads) and isinstance(value, (bool, int, float))
+    known = isinstance(value, (bool, int, float)) and all(sizes.never_negative(n) for n in pads)
+    known = known and (value == 0 or all(isinstance(n, int) for n in pads))
     if a.get("mode", "constant") != "constant" or not known or not pads:
         return None
     source = value_of(build, a["self"])

@@ -20,7 +20,21 @@ from .access import accesses, axes_of, same_shape, squeezed, tuple_key, unsqueez
 from .graph import Dim, Graph, Node, Output, Ref
 from .index import Axis, Coordinate
 from .lower import Lowered
-from .prims import Coordinates, Iota, Pointwise, Prim, Reduce, Reshape, Sampled, Scan, Size, Unfold, View, Window
+from .prims import (
+    Coordinates,
+    Iota,
+    Pointwise,
+    Prim,
+    Reduce,
+    Reshape,
+    Sampled,
+    Scan,
+    Size,
+    Unfold,
+    View,
+    Window,
+)
+from .rules.patterns import EVERY_CONVOLUTION, PRODUCTS
 
 # A row that a block reads twice comes from cache the second time while it is this short: 64 Ki elements.
 CACHED_ROW = 1 << 16
@@ -127,6 +141,15 @@ class Plan:
             prim = self.lowered.prims[prim.inputs[0]]
         return prim
 
+    def holds(self, prim: Prim) -> bool:
+        """It is in memory: not where a kernel computes the call that it is the result of, and goes on without writing it."""
+        return prim.name in self.home or (prim.is_load and prim.origin not in self.taken)
+
+    @cached_property
+    def taken(self) -> set[str]:
+        """Calls that kernels of ours compute."""
+        return {kernel.fused.anchor.node for kernel in self.kernels if kernel.fused is not None and hasattr(kernel.fused, "anchor")}
+
     @cached_property
     def calls(self) -> list[Call]:
         return [step for step in self.steps if isinstance(step, Call)]
@@ -225,17 +248,24 @@ class Planner:
     def want(self, name: str) -> list[str]:
         """The primitive must be in memory; views are made by PyTorch from their source, for nothing. Where it would have to copy (a
         reshape of what is permuted), what it would make of the source is what must be in memory."""
-        prim = found = self.prims[name]
+        prim, found = self.prims[name], None
         axes = axes_of(prim.shape)
         at = tuple(map(Coordinate.of, axes))
         while isinstance(prim.op, View) and prim.op.is_free:
+            if found is None and isinstance(prim.op, Reshape):
+                found = prim
             source = self.prims[prim.inputs[0]]
             at, prim = prim.op.source(at, prim.shape, source.shape), source
-            if prim.offset(at).terms.keys() <= set(axes):
-                found = prim
+        if found is None or prim.offset(at).terms.keys() <= set(axes) or not self.lies_in_order(prim):
+            found = prim
         if not found.is_load:
             self.wanted.add(found.name)
         return [found.name]
+
+    def lies_in_order(self, prim: Prim) -> bool:
+        """Its order in memory is known. Some library calls leave a result in an order of their own, of which a view may be free."""
+        node = self.graph[prim.origin]
+        return not prim.is_load or node.is_leaf or bool(prim.op.order) or node.target in PRODUCTS | EVERY_CONVOLUTION
 
     def loads_behind(self, name: str) -> list[str]:
         """Library nodes whose results the primitive depends on, directly."""

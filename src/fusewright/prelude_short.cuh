@@ -65,6 +65,15 @@ __device__ __forceinline__ float remainder_of(float a, float b) { const float r 
 __device__ __forceinline__ double remainder_of(double a, double b) { const double r = fmod(a, b); return r != 0.0 && (r < 0.0) != (b < 0.0) ? r + b : r; }
 template <typename T, typename U> __device__ __forceinline__ T remainder_of(T a, U b) { const T r = a % static_cast<T>(b); return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
 
+//: section floor_divided needs fmod_of
+// The whole number below a / b, as Python's //: what is left over is taken off first, so that the quotient is whole or nearly so.
+template <typename T> __device__ __forceinline__ T floor_divided(T a, T b) {
+  if (b == T(0)) return a / b;
+  const T rest = fmod_of(a, b), quotient = (a - rest) / b - (rest != T(0) && (b < T(0)) != (rest < T(0)) ? T(1) : T(0));
+  const T whole = floor(quotient);
+  return quotient == T(0) ? copysign(T(0), a / b) : whole + (quotient - whole > T(0.5) ? T(1) : T(0));
+}
+
 //: section sigmoid_of needs choose rcp_fast
 // 1 / (1 + exp(-x)); what is divided by lies between 1 and 2.
 __device__ __forceinline__ float sigmoid_of(float x) {

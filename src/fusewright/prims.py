@@ -136,6 +136,20 @@ class Unfold(View):
 
 
 @dataclass(frozen=True)
+class Diagonal(View):
+    """What lies on a diagonal of the dimensions `row` and `column`, `offset` to the right of the main one, as the last dimension."""
+
+    row: int
+    column: int
+    offset: int
+
+    def source(self, at: Coordinates, shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> Coordinates:
+        others = iter(at[:-1])
+        here = {self.row: at[-1] + max(0, -self.offset), self.column: at[-1] + max(0, self.offset)}
+        return tuple(here[d] if d in here else next(others) for d in range(len(source)))
+
+
+@dataclass(frozen=True)
 class Parts(View):
     """The last `rank` dimensions, each as parts that begin where as many equal ones would, rounded down.
 

@@ -141,7 +141,7 @@ def ended(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
         reads = [a for a in accesses(prims, store, there, {anchor.value}, inside=True) if a.leaf == anchor.value]
         if not all(tuple_key(a.at) == tuple_key(at) and a.windows == 0 for a in reads):
             return None
-    if not same_shape(kernel.space, shape):
+    if tuple_key(there) != tuple_key(at):
         placed = with_place(anchor, store, plan)
         if placed is None:
             return None

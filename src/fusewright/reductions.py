@@ -180,6 +180,12 @@ def vector_norm(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         found = build.reduce("sum", "Sum", power, dims)
         root = "cbrtf({0})" if order == 3 else "sqrtf(sqrtf({0}))"
         found = build.pointwise("", root, [found], torch.float32, cost=8)
+    elif order == 0:
+        found = build.reduce("", "Sum", build.pointwise("counts", "({0} != 0.0f ? 1.0f : 0.0f)", [source], torch.float32), dims)
+    elif isinstance(order, (int, float)):
+        power = build.pointwise("power", f"powf({{0}}, {literal(order, torch.float32)})", [size], torch.float32, cost=16)
+        total = build.reduce("sum", "Sum", power, dims)
+        found = build.pointwise("", f"powf({{0}}, {literal(1 / order, torch.float32)})", [total], torch.float32, cost=16)
     else:
         return None
     return build.drop(found, dims, a.get("keepdim", False))

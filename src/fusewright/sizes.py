@@ -61,6 +61,23 @@ def _nonnegative(size: sympy.Expr) -> bool:
     return shifted.is_polynomial() and all(c >= 0 for c in sympy.Poly(shifted, *shifted.free_symbols).coeffs())
 
 
+def never_negative(size: Dim) -> bool:
+    """Provably ≥ 0, also of quotients: x // b lies between (x - b + 1) / b and x / b, and a whole number above -1 is at least 0."""
+    if nonnegative(size):
+        return True
+    expression = sympy.expand(sympy.sympify(size))
+    bound, by = expression, sympy.Integer(1)
+    for quotient in (atom for atom in expression.atoms(sympy.Function) if type(atom).__name__ == "FloorDiv"):
+        whole, divisor = quotient.args
+        plain = divisor.is_Integer and divisor > 0 and not whole.atoms(sympy.Function) and nonnegative(whole)
+        times = expression.coeff(quotient)
+        if not plain or not times.is_Integer:
+            return False
+        bound = bound.subs(quotient, (whole if times < 0 else whole - divisor + 1) / divisor)
+        by = sympy.ilcm(by, divisor)
+    return not bound.atoms(sympy.Function) and nonnegative(tidy(sympy.expand(by * (bound + 1) - 1)))
+
+
 def divide(size: Dim, by: Dim) -> Dim | None:
     """size / by where that is provably a whole number, else None."""
     if isinstance(size, int) and isinstance(by, int):
@@ -140,6 +157,9 @@ def _text(e: sympy.Basic, division: str, outer: int) -> str:
         return wrap(f"{arguments[0]} % {arguments[1]}", 1)
     if kind == "CeilDiv":
         return wrap(f"({arguments[0]} + {arguments[1]} - 1) {division} {arguments[1]}", 1)
+    if kind in ("Max", "Min") and division == "/":  # of mixed types, which C++'s own min and max refuse
+        sign = ">" if kind == "Max" else "<"
+        return functools.reduce(lambda a, b: f"({a} {sign} {b} ? {a} : {b})", arguments)
     if kind in ("Max", "Min"):
         return functools.reduce(lambda a, b: f"{kind.lower()}({a}, {b})", arguments)
     if kind in ("And", "Or") and division == "//":

@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 from . import sizes
 from .graph import Dim, Node, Ref
 from .ops import Record, as_in_memory, aten, literal, register
-from .prims import Expand, Flip, Iota, Permute, Slice
+from .prims import Diagonal, Expand, Flip, Iota, Permute, Slice
 
 if TYPE_CHECKING:
     from .lower import Lowering
@@ -180,6 +180,43 @@ def triangle(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     return build.pointwise("", f"({{0}} ? {{1}} : {zero})", [keep, source], node.dtype)
 
 
+@lowers("one_hot", aten.one_hot.default)
+def one_hot(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """1 at a row's class, 0 elsewhere; a class number that does not exist has none (PyTorch raises an error there)."""
+    assert node.shape is not None
+    if not isinstance(node.shape[-1], int):
+        return None
+    which = build.add("number", Iota(len(node.shape) - 1), [], node.shape, torch.int64)
+    classes = build.reshape(value_of(build, a["self"]), [*node.shape[:-1], 1], "class")
+    return build.pointwise("", "({0} == {1} ? 1 : 0)", [which, classes], torch.int64)
+
+
+@lowers("diagonal_matrix", aten.diag.default, aten.diag_embed.default)
+def diagonal_matrix(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """A vector on a diagonal, 0 elsewhere; of a matrix, `diag` gives the diagonal."""
+    assert node.shape is not None and node.dtype is not None
+    source = value_of(build, a["self"])
+    vector, rank, offset = build[source].shape, len(node.shape), a.get("offset", a.get("diagonal"))
+    if not isinstance(offset, int):
+        return None
+    if len(vector) == 2 and rank == 1:
+        return build.view("", Diagonal(0, 1, offset), source, node.shape)
+    row, column = (a.get(name, default) % rank for name, default in (("dim1", -2), ("dim2", -1)))
+    here = [build.add(label, Iota(dim), [], node.shape, torch.int64) for label, dim in (("row", row), ("column", column))]
+    others = [d for d in range(rank) if d not in (row, column)]
+    size = node.shape[row]
+    if offset != 0:
+        from .placement import placed
+
+        source = placed(build, source, [*vector[:-1], size], [max(0, -offset)])  # along rows, or what is above them
+    order = [*others, row, column]
+    shape = [1 if d == column else extent for d, extent in enumerate(node.shape)]
+    turned = Permute(tuple(order.index(d) for d in range(rank)))
+    along = build.view("along", turned, build.reshape(source, [*vector[:-1], size, 1]), shape)
+    keep = build.pointwise("keep", f"{{1}} - {{0}} == {offset}", here, torch.bool, torch.int64)
+    return build.pointwise("", f"({{0}} ? {{1}} : {literal(0, node.dtype)})", [keep, along], node.dtype)
+
+
 @lowers("stack", aten.stack.default)
 def stack(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """The part whose number is the coordinate along the new dimension; of few parts, so that choosing costs little."""
@@ -264,6 +301,16 @@ def slice_(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         return None
     whole = sizes.same(start, 0) and sizes.same(node.shape[dim], build[source].shape[dim])
     return source if whole else build.view("", Slice(dim, start, a["step"]), source, node.shape)
+
+
+@lowers("diagonal", aten.diagonal.default, view=True)
+def diagonal(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    assert node.shape is not None
+    source = value_of(build, a["self"])
+    rank = len(build[source].shape)
+    if not isinstance(a["offset"], int):
+        return None
+    return build.view("", Diagonal(a["dim1"] % rank, a["dim2"] % rank, a["offset"]), source, node.shape)
 
 
 @lowers("select", aten.select.int, view=True)

@@ -93,7 +93,7 @@ def take_over(plan: Plan, own: frozenset[str] | None = None, stored: bool | None
     for call in plan.calls:
         if own is not None and call.node.name not in own:
             continue
-        if (product := product_of(call.node, plan)) is not None:
+        if (product := product_of(call.node, replace(plan, steps=tuple(steps)))) is not None:
             reading = [k for k in steps if isinstance(k, Kernel) and product.value in k.loads]
             if not too_large(reading, plan, product) and (own is not None or product_pays(product, plan)):
                 steps = with_product(product, call, steps, plan)

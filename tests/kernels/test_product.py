@@ -220,9 +220,20 @@ FORWARDS = {  # what is returned; how many products; kernels; calls to the libra
         ("self.second(torch.relu(x.view(3, 20, 5, 16).transpose(1, 2) @ y[:, :16, :80].view(3, 16, 5, 16).transpose(1, 2))"
         ".transpose(1, 2).reshape(3, 20, 80)[..., :40])"), (3, 20, 80), 2, 2, 0,
     ),
+    "stored in another order of the same shape": ("torch.sin((x @ y.mT).transpose(0, 1))", (3, 3, 17, 19), 1, 1, 0),
+    "batches and rows change places": ("torch.sin((x @ y).transpose(0, 1))", (20, 20, 20), 1, 1, 0),
+    "rows and columns change places": ("torch.sin((x @ y).mT)", (3, 20, 20), 1, 2, 0),
     "of joined batches": (
         "torch.bmm(x.view(3, 20, 3, 16).transpose(1, 2).reshape(9, 20, 16), y.view(3, 20, 3, 16).permute(0, 2, 3, 1).reshape(9, 16, 20))",
         (3, 20, 48), 1, 1, 0,
+    ),
+    "of rows from the last to the first": ("torch.sin(x.flip(0) @ self.matrix)", (70, 48), 1, 1, 0),
+    "of a product kept in another order": (
+        (
+            "(lambda q, k: torch.bmm((q @ k.mT).transpose(0, 1).reshape(9, 20, 20), torch.sin(q).reshape(9, 20, 16)))"
+            "(*(z.view(3, 20, 3, 16).transpose(1, 2) for z in (x, y)))"
+        ),
+        (3, 20, 48), 2, 3, 0,
     ),
     "of the same matrix twice": ("x.mT @ x[..., 3:40]", (3, 33, 48), 1, 1, 0),
     "of an expanded batch": ("torch.bmm(x.mT, y[:1].expand(3, -1, -1))", (3, 33, 48), 1, 1, 0),

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from fusewright import capture as capturing
+from fusewright import composed
 from fusewright.functional import Retrace, can_be_retraced, functional
 from fusewright.graph import Graph, Where
 from fusewright.pipeline import on_the_cpu
@@ -141,7 +142,7 @@ def captured(way: Callable[[ExportedProgram], ExportedProgram], given: Any, file
 
 
 def pytorch(exported: ExportedProgram) -> ExportedProgram:
-    return exported.run_decompositions({})
+    return exported.run_decompositions(dict(composed.known()))
 
 
 def one_trace(exported: ExportedProgram) -> ExportedProgram:

@@ -8,6 +8,7 @@ import math
 import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._sympy.functions import FloorDiv
 
 from fusewright import sizes
 from fusewright.index import Axis, Coordinate, contiguous, linear, reshape
@@ -75,3 +76,12 @@ def test_sizes_print_the_same_in_python_and_c() -> None:
     assert sizes.divide(6 * x * y, 3 * x) == 2 * y
     assert sizes.divide(x + 1, 2) is None
     assert sizes.nonnegative(x * y - 1) and not sizes.nonnegative(x - 2)
+
+
+def test_quotients_that_are_never_negative() -> None:
+    x = sympy.Symbol("x_2", integer=True, positive=True)
+    half, quarter = FloorDiv(x, 2), FloorDiv(x, 4)
+    assert sizes.never_negative(x - 2 * half) and sizes.never_negative(half - 2 * quarter) and sizes.never_negative(3)
+    for size in (x - 2 * half - 1, quarter - half, half - x, 2 * half - x, FloorDiv(x - 5, 2) - 2, x - 2):
+        assert not sizes.never_negative(size)
+        assert any(size.subs(x, n) < 0 for n in range(1, 12)), size

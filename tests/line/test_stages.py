@@ -187,3 +187,28 @@ class Windows(nn.Module):
 def test_a_division_for_each_row_keeps_a_kernel_together() -> None:
     made = plan(lower(capture(Windows(), [torch.randn(8, 3, 9, 9)])))
     assert [kernel.reduced for kernel in made.kernels] == [(3,)], "the softmax is not written by the kernel that reduces"
+
+
+def test_what_pytorch_would_copy_is_written_in_its_shape() -> None:
+    class Shuffled(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            rows = torch.tanh(x).transpose(1, 2)
+            return torch.pixel_shuffle(torch.relu(x), 2), rows
+
+    made = plan(lower(capture(Shuffled(), [torch.randn(3, 8, 5, 6)])))
+    stored = {made.lowered.prims[name].op.__class__.__name__ for kernel in made.kernels for name in kernel.stores}
+    assert stored == {"Reshape", "Pointwise"}, "the shuffled image by its kernel, the transposed one as a view"
+
+
+def test_batch_and_heads_joined_and_taken_apart_again_are_not_copied() -> None:
+    """As attention modules have it; step by step PyTorch would copy."""
+    class Heads(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            batch, tokens, _ = x.shape
+            wide = torch.tanh(x).transpose(0, 1)
+            heads = wide[..., 8:].reshape(tokens, batch * 2, 4).transpose(0, 1).reshape(batch, 2, tokens, 4)
+            return torch.linalg.matrix_exp(heads @ heads.mT)
+
+    module = Heads()
+    text = emit(plan(lower(capture(module, [torch.randn(3, 5, 16)]))), "", module, False).text
+    assert ".reshape((x_0, x_1, 2, 4)).permute((0, 2, 1, 3))" in text and "[:, :, 8:16]" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,6 +54,8 @@ class Launches:
             own = f"_{number}" if number > 1 else ""
             text = anchored_kernel(kernel, kernel.fused, self.plan, comment, name_of, own)
         values = {word for name in self.prims for word in (name, pointer(name))}
+        if isinstance(kernel.fused, Attended):  # what its chain is made of has names of its own
+            values |= set(re.findall(r"\bconst \w+ (\w+) =", text.source))
         shape = shape_of(text.source, values | names_of(kernel.name))
         self.anchored[kernel.name] = self.unit.add_anchored(kernel.name, text, shape)
 

@@ -15,9 +15,10 @@ from .. import sizes
 from ..errors import Unsupported
 from ..graph import Dim, Node
 from ..layout import is_convolution, memory_format
-from ..prims import Expand, Permute, Reshape, Slice, Unfold
+from ..prims import Diagonal, Expand, Permute, Reshape, Slice, Unfold
 from ..pytext import attribute_text, call_text, shape_text
 from .regions import Regions
+from .views import shorter
 
 
 class Values:
@@ -43,6 +44,11 @@ class Values:
             return source(prim.name)
         if self.regions.elements(name) in self.shaped:
             return source(self.regions.elements(name))
+        views = [prim]
+        while views[-1].name not in self.home and not views[-1].is_load:
+            views.append(self.prims[views[-1].inputs[0]])
+        if short := shorter(views, self.graph):
+            return source(views[-1].name) + short
         op, behind = prim.op, prim.inputs[0]
         while isinstance(op, Reshape) and behind not in self.home and isinstance(self.prims[behind].op, Reshape):
             behind = self.prims[behind].inputs[0]  # the last shape is the one that counts
@@ -53,6 +59,8 @@ class Values:
             return f"{inner}.expand({shape_text(prim.shape)})"
         if isinstance(op, Permute):
             return f"{inner}.permute({shape_text(op.order)})"
+        if isinstance(op, Diagonal):
+            return f"{inner}.diagonal({op.offset}, {op.row}, {op.column})"
         if isinstance(op, Unfold):
             return f"{inner}.unfold({op.dim}, {sizes.text(prim.shape[-1])}, {op.step})"
         assert isinstance(op, Slice), f"{op} is no view PyTorch can make"

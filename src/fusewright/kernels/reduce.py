@@ -41,7 +41,7 @@ def reduce_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
             threads = next((t for t in (32, 128, 256) if length <= t * KEPT), 512 if length <= 512 * KEPT + KEPT_SHARED else 1024)
         width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims, loops.reduced)
         threads = 1 if length <= ALONE else next((t for t in SHORT_ROWS if length <= t * width), threads)
-        threads = min(threads, fewer(rows, length, width))
+        threads = min(threads, fewer(rows, length, width if length % width == 0 else 1))
         if one_pass and rows * max(1, threads // 128) < FULL_GPU and length >= 1 << 14:
             return Split(kernel, prims, graph, comment, loops, parts).write()
         while one_pass and 128 <= threads < 1024 and rows * threads < STREAMING and length >= threads * width * 2 * TOGETHER:
@@ -60,7 +60,7 @@ def reduce_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment:
 def fewer(rows: int, length: int, width: int) -> int:
     """Threads for one of many short rows: what they say to each other in the end takes more instructions than to read it (moments of
     96 elements by 32 threads: 223 for a row, by 8 of them 52). They still read 128 bytes side by side."""
-    able = [t for t in (8, 16) if t * width >= 32 and length <= t * KEPT and rows * t >= STREAMING]
+    able = [t for t in (8, 16) if t * width >= 32 and length <= t * KEPT // 2 and rows * t >= STREAMING]
     return min(able, default=1024)
 
 

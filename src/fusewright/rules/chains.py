@@ -30,6 +30,34 @@ from .sums import RESHAPES, permutation
 INF = float("inf")
 
 
+# ---- read for its size alone
+
+PADS_BACKWARD = [getattr(aten, f"{kind}_pad{dims}d_backward").default for kind in ("reflection", "replication") for dims in (1, 2, 3)]
+
+
+@law(
+    "gradient of a pad", at=PADS_BACKWARD,
+    examples=[
+        of(lambda x: aten.replication_pad2d_backward(F.pad(x, (1, 1, 2, 0)), x.tanh(), [1, 1, 2, 0]), 2, 3, 4, 5),
+        of(lambda x: aten.reflection_pad1d_backward(F.pad(x, (1, 2)), x * 2, [1, 2]) + 1, 2, 3, 5),
+        of(lambda x: aten.replication_pad2d_backward(F.pad(x, (1, 1, 2, 0)), x, [1, 1, 2, 0]), 2, 3, 4, 5, applies=False),
+    ],
+)  # fmt: skip
+def gradient_of_pad(site: Site) -> Ref | None:
+    """The gradient of a pad depends on the size of what was padded, not on its values."""
+    padded, gradient, pads = site.bound["self"], site.bound["grad_output"], site.bound["padding"]
+    source = site[padded]
+    while source.target is aten.slice.Tensor:
+        source = site[source.args[0]]
+    cut_from_it = site[padded].target is aten.slice.Tensor and source.name == gradient.name
+    if site[padded].is_leaf or cut_from_it or not all(isinstance(n, int) and n >= 0 for n in pads):
+        return None
+    piece, shape = gradient, site.shape(padded)
+    for dim in range(len(shape) - len(pads) // 2, len(shape)):
+        piece = site.slice(piece, dim, 0, shape[dim])
+    return site.again(site.node, shape, {"self": piece})
+
+
 # ---- reductions over dimensions of size 1
 
 OF_ONE = {

@@ -192,6 +192,26 @@ def aligned(site: Site, term: Term, order: str) -> Ref:
     return site.reshape(here, [extent.get(letter, 1) for letter in order])
 
 
+@law(
+    "bilinear form", REASSOCIATES,
+    at=[aten.bilinear.default],
+    examples=[
+        of(lambda x, p: torch.nn.functional.bilinear(x.tanh(), x, p, p[:, 0, 0]), 2, 6, 4, parameter=(3, 4, 4)),
+        of(lambda x, p: torch.nn.functional.bilinear(x, x, p), 6, 4, parameter=(1, 4, 4)),
+        of(lambda x, p: torch.nn.functional.bilinear(x.half(), x.half(), p.half()), 6, 4, parameter=(1, 4, 4), applies=False),
+    ],
+)  # fmt: skip
+def bilinear(site: Site) -> Ref | None:
+    """b(x, y)_o = sum_j (sum_i x_i w_oij) y_j: a matrix product, and a sum of products."""
+    a, shape = site.bound, site.node.shape
+    if shape is None or site.node.dtype in HALVES or not is_float(site.node):
+        return None
+    lead = "".join(string.ascii_uppercase[: len(shape) - 1])
+    equation = f"{lead}i,oij,{lead}j->{lead}o"
+    form = site.call(aten.einsum.default, equation, [a["input1"], a["weight"], a["input2"]], shape=shape)
+    return form if a["bias"] is None else site.add(form, a["bias"])
+
+
 # ---- one row, one column
 
 

@@ -16,6 +16,7 @@ from ..rewrite import NONFINITE_KIND, REASSOCIATES, Site, aten, law
 from .examples import Example, after
 from .patterns import (
     CONVOLUTIONS,
+    LINEAR,
     MEANS,
     SUMS,
     TRANSPOSED,
@@ -316,6 +317,42 @@ def sum_of_convolution_over_channels(site: Site) -> Ref | None:
     ungrouped = Convolution(**{**vars(conv), "groups": 1})
     total = convolve(site, ungrouped, conv.input, weight, bias, shape, range(conv.rank))
     return finished(site, total, found, [1])
+
+
+FEW_CHANNELS = 4  # cuDNN's tensor-core kernels want more; of patches of an image it makes plain arithmetic
+LEAST_TAPS = 16
+
+
+@law(
+    "convolution of patches", REASSOCIATES,
+    at=CONVOLUTIONS,
+    examples=[
+        _conv(nn.Conv2d, lambda y: torch.tanh(y.flatten(2).transpose(1, 2)), 2, 3, 8, 12, of=(3, 20, 4), stride=4),
+        _conv(nn.Conv2d, torch.relu, 2, 1, 13, 9, of=(1, 16, (4, 4)), stride=4, bias=False),
+        _conv(nn.Conv1d, torch.tanh, 2, 1, 50, of=(1, 16, 16), stride=16),
+        _conv(nn.Conv2d, torch.relu, 2, 3, 8, 12, of=(3, 20, 4), stride=2, applies=False),
+        _conv(nn.Conv2d, torch.relu, 2, 3, 8, 12, of=(3, 20, 4), stride=4, padding=1, applies=False),
+        _conv(nn.Conv2d, torch.relu, 2, 8, 8, 12, of=(8, 20, 4), stride=4, applies=False),
+    ],
+)  # fmt: skip
+def patches(site: Site) -> Ref | None:
+    """Windows that lie side by side are rows, and their convolution is a linear map of them."""
+    conv = convolution_at(site, site.node)
+    if conv is None or conv.groups != 1 or conv.stride != conv.kernel or any(conv.padding) or any(d != 1 for d in conv.dilation):
+        return None
+    taps = prod(conv.kernel)
+    if conv.channels_in > FEW_CHANNELS or taps < LEAST_TAPS or site.node.shape is None or site.node.dtype is not torch.float32:
+        return None
+    batch, _, *counts = site.node.shape
+    image, rank = conv.input, conv.rank
+    for dim, (count, size) in enumerate(zip(counts, conv.kernel, strict=True)):
+        image = site.slice(image, 2 + dim, 0, sizes.tidy(count * size))  # what no whole window covers is left out
+    cut = site.reshape(image, [batch, conv.channels_in, *(n for pair in zip(counts, conv.kernel, strict=True) for n in pair)])
+    order = [0, *(2 + 2 * d for d in range(rank)), 1, *(3 + 2 * d for d in range(rank))]
+    rows = site.reshape(site.permute(cut, order), [batch, *counts, conv.channels_in * taps])
+    weight = site.reshape(conv.weight, [conv.channels_out, conv.channels_in * taps])
+    mapped = site.call(LINEAR, rows, weight, conv.bias, shape=[batch, *counts, conv.channels_out], dtype=site.node.dtype)
+    return site.permute(mapped, [0, rank + 1, *range(1, rank + 1)])
 
 
 @law(
