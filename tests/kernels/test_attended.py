@@ -42,9 +42,9 @@ CASES = {  # what is returned; inputs; lines before it; a statement of the const
         "torch.softmax(self.q(x) @ self.k(y).mT / 4, -1) @ self.v(y)", ["torch.randn(3, 33, 20)", "torch.randn(3, 41, 24)"], (),
         "self.q, self.k, self.v = nn.Linear(20, 16), nn.Linear(24, 16), nn.Linear(24, 12)",
     ),
-    "of two dimensions": ("torch.softmax(x @ y.T, -1) @ y", ["torch.randn(33, 16)", "torch.randn(41, 16)"], (), "pass"),
+    "of two dimensions": ("torch.softmax(x @ y.mT, -1) @ y", ["torch.randn(33, 16)", "torch.randn(41, 16)"], (), "pass"),
     "of a memory that is a parameter": (
-        "torch.softmax(x @ self.keys.T, -1) @ self.values", ["torch.randn(3, 33, 16)"], (),
+        "torch.softmax(x @ self.keys.mT, -1) @ self.values", ["torch.randn(3, 33, 16)"], (),
         "self.keys, self.values = nn.Parameter(torch.randn(20, 16)), nn.Parameter(torch.randn(20, 24))",
     ),
     "by bmm": (
@@ -133,6 +133,21 @@ def test_products_of_our_own_stay_steps(tmp_path: Path, monkeypatch: pytest.Monk
     assert own_of(made) == products(front.graph) | attentions(front.graph)
     candidate = load_candidate(emitted.text, "host", name="new.py")
     assert verify(front.problem, candidate, graph=front.graph, options=Options(target="host")).passed
+
+
+def test_backward_has_the_same_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a kernel beside the steps as without: where regions end on the way, nothing is copied for it."""
+    monkeypatch.setattr("fusewright.products.pays", lambda anchor, plan: True)
+    forward = f"self.out((torch.softmax(q @ k.mT * 0.3, -1) @ v){TOGETHER.replace('16', '32')})"
+    lines = ["q, k, v = (y.view(y.shape[0], y.shape[1], 2, 16).transpose(1, 2) for y in self.qkv(x).split(32, 2))"]
+    init = "self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)"
+    front = read_problem(problem_of(tmp_path, forward, "torch.randn(3, 37, 32)", lines=lines, init=init), Options(target="host"))
+    work = []
+    for own in (products(front.graph), products(front.graph) | attentions(front.graph)):
+        made, emitted = front.finish(Choices(own=own))
+        functions = [part for part in emitted.text.split("\ndef ") if "_gradient(" in part.split("\n", 1)[0]]
+        work.append([sum(part.count(call) for part in functions) for call in ("_launch(", "torch.", "aten.")])
+    assert len(made.shortcuts) == 1 and work[0][0] == work[1][0] and work[1][2] <= work[0][2], work
 
 
 NOT_ALONE = {  # nothing may be left out of memory here, or comes between

@@ -81,9 +81,10 @@ def test_shapes(shape: str) -> None:
 
 @pytest.mark.parametrize("tile", [AttentionTile(1, 3), AttentionTile(2, 2)], ids=str)
 @pytest.mark.parametrize("signs", ["both", "one"])
-def test_as_exact_as_plain_arithmetic(signs: str, tile: AttentionTile) -> None:
+@pytest.mark.parametrize("depth", [64, 128])
+def test_as_exact_as_plain_arithmetic(depth: int, signs: str, tile: AttentionTile) -> None:
     """Though the tensor cores cut off: by far the most where all have one sign. Against sums of one number after the other."""
-    q, k, v = torch.randn(1, 32, 64), torch.randn(1, 300, 64), torch.randn(1, 300, 48)
+    q, k, v = torch.randn(1, 32, depth), torch.randn(1, 300, depth), torch.randn(1, 300, 48)
     if signs == "one":
         q, k, v = q.abs(), k.abs(), v.abs()
     right = exact(q, k, v)

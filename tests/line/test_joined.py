@@ -76,6 +76,9 @@ CASES = {
         "return self.conv(torch.cat([x[:, :1], y], 1))",
         "torch.randn(2, 4, 5, 5), torch.randn(2, 3, 5, 5)", 0, 1,
     ),
+    "a part that PyTorch would copy first": (
+        "return torch.cat([x.transpose(1, 2).flatten(1), y], 1)", "torch.randn(2, 3, 4), torch.randn(2, 5)", 1, 0,
+    ),
     "signs of zeros": ("return 1 / torch.cat([x * 0.0, -(x * 0.0)], 1)", "torch.rand(2, 4)", 1, 0),
     "a softmax over positions, as an image again": (
         "return x.flatten(2).softmax(-1).view_as(x) * x", "torch.randn(2, 3, 4, 5)", 1, 0,
