@@ -23,11 +23,14 @@ def check(original: nn.Module, new: nn.Module, *shape: int) -> None:
         torch.testing.assert_close(new(x), original(x), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("length", "lanes"), [(16, 4), (32, 8), (64, 16), (128, 32), (30, 16)])
-def test_short_rows_share_a_warp(tmp_path: Path, length: int, lanes: int) -> None:
-    """30 elements are 15 pairs: 16 threads a row. The last block has rows that are not there."""
+@pytest.mark.parametrize(
+    ("length", "lanes", "rows"),
+    [(16, 4, 4096), (32, 8, 4096), (64, 8, 4096), (64, 16, 100), (128, 8, 4096), (128, 32, 100), (256, 16, 4096), (30, 16, 4096)],
+)
+def test_short_rows_share_a_warp(tmp_path: Path, length: int, lanes: int, rows: int) -> None:
+    """30 elements are 15 pairs: 16 threads a row. The last block has rows that are not there. Of many rows, fewer threads have each."""
     plan, text, original, new = made(
-        tmp_path, f"self.norm = nn.LayerNorm({length})", "F.silu(self.norm(x))", f"4096, 12, {length}"
+        tmp_path, f"self.norm = nn.LayerNorm({length})", "F.silu(self.norm(x))", f"{rows}, 12, {length}"
     )
     assert len(plan.kernels) == 1
     assert f"merge_row<{lanes}>" in text
