@@ -125,3 +125,11 @@ def test_many_rows_of_a_plan_for_few(tmp_path: Path) -> None:
     _, source, original, new = made(tmp_path, "pass", "torch.tanh(x).sum(1)", "8, 1 << 18")
     assert "dim3(static_cast<unsigned>(rows), " in source
     check(original, new, 300, 40)
+
+
+def test_a_part_of_no_elements(tmp_path: Path) -> None:
+    """As an exclusive running sum along a dimension of one has it."""
+    forward = "torch.cumsum(torch.cat((torch.zeros_like(y.narrow(2, 0, 1)), y.narrow(2, 0, y.shape[2] - 1)), 2), 2)"
+    forward = f"(lambda y: {forward})(torch.cat((torch.cummax(x.norm(dim=2, keepdim=True), 1).values, x.norm(dim=2, keepdim=True)), 0))"
+    _, _, original, new = made(tmp_path, "pass", forward, "17, 7, 12")
+    check(original, new, 3, 7, 12)

@@ -421,6 +421,8 @@ def with_rows(kernel: Kernel, prims: dict[str, Prim], graph: Graph, loops: Walk)
     at, _ = loops.at(kernel, lane=False)
     work = work_of(prims, set(kernel.loads), [(name, at) for name in kernel.stores])
     elements = graph.hint(sizes.product(loop.size for loop in loops.kept))
+    if not elements:
+        return loops
     pooled = {variable for pool in work.pools for c in pool.at[-len(pool.op.kernel) :] for variable in c.depends}
     candidates = [loop for loop in loops.kept[:-1] if loop.variable in pooled] or list(loops.kept[-2:-1])
     most = MOST_LOADS_OF_HALVES if any(prims[name].dtype.itemsize < 4 for name in kernel.loads) else MOST_LOADS
