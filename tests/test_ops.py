@@ -22,7 +22,7 @@ from fusewright.candidate import load_candidate
 from fusewright.capture import capture
 from fusewright.emit import emit
 from fusewright.lower import lower
-from fusewright.plan import plan
+from fusewright.planner import plan
 from fusewright.problem import Problem, load_problem
 
 ULPS = 4.0  # what CUDA promises for its functions is 1 to 4 ulps; an expression of several may also err as eager does

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+import itertools
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +84,19 @@ def window_taps(op: Window, at: Coordinates) -> Coordinates:
         tap = Coordinate({Axis(f"k{i}", op.kernel[i]): 1})  # of a single tap too: it is read inside the window
         taps.append(c * op.stride[i] + tap * op.dilation[i] + -op.padding[i])
     return at[:-rank] + tuple(taps)
+
+
+def place_in(views: Sequence[Prim]) -> Coordinates:
+    """Where an element of the first of `views`, each of the next, lies in the last."""
+    at: Coordinates = tuple(map(Coordinate.of, axes_of(views[0].shape)))
+    for view, source in itertools.pairwise(views):
+        at = view.op.source(at, view.shape, source.shape)
+    return at
+
+
+def in_steps(views: Sequence[Prim]) -> bool:
+    """The same steps lead from an element of the first to its neighbours everywhere in the last: PyTorch has the view without a copy."""
+    return views[-1].offset(place_in(views)).terms.keys() <= set(axes_of(views[0].shape))
 
 
 def broadcast_at(at: Coordinates, shape: tuple[Dim, ...]) -> Coordinates:

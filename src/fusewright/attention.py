@@ -24,7 +24,7 @@ from .kernels.product import Product, library_ms, product_ms, product_tile
 from .operands import Matrices, matrices
 from .plan import Call, Kernel, Plan, Shortcut, label, origins
 from .prims import Coordinates, Iota, Load, Permute, Pointwise, Prim, Reshape, Size, View, literal
-from .products import carried, rows_and_batch, tf32_allowed
+from .products import put_in, rows_and_batch, tf32_allowed
 from .rewrite import Site
 from .rules.patterns import PRODUCTS, product_at
 from .takeover import LAUNCH_MS, MARGIN, MEMORY_TB_PER_S, Anchor, memory_ms
@@ -327,15 +327,8 @@ def result_of(parts: Parts, plan: Plan) -> tuple[list[Kernel | Call], Matrices] 
     stored = steps[-1].stores[0] if isinstance(steps[-1], Kernel) else parts.value
     if not only_placed(prims, stored, parts.value) or prims[stored].channels_last:
         return None
-    axes = axes_of(prims[parts.value].shape, "m")
-    there = carried(prims, stored, parts.value, tuple(map(Coordinate.of, axes)))
-    offset = prims[stored].offset(there) if there is not None else None
-    if offset is None or not offset.terms.keys() <= set(axes) or len(axes) < 2:
-        return None
-    *batch, row, column = (offset.terms.get(axis, 0) for axis in axes)
-    if not sizes.is_one(column) and not sizes.is_one(axes[-1].size):
-        return None
-    return steps, Matrices(stored, prims[parts.value].shape, offset.offset, tuple(batch), row, column)
+    out = put_in(stored, parts.value, plan)
+    return (steps, out) if out is not None and out.is_upright else None
 
 
 def only_placed(prims: dict[str, Prim], name: str, leaf: str) -> bool:

@@ -105,7 +105,7 @@ class Coordinate:
         positive = all(sizes.nonnegative(f) for f in remainder.terms.values()) and sizes.nonnegative(remainder.offset)
         if positive and sizes.nonnegative(sizes.tidy(by - 1 - remainder.largest())):
             return quotient_part, remainder
-        text, divisor = remainder.text(), _operand(by)
+        text, divisor = remainder.text(), operand(by)
         axes = remainder.depends
         limit = sizes.tidy(_floor(remainder.largest(), by) + 1)
         symbols = remainder.symbols | frozenset(sympy.sympify(by).free_symbols)
@@ -121,7 +121,7 @@ class Coordinate:
             elif sizes.same(factor, -1):
                 parts.append(f"-{axis.text}")
             else:
-                parts.append(f"{axis.text} * {_operand(factor)}")
+                parts.append(f"{axis.text} * {operand(factor)}")
         if not sizes.same(self.offset, 0) or not parts:
             parts.append(sizes.c_text(self.offset))
         return " + ".join(parts).replace("+ -", "- ")
@@ -134,7 +134,7 @@ def _floor(a: Dim, b: Dim) -> Dim:
     return exact if exact is not None else sympy.sympify(a)  # a bound, not sharp
 
 
-def _operand(size: Dim) -> str:
+def operand(size: Dim) -> str:
     """A size as an operand in index arithmetic; symbolic ones in the kernel's index type."""
     if isinstance(size, int):
         return str(size) if size >= 0 else f"({size})"
@@ -145,14 +145,14 @@ def _operand(size: Dim) -> str:
 def drawn_in(how: str, at: Coordinate, size: Dim) -> Coordinate:
     """A coordinate that may lie beyond 0 and `size`, brought inside by a device function."""
     symbols = at.symbols | frozenset(sympy.sympify(size).free_symbols)
-    return Coordinate.of(Axis(f"{how}({at.text()}, {_operand(size)})", size, at.depends, symbols))
+    return Coordinate.of(Axis(f"{how}({at.text()}, {operand(size)})", size, at.depends, symbols))
 
 
 def sampled(how: str, at: Coordinate, scale: str, tap: int, size: Dim, resized: Dim, label: str) -> Coordinate:
     """Where a coordinate of a `resized` dimension lies in one of `size`, by device functions; `tap` elements further on."""
     symbols = at.symbols | frozenset(sympy.sympify(size).free_symbols | sympy.sympify(resized).free_symbols)
     here = at.text()
-    text = f"sampled({here}, {how}({here}, {scale}), {tap}, {_operand(size)})"
+    text = f"sampled({here}, {how}({here}, {scale}), {tap}, {operand(size)})"
     return Coordinate.of(Axis(text, size, at.depends, symbols, label=label))
 
 

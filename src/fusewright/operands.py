@@ -14,7 +14,7 @@ import torch
 
 from . import sizes
 from .graph import Dim
-from .index import Axis, Coordinate, linear
+from .index import Axis, Coordinate, linear, operand
 from .plan import Plan
 from .prims import Prim, View
 
@@ -48,10 +48,10 @@ class Matrices:
 
     def as_rows(self) -> Matrices | None:
         """All matrices below each other as one, where their rows are that far apart."""
-        found = joined(self.shape[:-1], [(*self.batch, self.row)])
+        found = joined(self.shape[:-1], (*self.batch, self.row))
         if len(found) != 1:
             return None
-        ((rows, (step,)),) = found
+        ((rows, step),) = found
         return replace(self, shape=(rows, self.shape[-1]), batch=(), row=step)
 
 
@@ -110,18 +110,17 @@ def apart(parts: list[tuple[Dim, ...]], axes: list[list[Axis]], found: Axis) -> 
     return None
 
 
-def joined(shape: Sequence[Dim], steps: Sequence[Sequence[Dim]]) -> list[tuple[Dim, tuple[Dim, ...]]]:
-    """Dimensions with their steps in each of several tensors, those as one that lie as one in all of them. Ones are left out."""
-    found: list[tuple[Dim, tuple[Dim, ...]]] = []
-    for d, size in enumerate(shape):
-        here = tuple(step[d] for step in steps)
+def joined(shape: Sequence[Dim], steps: Sequence[Dim]) -> list[tuple[Dim, Dim]]:
+    """Dimensions with their steps, those as one that lie as one. Ones are left out."""
+    found: list[tuple[Dim, Dim]] = []
+    for size, step in zip(shape, steps, strict=True):
         if sizes.is_one(size):
             continue
-        if found and all(sizes.same(outer, sizes.tidy(size * inner)) for outer, inner in zip(found[-1][1], here, strict=True)):
-            found[-1] = (sizes.tidy(found[-1][0] * size), here)
+        if found and sizes.same(found[-1][1], sizes.tidy(size * step)):
+            found[-1] = (sizes.tidy(found[-1][0] * size), step)
         else:
-            found.append((size, here))
-    return found or [(1, tuple(0 for _ in steps))]
+            found.append((size, step))
+    return found or [(1, 0)]
 
 
 def beginning(offset: Dim, shape: Sequence[Dim], steps: Sequence[Dim], number: str = "matrix") -> str:
@@ -142,9 +141,3 @@ def beginning(offset: Dim, shape: Sequence[Dim], steps: Sequence[Dim], number: s
         terms.append(which if sizes.is_one(step) else f"{which} * {operand(step)}")
     terms += [sizes.c_text(offset)] if not sizes.same(offset, 0) else []
     return " + ".join(terms)
-
-
-def operand(size: Dim) -> str:
-    """A size as an operand of a product."""
-    text = sizes.c_text(size)
-    return text if text.isalnum() or text.isidentifier() else f"({text})"

@@ -25,7 +25,8 @@ from .graph import Graph, Ref
 from .layout import channels_last, copied, with_copies
 from .lower import lower
 from .options import Options
-from .plan import Plan, plan
+from .plan import Plan
+from .planner import plan
 from .problem import Problem, check_output
 from .rewrite import NONFINITE_KIND, rewrite
 from .takeover import take_over

@@ -13,9 +13,8 @@ import sympy
 import torch
 
 from . import sizes
-from .access import axes_of
+from .access import in_steps
 from .graph import Dim, Node, Ref
-from .index import Coordinate
 from .ops import aten, find, literal
 from .prims import Iota, Permute, Shift, Size, Unfold, View, Window
 from .structured import cast, element_of, lowers, slice_start, value_of
@@ -138,13 +137,10 @@ def only_moves(build: Lowering, node: Node, parts: Sequence[str]) -> bool:
 
 def is_in_memory(build: Lowering, name: str) -> bool:
     """As a view that PyTorch makes without a copy: from element to element it is the same step everywhere."""
-    prim = build[name]
-    axes = axes_of(prim.shape)
-    at = tuple(map(Coordinate.of, axes))
-    while isinstance(prim.op, View):
-        source = build[prim.inputs[0]]
-        at, prim = prim.op.source(at, prim.shape, source.shape), source
-    return prim.is_load and prim.offset(at).terms.keys() <= set(axes)
+    views = [build[name]]
+    while isinstance(views[-1].op, View):
+        views.append(build[views[-1].inputs[0]])
+    return views[-1].is_load and in_steps(views)
 
 
 @lowers("fill", aten.fill.Scalar, aten.fill.Tensor, aten.copy.default)

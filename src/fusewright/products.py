@@ -12,7 +12,7 @@ import sympy
 import torch
 
 from . import sizes
-from .access import accesses, same_shape, tuple_key
+from .access import accesses, axes_of, same_shape, tuple_key
 from .graph import Dim, Graph, Node
 from .index import Axis, Coordinate, reshape
 from .kernels.conv import Ending
@@ -83,8 +83,7 @@ def place_of(operand: Matrices) -> Place | None:
     """Where an operand lies; None: one row, or matrix, after the other."""
     upright = operand if operand.is_upright else operand.turned
     *shape, rows, length = upright.shape
-    batch = joined(shape, [upright.batch])
-    outer, steps = [size for size, _ in batch], [step for _, (step,) in batch]
+    outer, steps = zip(*joined(shape, upright.batch), strict=True)
     pitch = upright.row if not sizes.is_one(rows) else length
     follow = len(steps) == 1 and (sizes.is_one(outer[0]) or sizes.same(steps[0], sizes.tidy(rows * length)))
     if sizes.same(pitch, length) and sizes.same(upright.offset, 0) and follow:
@@ -169,18 +168,25 @@ def carried(prims: dict[str, Prim], name: str, leaf: str, at: Coordinates) -> Co
     return None
 
 
-def with_place(anchor: Anchor, store: str, plan: Plan) -> Anchor | None:
-    """The product that writes its elements where `store` has them: neighbours of a row side by side."""
-    prims, shape = plan.lowered.prims, anchor.out_shape
-    axes = [Axis(f"m{d}", size) for d, size in enumerate(shape)]
-    there = carried(prims, store, anchor.value, tuple(map(Coordinate.of, axes)))
+def put_in(store: str, value: str, plan: Plan) -> Matrices | None:
+    """How matrices lie where another value has their elements; None where the steps to them are not the same everywhere."""
+    prims = plan.lowered.prims
+    axes = axes_of(prims[value].shape, "m")
+    there = carried(prims, store, value, tuple(map(Coordinate.of, axes)))
     offset = prims[store].offset(there) if there is not None else None
-    if offset is None or not offset.terms.keys() <= set(axes):
+    if offset is None or not offset.terms.keys() <= set(axes) or len(axes) < 2:
         return None
     *batch, row, column = (offset.terms.get(axis, 0) for axis in axes)
-    out = Matrices(store, shape, offset.offset, tuple(batch), row, column)
+    return Matrices(store, prims[value].shape, offset.offset, tuple(batch), row, column)
+
+
+def with_place(anchor: Anchor, store: str, plan: Plan) -> Anchor | None:
+    """The product that writes its elements where `store` has them: neighbours of a row side by side."""
+    out = put_in(store, anchor.value, plan)
+    if out is None or not sizes.is_one(out.column):
+        return None
     product, rows = anchor.conv, None if anchor.conv.batched else out.as_rows()
-    if not sizes.is_one(column) or (rows is None and not product.batched):
+    if rows is None and not product.batched:
         return None
     place = place_of(rows or out)
     names = symbol_names((rows or out).symbols) if place is not None else ()

@@ -15,7 +15,7 @@ from fusewright.composed import COMPOSED, DECOMPOSED, known
 from fusewright.interpret import interpret
 from fusewright.lower import lower
 from fusewright.ops import RECORDS
-from fusewright.plan import plan
+from fusewright.planner import plan
 from fusewright.rewrite import rewrite
 
 Function = Callable[[torch.Tensor, torch.Tensor], Any]

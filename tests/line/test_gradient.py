@@ -21,7 +21,7 @@ from fusewright.interpret import interpret
 from fusewright.lower import lower
 from fusewright.options import Options
 from fusewright.pipeline import compile_problem, optimize
-from fusewright.plan import plan
+from fusewright.planner import plan
 from fusewright.problem import load_problem
 from fusewright.rewrite import rewrite
 

@@ -18,7 +18,7 @@ from fusewright.emit import emit
 from fusewright.lower import lower
 from fusewright.options import Options
 from fusewright.pipeline import read_problem
-from fusewright.plan import plan
+from fusewright.planner import plan
 from fusewright.problem import load_problem
 from fusewright.tune import Choices
 

@@ -19,7 +19,8 @@ from fusewright.interpret import interpret
 from fusewright.lower import lower
 from fusewright.options import Options
 from fusewright.pipeline import compile_problem, on_the_cpu
-from fusewright.plan import Call, Kernel, plan
+from fusewright.plan import Call, Kernel
+from fusewright.planner import plan
 from fusewright.prims import Reduce
 from fusewright.problem import load_problem
 from fusewright.rewrite import rewrite

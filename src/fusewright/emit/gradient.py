@@ -14,7 +14,8 @@ from ..gradient import Trace, gradient_graph, kept_extremes
 from ..graph import Ref
 from ..layout import spread
 from ..lower import Lowered, lower
-from ..plan import Call, Cyclic, Kernel, Plan, plan
+from ..plan import Call, Kernel, Plan
+from ..planner import Cyclic, plan
 from ..prims import Load, Pointwise, Prim, View
 from ..rewrite import rewrite
 from ..takeover import take_over

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from .. import sizes
 from ..attention import Attended
 from ..graph import Dim
 from ..index import contiguous
-from ..kernels.anchored import AnchoredText, anchored_kernel
+from ..kernels.anchored import AnchoredText, anchored_kernel, names_in
 from ..kernels.attended import attended_kernel
 from ..kernels.expression import pointer
 from ..kernels.text import KernelText, shape_of
@@ -55,7 +54,7 @@ class Launches:
             text = anchored_kernel(kernel, kernel.fused, self.plan, comment, name_of, own)
         values = {word for name in self.prims for word in (name, pointer(name))}
         if isinstance(kernel.fused, Attended):  # what its chain is made of has names of its own
-            values |= set(re.findall(r"\bconst \w+ (\w+) =", text.source))
+            values |= names_in(kernel.fused.body)
         shape = shape_of(text.source, values | names_of(kernel.name))
         self.anchored[kernel.name] = self.unit.add_anchored(kernel.name, text, shape)
 

@@ -5,14 +5,13 @@ Attention modules join batch and heads, put tokens in front or behind, and take 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 from .. import sizes
-from ..access import axes_of
+from ..access import axes_of, in_steps, place_in
 from ..graph import Dim, Graph
-from ..index import Axis, Coordinate
-from ..prims import Coordinates, Prim
+from ..index import Axis
+from ..prims import Prim
 from ..pytext import shape_text
 
 
@@ -20,13 +19,12 @@ def shorter(views: Sequence[Prim], graph: Graph) -> str:
     """What follows the name of the last of `views`, each a view of the next, to have the first: the source cut, its dimensions split and
     permuted. Nothing where step by step nothing is copied either, or there is no such way."""
     *others, base = views
-    places = [place_in(views[n:]) for n in range(len(others))]
-    plain = [is_plain(base, at, view) for at, view in zip(places, others, strict=True)]
+    plain = [in_steps(views[n:]) for n in range(len(others))]
     if all(plain) or not plain[0]:
         return ""
     cuts: list[str] = []
     order: list[Axis] = []
-    for at, size in zip(places[0], base.shape, strict=True):
+    for at, size in zip(place_in(views), base.shape, strict=True):
         along = sorted(at.terms.items(), key=lambda term: -graph.hint(term[1]))
         inner = [sizes.product(axis.size for axis, _ in along[n + 1 :]) for n in range(len(along))]
         if not all(sizes.same(factor, step) for (_, factor), step in zip(along, inner, strict=True)):
@@ -46,16 +44,3 @@ def shorter(views: Sequence[Prim], graph: Graph) -> str:
 def cut(start: Dim, length: Dim, size: Dim) -> str:
     whole = sizes.same(start, 0) and sizes.same(length, size)
     return ":" if whole else f"{sizes.text(start)}:{sizes.text(sizes.tidy(start + length))}"
-
-
-def place_in(views: Sequence[Prim]) -> Coordinates:
-    """Where an element of the first of `views` lies in the last."""
-    at: Coordinates = tuple(map(Coordinate.of, axes_of(views[0].shape)))
-    for view, behind in itertools.pairwise(views):
-        at = view.op.source(at, view.shape, behind.shape)
-    return at
-
-
-def is_plain(base: Prim, at: Coordinates, view: Prim) -> bool:
-    """The same steps lead to neighbours everywhere."""
-    return base.offset(at).terms.keys() <= set(axes_of(view.shape))

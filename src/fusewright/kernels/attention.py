@@ -22,7 +22,7 @@ from string import Template
 
 from fusewright.kernels.conv_ending import shifted
 from fusewright.kernels.conv_spec import Body, KernelText, Pointwise
-from fusewright.kernels.conv_text import tidy
+from fusewright.kernels.conv_text import by_vectors, launched, tidy
 from fusewright.kernels.conv_tiles import LAUNCH_MS, MEMORY_TB_PER_S, MULTIPROCESSORS
 
 TEMPLATE = Template((Path(__file__).parent / "attention.cuh").read_text())
@@ -340,13 +340,9 @@ def launcher(name: str, attention: Attention, body: Body) -> Iterator[str]:
     call = ", ".join(handed)
     by_fours = all(s % 4 == 0 or n in attention.told for n, s in (("depth", attention.depth), ("width", attention.width)))
     fours = " && ".join([*(f"{name} % 4 == 0" for name in attention.told), *(f"in_fours(of_{name})" for name in "qkv")])
-    for vector in (4, 1) if by_fours else (1,):
-        kernel, inside = f"kernel<{vector}>", "    " if by_fours else "  "
-        if by_fours:
-            yield f"  if ({fours}) {{" if vector == 4 else "  } else {"
-        yield f"{inside}cudaFuncSetAttribute({kernel}, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);"
-        yield f"{inside}{kernel}<<<dim3(blocks), THREADS, SHARED_BYTES, (cudaStream_t)stream>>>({call});"
-    if by_fours:
-        yield "  }"
+    launches = by_vectors(
+        fours if by_fours else "", lambda vector: launched(f"kernel<{vector}>", "dim3(blocks)", "THREADS", "SHARED_BYTES", call)
+    )
+    yield from (f"  {line}" for line in launches)
     yield "  return launch_error();"
     yield "}"

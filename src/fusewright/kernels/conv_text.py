@@ -1,6 +1,8 @@
-"""Text that all convolution kernels share: sizes, parameters, outputs."""
+"""Text that kernels on the tensor cores share: sizes, parameters, outputs, launches."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
 
 from fusewright.kernels.conv_spec import Conv, Ending, OverPositions
 
@@ -19,6 +21,25 @@ def size_names(conv: Conv) -> tuple[str, ...]:
 def extra_params(ending: Ending) -> tuple[tuple[str, str], ...]:
     """The bodies' parameters, each once."""
     return tuple(dict.fromkeys(param for body in ending.bodies for param in body.params))
+
+
+def by_vectors(test: str, launch: Callable[[int], Sequence[str]]) -> Iterator[str]:
+    """Launches of the kernel that reads four elements at a time where `test` holds, else of the one that reads single ones."""
+    if not test:
+        yield from launch(1)
+        return
+    for vector, condition in ((4, f"if ({test}) {{"), (1, "} else {")):
+        yield condition
+        yield from (f"  {line}" for line in launch(vector))
+    yield "}"
+
+
+def launched(kernel: str, grid: str, threads: str, shared: str, call: str) -> list[str]:
+    """The launch of a kernel with so much shared memory."""
+    return [
+        f"cudaFuncSetAttribute({kernel}, cudaFuncAttributeMaxDynamicSharedMemorySize, {shared});",
+        f"{kernel}<<<{grid}, {threads}, {shared}, (cudaStream_t)stream>>>({call});",
+    ]
 
 
 def outputs(conv: Conv, ending: Ending) -> tuple[tuple[str, str], ...]:

@@ -23,7 +23,7 @@ from string import Template
 
 from fusewright.kernels.conv_ending import shifted
 from fusewright.kernels.conv_spec import Ending, KernelText
-from fusewright.kernels.conv_text import extra_params, tidy
+from fusewright.kernels.conv_text import by_vectors, extra_params, launched, tidy
 from fusewright.kernels.conv_tiles import LAUNCH_MS, MEMORY_TB_PER_S, MULTIPROCESSORS
 
 TEMPLATE, SUPPORT = (Template((Path(__file__).parent / name).read_text()) for name in ("product.cuh", "product_support.cuh"))
@@ -413,12 +413,9 @@ def vector_variants(product: Product, splits: int, call: str) -> Iterator[str]:
     """By 16 bytes where operands that are read along the depth are aligned."""
     wide = [name for name, turned in (("input", product.rows_turned), ("weight", product.turned)) if not turned]
     tests = [*(["depth % 4 == 0"] if product.varies else []), *(f"(size_t){name} % 16 == 0" for name in wide)]
-    by_vectors = wide and in_vectors(replace(product, depth=4) if product.varies else product)
-    for vector in (4, 1) if by_vectors else (1,):
-        kernel, inside = f"kernel<{vector}, {splits}>", "  " if by_vectors else ""
-        if by_vectors:
-            yield f"if ({' && '.join(tests)}) {{" if vector == 4 else "} else {"
-        yield f"{inside}cudaFuncSetAttribute({kernel}, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::SHARED_BYTES);"
-        yield f"{inside}{kernel}<<<dim3(tiles, {splits}), Tile::THREADS, Tile::SHARED_BYTES, (cudaStream_t)stream>>>({call});"
-    if by_vectors:
-        yield "}"
+    able = wide and in_vectors(replace(product, depth=4) if product.varies else product)
+    grid = f"dim3(tiles, {splits})"
+    return by_vectors(
+        " && ".join(tests) if able else "",
+        lambda vector: launched(f"kernel<{vector}, {splits}>", grid, "Tile::THREADS", "Tile::SHARED_BYTES", call),
+    )
