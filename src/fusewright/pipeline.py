@@ -76,7 +76,8 @@ class Front:
         if not choices.channels_last:
             return take_over(plan(lower(graph, left), self.rules), own, choices.stored)
         made = plan(copied(lower(graph, left)), self.rules, channels_last=True)
-        return channels_last(replace(take_over(made, own, choices.stored), shortcuts=()))  # these read rows of plain memory
+        made = take_over(made, own, choices.stored, channels_last=True)
+        return channels_last(replace(made, shortcuts=()))  # these read rows of plain memory
 
 
 @uncollected()

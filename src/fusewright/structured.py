@@ -10,6 +10,7 @@ import torch
 from torch._ops import OpOverload
 
 from . import sizes
+from .access import same_shape
 from .graph import Dim, Node, Ref
 from .ops import Record, as_in_memory, aten, literal, register
 from .prims import Diagonal, Expand, Flip, Iota, Permute, Slice
@@ -189,6 +190,27 @@ def one_hot(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     which = build.add("number", Iota(len(node.shape) - 1), [], node.shape, torch.int64)
     classes = build.reshape(value_of(build, a["self"]), [*node.shape[:-1], 1], "class")
     return build.pointwise("", "({0} == {1} ? 1 : 0)", [which, classes], torch.int64)
+
+
+@lowers("scatter", aten.scatter.value, aten.scatter.src)
+def scatter(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """Another value at one place of each row, which the index names; a place that does not exist is in none (PyTorch raises an error
+    there). An index of more than one place is declined, since the last of equal places counts."""
+    assert node.shape is not None and node.dtype is not None
+    source, index = value_of(build, a["self"]), value_of(build, a["index"])
+    if not node.shape:
+        return None
+    dim = a["dim"] % len(node.shape)
+    one = (*node.shape[:dim], 1, *node.shape[dim + 1 :])
+    value: Any = a.get("value", a.get("src"))
+    wanted = [index, *([value_of(build, value)] if isinstance(value, Ref) else [])]
+    if not all(same_shape(build[name].shape, one) for name in wanted) or isinstance(value, sympy.Expr):
+        return None
+    which = build.add("place", Iota(dim), [], node.shape, torch.int64)
+    here = build.pointwise("here", "{0} == {1}", [which, index], torch.bool, torch.int64)
+    if isinstance(value, Ref):
+        return build.pointwise("", "({0} ? {2} : {1})", [here, source, wanted[1]], node.dtype)
+    return build.pointwise("", f"({{0}} ? {literal(value, node.dtype)} : {{1}})", [here, source], node.dtype)
 
 
 @lowers("diagonal_matrix", aten.diag.default, aten.diag_embed.default)

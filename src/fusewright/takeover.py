@@ -79,11 +79,13 @@ def allows_tf32(new: Any, old: Any) -> bool:
     return bool(precision == "tf32" if precision in ("tf32", "ieee") else old.allow_tf32)
 
 
-def take_over(plan: Plan, own: frozenset[str] | None = None, stored: bool | None = None) -> Plan:
+def take_over(
+    plan: Plan, own: frozenset[str] | None = None, stored: bool | None = None, channels_last: bool = False
+) -> Plan:
     """The plan with convolutions and products computed by kernels of ours: those named in `own`, or else those that pay.
 
     `stored` says whether a result that several kernels read is written to memory, or computed by each of them; where it
-    does not say, or it cannot be had, the prediction decides.
+    does not say, or it cannot be had, the prediction decides. `channels_last` is how the library's convolutions will lie.
     """
     from .attention import with_shortcuts
     from .products import pays as product_pays
@@ -106,7 +108,7 @@ def take_over(plan: Plan, own: frozenset[str] | None = None, stored: bool | None
         if not readers or several_anchors or is_needed_elsewhere(call.node, plan) or too_large(readers, plan):
             continue
         way = best_way(anchor, readers, steps, plan, stored)
-        if way is None or (own is None and not pays(anchor, readers, way, plan)):
+        if way is None or (own is None and not pays(anchor, readers, way, plan, channels_last)):
             continue
         for reader, kernels in zip(readers, way.kernels, strict=True):
             position = next(i for i, step in enumerate(steps) if step is reader)
@@ -137,8 +139,16 @@ def best_way(
     if ended is None or kept is None:
         return ended or kept
     computed_again = sum(map(len, ended.kernels)) > 1
-    wanted = kept.ms < MARGIN * ended.ms if stored is None else stored and computed_again
-    return kept if wanted else ended
+    if stored is not None:
+        return kept if stored and computed_again else ended
+    # Readers with a library call between them are differentiated apart: each would compute the convolution's backward, too.
+    favoured = 1 / MARGIN if computed_again and call_between(readers, steps) else MARGIN
+    return kept if kept.ms < favoured * ended.ms else ended
+
+
+def call_between(kernels: Sequence[Kernel], steps: Sequence[Kernel | Call]) -> bool:
+    at = [position for position, step in enumerate(steps) if any(step is kernel for kernel in kernels)]
+    return any(isinstance(step, Call) for step in steps[at[0] : at[-1]])
 
 
 def ended_way(anchor: Anchor, readers: Sequence[Kernel], plan: Plan) -> Way | None:
@@ -458,8 +468,21 @@ def input_sizes(anchor: Anchor, plan: Plan) -> tuple[int, ...]:
     return tuple(plan.graph.hint(size) for size in (batch, *spatial))
 
 
-def pays(anchor: Anchor, readers: Sequence[Kernel], way: Way, plan: Plan) -> bool:
-    return way.ms < MARGIN * library_ms(anchor, readers, plan)
+def pays(anchor: Anchor, readers: Sequence[Kernel], way: Way, plan: Plan, channels_last: bool = False) -> bool:
+    turned = input_turned_ms(anchor, plan) if channels_last and not reads_from_outside(anchor, plan) else 0.0
+    return way.ms + turned < MARGIN * library_ms(anchor, readers, plan, channels_last)
+
+
+def reads_from_outside(anchor: Anchor, plan: Plan) -> bool:
+    """Its input is one of the model's, which lies as the caller gives it."""
+    return any(node.is_leaf and plan.lowered.value[node.name] == anchor.input for node in plan.graph.nodes)
+
+
+def input_turned_ms(anchor: Anchor, plan: Plan) -> float:
+    """To put the input's channels last, or back."""
+    batch, *spatial = input_sizes(anchor, plan)
+    read = batch * anchor.conv.in_channels * prod(spatial) * anchor.conv.item_bytes
+    return 2 * read / TURNED_TB_PER_S[0] * 1e-9
 
 
 def ours_ms(how: Fused, plan: Plan) -> float:
@@ -486,8 +509,9 @@ def memory_ms(kernels: Sequence[Kernel], plan: Plan) -> float:
     return moved / MEMORY_TB_PER_S * 1e-9 + LAUNCH_MS * len(kernels)
 
 
-def library_ms(anchor: Anchor, kernels: Sequence[Kernel], plan: Plan) -> float:
-    """The library's convolution, its result written and read again by each kernel."""
+def library_ms(anchor: Anchor, kernels: Sequence[Kernel], plan: Plan, channels_last: bool = False) -> float:
+    """The library's convolution, its result written and read again by each kernel. On channels-last data it turns nothing, but what
+    comes from outside lies otherwise."""
     conv = anchor.conv
     batch, *spatial = input_sizes(anchor, plan)
     written = batch * conv.out_channels * prod(conv.out_sizes(spatial)) * conv.item_bytes
@@ -495,7 +519,9 @@ def library_ms(anchor: Anchor, kernels: Sequence[Kernel], plan: Plan) -> float:
     if is_depthwise(conv):
         return depthwise.library_ms(conv, (batch, *spatial)) + memory_ms(kernels, plan)
     computed = conv_flops(anchor, plan) / library_rate(conv) * 1e-9
-    turned = (2 * read / TURNED_TB_PER_S[0] + 2 * written / TURNED_TB_PER_S[1]) * 1e-9 if library_turns(conv) else 0.0
+    turned = input_turned_ms(anchor, plan) + 2 * written / TURNED_TB_PER_S[1] * 1e-9 if library_turns(conv) else 0.0
+    if channels_last:
+        turned = input_turned_ms(anchor, plan) if reads_from_outside(anchor, plan) else 0.0
     convolution = max(computed + turned, (written + read) / MEMORY_TB_PER_S * 1e-9) + LAUNCH_MS
     return convolution + memory_ms(kernels, plan)
 

@@ -147,6 +147,7 @@ class Tuner:
             self.other_storage(can)
         if any(is_convolution(node) for node in best.made.graph.nodes):
             self.add(LIBRARY_TURNED, Choices(own=frozenset(), channels_last=True))
+            self.add("as predicted beside channels-last", Choices(channels_last=True))
         best = self.fastest()
         if 1 < len(can) <= MOST_FLIPS:
             best = self.flip(best, can)

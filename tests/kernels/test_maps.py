@@ -46,6 +46,9 @@ CASES = [
     ("torch.pixel_shuffle(y, 2)", IMAGE),
     ("torch.rot90(y, 1, (2, 3)) * 2", IMAGE),
     ("y * torch.arange(y.shape[2]).clamp(0, y.shape[2] - 2)", ROW),
+    ("y.scatter(2, torch.arange(4)[None, :, None].expand(y.shape[0], -1, 1), 5.0) * 2", ROW),
+    ("y.scatter(-2, torch.arange(y.shape[2]).expand(y.shape[0], 1, -1) % 4, y[:, :1] * 3) * 2", ROW),
+    ("(torch.zeros_like(y).scatter_(0, torch.arange(y.shape[3]).expand(1, 4, y.shape[2], -1) % 3, -1.0) * y).sum(0)", IMAGE),
     ("torch.cumsum(torch.roll(y, 1, 2), 2)", ROW),
     ("torch.cat((torch.roll(y, -2, 0), -torch.roll(y, -2, 0)), 0) * 2", ROW),
     ("torch.cat((torch.roll(y, -2, 0), -torch.roll(y, 1, 0)), 0).amax(2)", ROW),
@@ -78,6 +81,16 @@ def test_is_read_through(tmp_path: Path, forward: str, shape: tuple[int, ...]) -
         expected.backward(upstream.double())
         found.backward(upstream)
         torch.testing.assert_close(new.weight.grad.double(), original.weight.grad, rtol=1e-4, atol=1e-3)
+
+
+def test_more_places_than_one_are_left_to_pytorch(tmp_path: Path) -> None:
+    """The last of equal places would count."""
+    forward = "y.scatter(2, torch.tensor([0, 3, 0]).expand(y.shape[0], 4, 3), y[..., :3] * 2) + 1"
+    plan, _, original, new = made_of(problem_of(tmp_path, forward, ROW))
+    assert [call.node.target for call in plan.calls] == [torch.ops.aten.scatter.src]
+    x = torch.randn(ROW)
+    with torch.no_grad():
+        assert new(x).shape == original(x).shape
 
 
 @pytest.mark.parametrize("mode", ["reflect", "circular"])

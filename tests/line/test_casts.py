@@ -51,3 +51,21 @@ def test_casts_round(expression: str, tmp_path: Path) -> None:
     (x,) = problem.inputs()
     expected = problem.model()(x)
     assert torch.equal(new(x), expected)
+
+
+@pytest.mark.parametrize(
+    ("expression", "width"),
+    [
+        ("x * 2", 4),
+        ("x > 2", 8),  # a thread may read two vectors, not write two
+        ("x.half()", 8),
+        ("x.half().double()", 2),
+        ("(x > 2, x * 2)", 4),
+        ("(x > 2, x.long() + 1)", 2),
+    ],
+)
+def test_a_thread_writes_no_more_than_a_vector(expression: str, width: int, tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(FILE.format(expression=expression).replace("37", "64"))
+    _, _, emitted = compile_problem(load_problem(path), Options(target="host", gradients=False))
+    assert f"_kernel<int, {width}><<<" in emitted.text

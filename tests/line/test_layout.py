@@ -13,7 +13,7 @@ from fusewright.options import Options
 from fusewright.pipeline import Front, read_problem
 from fusewright.prims import Load, Prim
 from fusewright.problem import load_problem
-from fusewright.tune import Choices
+from fusewright.tune import Choices, convolutions, own_of
 from fusewright.verify import verify
 
 HEAD = """
@@ -95,7 +95,10 @@ MODELS = {
 
 
 def front_of(tmp_path: Path, model: str) -> Front:
-    body, shape = MODELS[model]
+    return read(tmp_path, *MODELS[model])
+
+
+def read(tmp_path: Path, body: str, shape: tuple[int, ...]) -> Front:
     inputs = f"\n\ndef get_inputs():\n    return [torch.rand{shape}]\n\n\ndef get_init_inputs():\n    return []\n"
     (tmp_path / "model.py").write_text(HEAD + body.strip("\n") + inputs)
     return read_problem(load_problem(tmp_path / "model.py"), Options(target="host"))
@@ -119,6 +122,34 @@ def test_memory_is_read_and_written_along_the_way_it_lies(tmp_path: Path) -> Non
     turned = [part for part in emitted.text.split('extern "C"') if "_tile[k][j] = " in part]
     assert len(turned) == 2
     assert all(part.count("__shared__") == 1 and part.count("__syncthreads") == 1 for part in turned)
+
+
+STEM = """
+        self.stem, self.body = nn.Conv2d(3, {width}, 7, 2, 3), nn.Conv2d({width}, {width}, 3, padding=1)
+
+    def forward(self, x):
+        y = torch.nn.functional.max_pool2d(torch.relu(self.stem(x)), 3, 2, 1)
+        return torch.relu(self.body(torch.relu(self.body(y)))).mean((2, 3))
+"""
+
+
+def test_few_channels_are_ours_beside_a_library_that_likes_them_last(tmp_path: Path) -> None:
+    """Where the library turns nothing any more, only what it is slow at pays."""
+    front = read(tmp_path, STEM.format(width=64), (64, 3, 224, 224))
+    stem = min(convolutions(front.graph), key=front.graph.position.__getitem__)
+    made, _ = front.finish(Choices(channels_last=True), gradients=False)
+    assert own_of(made) == {stem} and len(made.calls) == 2
+    assert own_of(front.finish(Choices(), gradients=False)[0]) > {stem}
+
+
+def test_ours_lie_as_ever_beside_channels_last(tmp_path: Path) -> None:
+    front = read(tmp_path, STEM.format(width=12), (2, 3, 21, 26))
+    stem = min(convolutions(front.graph), key=front.graph.position.__getitem__)
+    made, emitted = front.finish(Choices(own=frozenset({stem}), channels_last=True))
+    assert own_of(made) == {stem} and "memory_format=torch.channels_last" in emitted.text
+    candidate = load_candidate(emitted.text, "host", name="new.py")
+    verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host"))
+    assert verdict.passed, [check for check in verdict.checks if not check.passed]
 
 
 def test_nothing_is_copied_between_convolutions(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from .. import sizes
+from ..graph import Ref
 from ..kernels.conv_tiles import SECTOR
 from ..plan import Kernel, Plan
 from ..prims import Prim
@@ -20,9 +21,10 @@ FEW = 64  # elements read for each that is stored for backward's sake: who only 
 
 def worth_keeping(region: Region, regions: Regions) -> dict[str, str]:
     """Nodes -> primitives that need not be computed again: those that the region's kernels leave to one another in memory, and
-    others that a kernel makes on its way and may as well store."""
+    others that a kernel makes on its way and may as well store. What the model returns is not kept: whoever gets it may change it."""
     value, home = regions.lowered.value, regions.home
-    outputs = {regions.plan.base(value[name]).name for name in regions.outputs(region)}
+    returned = [o.value.name for o in regions.graph.outputs if isinstance(o.value, Ref)]
+    outputs = {regions.plan.base(value[name]).name for name in returned if name in value}
     found: dict[str, str] = {}
     for node in regions.meaning_nodes(region):
         prim = regions.prims.get(value.get(node.name, ""))

@@ -221,8 +221,8 @@ class Evaluator:
         assert isinstance(op, Pointwise), f"{prim.name}: {op} is not a value of this kernel"
         inputs = [self.value(name, where) for name, where in inputs_at(self.prims, prim, at)]
         texts = [
-            converted(v, op.compute, keep=isinstance(self.prims[n].op, (Iota, Size)))
-            for v, n in zip(inputs, prim.inputs, strict=True)
+            converted(v, op.compute, keep=isinstance(self.prims[n].op, (Iota, Size)) or is_asked(i, v, op))
+            for i, (v, n) in enumerate(zip(inputs, prim.inputs, strict=True))
         ]
         depends = frozenset().union(*(v.depends for v in inputs))
         return self.declare(prim, op.expression.format(*texts), depends)
@@ -550,6 +550,11 @@ def converted(value: Value, dtype: torch.dtype, keep: bool = False) -> str:
     """The value in the type that is computed in; `keep` leaves a position as the index it is."""
     kind = arithmetic_type(dtype)
     return value.text if keep or arithmetic_type(value.dtype) == kind else f"({kind}){paren(value.text)}"
+
+
+def is_asked(position: int, value: Value, op: Pointwise) -> bool:
+    """A truth that the expression chooses by, and does not compute with."""
+    return value.dtype is torch.bool and op.expression.startswith(f"({{{position}}} ? ") and op.expression.count(f"{{{position}}}") == 1
 
 
 def converted_to(value: Value, prim: Prim) -> str:

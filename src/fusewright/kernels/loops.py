@@ -17,6 +17,7 @@ from .expression import LANE, Evaluator, pointer
 from .rows import ROW
 
 LONGEST_INT = 2**31 - 2**23  # elements that an `int` may count: the last step of a loop goes beyond them
+VECTOR_BYTES = 16  # that a thread loads or stores by one instruction, at most
 SECTOR = 32  # bytes that memory gives at once
 
 
@@ -219,7 +220,7 @@ def paren(text: str) -> str:
     return text if text.isidentifier() else f"({text})"
 
 
-def vector_width(kernel: Kernel, prims: dict[str, Prim], lanes: tuple[Loop, ...], together: int = 16) -> int:
+def vector_width(kernel: Kernel, prims: dict[str, Prim], lanes: tuple[Loop, ...], together: int = VECTOR_BYTES) -> int:
     """Elements in 16 bytes, or `together`, of the narrowest type that is moved, 8 at most.
 
     Fewer where the lanes' loop is known not to divide.
@@ -242,7 +243,7 @@ def vector_conditions(
     if not (isinstance(inner, int) and inner % width == 0):
         conditions.append(f"{paren(c_size(inner))} % {width} == 0")
     for name, offset in [*evaluator.vector_loads, *stores]:
-        conditions.append(f"aligned({name}, {min(16, width * prims[name].dtype.itemsize)})")
+        conditions.append(f"aligned({name}, {min(VECTOR_BYTES, width * prims[name].dtype.itemsize)})")
         for axis, factor in offset.terms.items():
             whole = isinstance(factor, int) and factor % width == 0
             steps_by_vectors = axis.text == LANE or (

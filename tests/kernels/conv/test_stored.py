@@ -136,6 +136,52 @@ def test_a_later_region_reads_it_too(bias: bool, tmp_path: Path) -> None:
     assert verdict.passed, "\n".join(map(str, verdict.checks))
 
 
+GATED = """import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d({channels}, {channels}, 5, padding=2, groups={groups}, bias=False)
+        self.norm = nn.BatchNorm2d({channels})
+        self.gate = nn.Conv2d({channels}, {channels}, 1)
+
+    def forward(self, x):
+        y = torch.sigmoid(self.norm(self.conv(x)))
+        return x + y * self.gate(y.mean((2, 3), keepdim=True))
+
+def get_inputs():
+    return [torch.randn({batch}, {channels}, {size}, {size})]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_readers_on_both_sides_of_a_call_share_a_convolution_and_its_backward(tmp_path: Path) -> None:
+    path = tmp_path / "gated.py"
+    path.write_text(GATED.format(batch=64, channels=120, groups=120, size=56))
+    _, made, emitted = compile_problem(load_problem(path), Options())
+    assert [call.node.target.__name__ for call in made.calls] == ["conv2d.default"]  # the gate's
+    kernel = own(made.kernels)
+    assert kernel.stores[0] == kernel.fused.anchor.value
+    assert emitted.text.count("aten.convolution_backward(") == 1
+    assert "aten.convolution(" not in emitted.text  # backward reads what forward left for the other side
+
+
+@pytest.mark.parametrize("groups", [6, 1])
+def test_what_is_left_for_the_other_side_serves_backward(groups: int, tmp_path: Path) -> None:
+    path = tmp_path / "gated.py"
+    path.write_text(GATED.format(batch=3, channels=6, groups=groups, size=9))
+    front = read_problem(load_problem(path), Options(target="host"))
+    first = min(convolutions(front.graph), key=front.graph.position.__getitem__)
+    _, emitted = front.finish(Choices(own=frozenset({first}), stored=True))
+    assert emitted.text.count("aten.convolution_backward(") == 1 and "aten.convolution(" not in emitted.text
+    candidate = load_candidate(emitted.text, "host", name="new.py")
+    verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host"))
+    assert verdict.passed, "\n".join(map(str, verdict.checks))
+
+
 def test_a_pool_is_stored_rather_than_what_it_pools(tmp_path: Path) -> None:
     front = front_of(tmp_path, "pool, the same parameter in front and behind", "(16, 8, 130, 130)")
     made, _ = front.finish(Choices(own=convolutions(front.graph), stored=True), gradients=False)
