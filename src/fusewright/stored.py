@@ -28,6 +28,7 @@ from .takeover import (
     pool_of,
     read_by,
     reads_only_here,
+    too_large,
     with_convolution,
 )
 
@@ -43,6 +44,17 @@ def stored_way(anchor: Anchor, readers: Sequence[Kernel], steps: Sequence[Kernel
             if best is None or way.ms < GAIN * best.ms:
                 best = way
     return best
+
+
+def written_way(anchor: Anchor, plan: Plan) -> Way | None:
+    """The convolution's result in memory, and nothing behind it: for the caller, for library calls, and for kernels that read it there."""
+    if too_large([], plan, anchor):
+        return None
+    writer = Kernel(anchor.out_shape, (), {anchor.value: "full"}, (anchor.value,), ())  # type: ignore[arg-type]
+    how = fused(writer, anchor, plan)
+    if how is None or not can_end(anchor, how.ending):
+        return None
+    return Way(((with_convolution(writer, how, plan),),), ours_ms(how, plan))
 
 
 def shared_values(anchor: Anchor, readers: Sequence[Kernel], plan: Plan) -> list[str]:

@@ -90,6 +90,7 @@ def take_over(
     from .attention import with_shortcuts
     from .products import pays as product_pays
     from .products import product_of, with_product
+    from .stored import written_way
 
     steps = list(plan.steps)
     for call in plan.calls:
@@ -106,12 +107,15 @@ def take_over(
         readers = [k for k in steps if isinstance(k, Kernel) and plan.lowered.value[call.node.name] in k.loads]
         several_anchors = any(kernel.fused is not None for kernel in readers)
         if not readers or several_anchors or is_needed_elsewhere(call.node, plan) or too_large(readers, plan):
+            anchor, replaced = own_result(anchor, plan), [call]  # whoever reads it finds it where the library would have put it
+            way = written_way(anchor, plan)
+        else:
+            replaced = readers
+            way = best_way(anchor, readers, steps, plan, stored)
+        if way is None or (own is None and not pays(anchor, [r for r in replaced if r is not call], way, plan, channels_last)):
             continue
-        way = best_way(anchor, readers, steps, plan, stored)
-        if way is None or (own is None and not pays(anchor, readers, way, plan, channels_last)):
-            continue
-        for reader, kernels in zip(readers, way.kernels, strict=True):
-            position = next(i for i, step in enumerate(steps) if step is reader)
+        for step, kernels in zip(replaced, way.kernels, strict=True):
+            position = next(i for i, other in enumerate(steps) if other is step)
             steps[position : position + 1] = kernels
         steps = [step for step in steps if step is not call]
     result_plan = replace(plan, steps=tuple(without_unread(steps, plan)))
@@ -142,8 +146,9 @@ def best_way(
     if stored is not None:
         return kept if stored and computed_again else ended
     # Readers with a library call between them are differentiated apart: each would compute the convolution's backward, too.
-    favoured = 1 / MARGIN if computed_again and call_between(readers, steps) else MARGIN
-    return kept if kept.ms < favoured * ended.ms else ended
+    if computed_again and call_between(readers, steps):
+        return kept if MARGIN * kept.ms < ended.ms else ended
+    return kept if kept.ms < MARGIN * ended.ms else ended
 
 
 def call_between(kernels: Sequence[Kernel], steps: Sequence[Kernel | Call]) -> bool:
@@ -269,6 +274,12 @@ def anchor_of(node: Node, plan: Plan) -> Anchor | None:
     if not lowered.prims[input_].is_load and input_ not in {name for k in plan.kernels for name in k.stores}:
         return None  # a view of something: the library reads it with its strides
     return Anchor(replace(conv, bias=bias is not None), value, input_, weight, bias, node.shape, node.name)
+
+
+def own_result(anchor: Anchor, plan: Plan) -> Anchor:
+    """The same with nothing but what its node gives: no bias that is added to that elsewhere."""
+    result = plan.lowered.value[anchor.node]
+    return anchor if anchor.value == result else replace(anchor, conv=replace(anchor.conv, bias=False), value=result, bias=None)
 
 
 def bias_added(result: str, plan: Plan) -> tuple[str, str] | None:

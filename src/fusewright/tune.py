@@ -136,9 +136,9 @@ class Tuner:
         multiplied = own_of(self.compile(Choices(own=able))[0]) if able else able
         known = attentions(best.made.graph)
         attended = own_of(self.compile(Choices(own=known))[0]) if known else known
-        if not best.made.kernels and not multiplied and not attended:
-            return Tuned(Choices())
         ours, can = own_of(best.made), own_of(self.compile(Choices(own=convolutions(best.made.graph)))[0])
+        if not best.made.kernels and not multiplied and not attended and not can:
+            return Tuned(Choices())
         if ours:
             self.add(LIBRARY, Choices(own=frozenset()))
         if can - ours:

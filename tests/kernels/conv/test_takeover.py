@@ -172,7 +172,7 @@ def model(tmp_path: Path, name: str) -> Path:
 
 
 def test_a_kernel_computes_one_convolution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two convolutions that one kernel joins, the second stays with the library."""
+    """Of two convolutions that one kernel joins, the second is written by a kernel of its own."""
     monkeypatch.setattr(takeover, "pays", lambda *_: True)
     path = tmp_path / "joined.py"
     text = FILE.format(
@@ -184,7 +184,49 @@ def test_a_kernel_computes_one_convolution(tmp_path: Path, monkeypatch: pytest.M
     )
     path.write_text(text.replace("        x = self.conv(x)\n", "        y = self.norm(x)\n        x = self.conv(x)\n"))
     _, made, _ = compile_problem(load_problem(path), Options())
-    assert len(made.calls) == 1 and len(made.kernels) == 1
+    first, second = made.kernels
+    assert not made.calls and first.fused is not None and second.fused is not None
+    assert first.stores == (first.fused.anchor.value,) and first.stores[0] in second.loads
+
+
+ALONE = {
+    "returned": ("nn.Conv2d(5, 20, 3, padding=1)", "(2, 5, 7, 9)", "x"),
+    "returned, without bias": ("nn.Conv1d(9, 20, 4, stride=2, bias=False)", "(2, 9, 31)", "x"),
+    "returned, depthwise": ("nn.Conv2d(6, 12, 3, padding=1, groups=6)", "(2, 6, 7, 9)", "x"),
+    "returned, transposed": ("nn.ConvTranspose3d(4, 6, 3, stride=2, padding=1, output_padding=1)", "(2, 4, 3, 4, 5)", "x"),
+    "returned, and read by a kernel": ("nn.Conv2d(8, 16, 3, groups=2)", "(2, 8, 8, 9)", "(torch.tanh(x), x)"),
+    "a library reads it": ("nn.Conv2d(3, 16, 5, stride=2, padding=2)", "(2, 3, 11, 9)", "torch.sort(x, 2)[0] + 1"),
+    "returned through a view": ("nn.Conv2d(3, 16, 3)", "(2, 3, 11, 9)", "x.flatten(2).transpose(1, 2)"),
+    "returned, bf16": ("nn.Conv2d(6, 12, 3).bfloat16()", "(2, 6, 7, 9, dtype=torch.bfloat16)", "x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALONE, ids=lambda name: name.replace(" ", "-"))
+def test_a_convolution_alone_is_ours_and_right(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no kernel behind it that could end it: its result lies where the library would have put it."""
+    monkeypatch.setattr(takeover, "pays", lambda *_: True)
+    conv, shape, chain = ALONE[name]
+    path = tmp_path / "alone.py"
+    path.write_text(FILE.format(conv=conv, norm="None", channels=1, shape=shape, chain=chain).replace("(1, 1, 1)", "(())"))
+    run = optimize(load_problem(path), Options(target="host"))
+    assert run.verdict.passed, "\n".join(map(str, run.verdict.checks))
+    assert not any("conv" in str(call) for call in run.report["library_calls"]), run.report["library_calls"]
+
+
+@pytest.mark.parametrize(
+    ("conv", "shape", "ours"),
+    [
+        ("nn.Conv2d(3, 64, 7, 2, 3)", "(16, 3, 224, 224)", True),  # of few channels the library makes 30 TFLOP/s
+        ("nn.Conv2d(64, 64, 3, groups=64)", "(16, 64, 256, 256)", True),
+        ("nn.ConvTranspose3d(32, 32, 3, stride=2)", "(8, 32, 16, 32, 32)", True),
+        ("nn.Conv2d(512, 512, 3)", "(16, 512, 14, 14)", False),
+    ],
+)
+def test_alone_it_is_ours_where_that_pays(conv: str, shape: str, ours: bool, tmp_path: Path) -> None:
+    path = tmp_path / "alone.py"
+    path.write_text(FILE.format(conv=conv, norm="None", channels=1, shape=shape, chain="x"))
+    _, made, _ = compile_problem(load_problem(path), Options())
+    assert [kernel.fused is not None for kernel in made.kernels] == [True] * ours and len(made.calls) == (not ours)
 
 
 @pytest.mark.slow
