@@ -102,8 +102,24 @@ $tile_state
     }
   };
 
+//: weight place
+  const int tile = index / 128 % BLOCK_TILES, kh = index / (128 * BLOCK_TILES) % KERNEL_H;
+  int rest = index / (128 * BLOCK_TILES * KERNEL_H);
+  int column = rest % PART_COLUMNS;
+  rest /= PART_COLUMNS;
+  const int k8 = rest % (CHUNK / 8);
+  rest /= CHUNK / 8;
+  column += rest % PARTS * PART_COLUMNS;
+  const int chunk = rest / PARTS;
+  const int kd = column / KERNEL_W, kw = column % KERNEL_W;
+
+//: weight place, folded
+  const int tile = index / 128 % BLOCK_TILES, tap = index / (128 * BLOCK_TILES) * 8 + lane % 4 + word / 2 * 4;
+  const int kd = tap / (KERNEL_H * KERNEL_W) % KERNEL_D, kh = tap / KERNEL_W % KERNEL_H, kw = tap % KERNEL_W;
+  const int in = tap / (KERNEL_D * KERNEL_H * KERNEL_W);
+
 //: weight
-  const int in = chunk * CHUNK + k8 * 8 + lane % 4 + word / 2 * 4;
+$place
   const bool real = out < GROUP_OUT && in < GROUP_IN;
   return real ? $weight_at : 0.0f;
 
