@@ -63,6 +63,7 @@ $initialise
         for (int part = 0; part < PARTS; ++part) {
           if (repeat == 0) {
             cp_async_wait<0>();
+$round_input
             $barrier
           }
 $next_step

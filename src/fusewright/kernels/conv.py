@@ -320,8 +320,10 @@ def staging(shape: Layout) -> dict[str, str]:
         element=conv.element, stager=stager, channel_exists=exists,
         tile_state=placed.pop("tile_state"), locate_decode=placed.pop("locate_decode"),
     )  # fmt: skip
+    rounding = Template(STAGING["rounding"]).substitute(stager=stager) if shape.rounds_staged else ""
     pieces = {
-        "input_staging": copies.rstrip(),
+        "input_staging": (copies.rstrip() + "\n" + rounding).rstrip(),
+        "round_input": "            round_input(buffer);" if rounding else "",
         "first_input": f"  for (int turn = 0; turn {'<= ALL_TURNS' if pairs else '< REPEATS * PARTS * TURNS'}; ++turn)"
         " stage_input(0, turn, 0);",
         "last_input": shifted(LAST_INPUT, 10) if pairs else "",

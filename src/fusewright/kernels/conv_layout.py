@@ -187,6 +187,11 @@ class Layout:
         return self.chunks * self.chunk * prod(self.conv.kernel) / prod(self.conv.phases)
 
     @functools.cached_property
+    def rounds_staged(self) -> bool:
+        """Inputs become TF32 in shared memory, once, and not each time that they are read: folded taps read them often."""
+        return self.tile.folded and not self.conv.is_strict
+
+    @functools.cached_property
     def offset_words(self) -> int:
         """Where folded taps lie: a table in shared memory, unless lanes keep their own."""
         return 8 * self.turns if self.tile.folded and not self.keeps_offsets else 0
@@ -194,7 +199,8 @@ class Layout:
     @functools.cached_property
     def keeps_offsets(self) -> bool:
         straight = (self.tile.unrolled or self.turns) >= self.turns
-        return self.tile.folded and straight and 2 * self.turns <= OFFSET_REGISTERS
+        room = self.tile.registers - 4 * self.tile.channel_tiles * self.fragments >= 80  # nvcc: with 64 some are spilled
+        return self.tile.folded and straight and room and 2 * self.turns <= OFFSET_REGISTERS
 
     @functools.cached_property
     def part_columns(self) -> int:
@@ -353,7 +359,6 @@ def refusal(shape: Layout, ending: Ending) -> str | None:
     steps = shape.chunks * shape.parts
     window_splits = fd % shape.window[0] or fh % shape.window[1] or fw % shape.across or shape.interleave % shape.across
     accumulators = 4 * tile.channel_tiles * shape.fragments
-    registers = min(255, 65536 // (tile.threads * tile.blocks_per_sm))
     reduces_channels = isinstance(ending.reduce, OverChannels)
     if (conv.packed_in > 1 or conv.is_strict) and tile.warpgroups:
         return "four warps multiply TF32 together only"
@@ -391,7 +396,7 @@ def refusal(shape: Layout, ending: Ending) -> str | None:
         accumulators += shape.held_words
     if conv.is_strict:  # what the tensor cores sum on its own, and the second part of each input
         accumulators += 4 * prod(tile.fragments) + WINDOW_REGISTERS // 2
-    if accumulators + 48 > registers:
+    if accumulators + 48 > tile.registers:
         return "too many accumulators for the registers of a thread"
     if not tile.warpgroups and -(-shape.rows[0] * shape.rows[1] * shape.pitch // shape.stagers) > 32:
         return "more rounds of copies than a word has bits, where they are of single elements"

@@ -56,7 +56,7 @@ __device__ __forceinline__ Offsets offsets_of(int step, int quad) {  // beyond t
 }
 
 //: folded
-// acc += weight × input for all taps. `offsets(turn)` says where a lane's two inputs of a step lie; those beyond the last tap are
+// acc += weight × input, which is TF32 already, for all taps. `offsets(turn)` says where a lane's two inputs of a step lie; those beyond the last tap are
 // zeros, whatever lies there. At each of its TURNS, one for each step, it calls stage(turn), which starts the copies of a share of
 // the next tile.
 template <class Read, class Stage>
@@ -73,8 +73,8 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
     for (int f = 0; f < FRAGMENTS; ++f) {
       const int fd = f / (FRAGMENTS_H * FRAGMENTS_W), fh = f / FRAGMENTS_W % FRAGMENTS_H, fw = f % FRAGMENTS_W;
       const int place = (fd * STRIDE_D * ROWS_H + fh * STRIDE_H) * PITCH + (fw / INTERLEAVE * 8 * INTERLEAVE + fw % INTERLEAVE) * STRIDE_W;
-      x[f][0] = first_exists ? to_tf32(first[place]) : 0;
-      x[f][1] = second_exists ? to_tf32(second[place]) : 0;
+      x[f][0] = __float_as_uint(first_exists ? first[place] : 0.0f);
+      x[f][1] = __float_as_uint(second_exists ? second[place] : 0.0f);
     }
     stage(turn);
 #pragma unroll

@@ -241,6 +241,11 @@ class Tile:
         return 32 * self.warps_c * prod(self.warps)
 
     @property
+    def registers(self) -> int:
+        """Most that a thread may have."""
+        return min(255, 65536 // (self.threads * self.blocks_per_sm))
+
+    @property
     def resident(self) -> bool:
         return self.weights == "resident"
 

@@ -36,6 +36,24 @@ $tile_state
     }
   };
 
+//: rounding
+  // What a thread copied, it rounds to TF32 where it lies before others read it: it is read once for each tap.
+  auto round_input = [&](int buffer) {
+#pragma unroll
+    for (int channel = 0; channel < CHUNK; ++channel)
+#pragma unroll
+      for (int round = 0; round < ROUNDS; ++round) {
+        if ($stager + round * STAGERS < PLACES) {
+          float* const at = stage_to + buffer * INPUT_STAGE + channel * PLANE + round * STAGERS * VECTOR;
+          float some[VECTOR];
+          load<VECTOR>(at, some);
+#pragma unroll
+          for (int v = 0; v < VECTOR; ++v) some[v] = __uint_as_float(to_tf32(some[v]));
+          store<VECTOR>(at, some);
+        }
+      }
+  };
+
 //: pairs
   // A word is two neighbouring channels at one position. A thread loads VECTOR columns of a row of both and stores them joined, BETWEEN
   // turns later. It copies the same places of every pair, or of each ABREAST-th where places are few; `source` walks from pair

@@ -51,8 +51,8 @@ FOUR_WARPS_OVERHEAD, FOUR_WARPS_STAGED_MS, FOUR_WARPS_LATENCY = 1.15, 0.6e-9, 15
 SECTOR, UNALIGNED_TB_PER_S = 32, 0.77
 HALF_SECTORS = 1.3  # not measured: eight halves of a fragment's row are half a sector, which the caches join
 # Folded taps, by count of instructions (not measured): what they lose beside what is counted, and the slots for each product that
-# PRODUCT_TFLOPS contains (3×3 of 32 products: 20 reads, 20 roundings and 12 reads of weights for 96).
-FOLDED_OVERHEAD, TAPS_SLOTS = 1.0, 0.54
+# PRODUCT_TFLOPS contains (3×3 of 32 products: 20 reads, two instructions to round each and 12 reads of weights for 96).
+FOLDED_OVERHEAD, TAPS_SLOTS = 1.0, 0.75
 FOLDED_STRAIGHT = 640  # products of a warp in one stretch of straight code, where taps are folded
 STEP_PRODUCTS = 864  # H200, second founding model: 0.97 ms with 864 products a warp between barriers, 1.02 with 288
 
@@ -177,8 +177,8 @@ def folded_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
                 continue
             for count, blocks in ((small, 2), (big, 1)) if heavy else ((big, 1), (small, 2)):
                 for fragments in fragment_shapes(conv, ending, count):
-                    straight = max(1, FOLDED_STRAIGHT // (channel_tiles * prod(fragments)))
-                    unrolled = 1 if in_short_stretches(conv) else None if deep <= straight else straight
+                    stretches = -(-deep * channel_tiles * prod(fragments) // FOLDED_STRAIGHT)
+                    unrolled = 1 if in_short_stretches(conv) else None if stretches == 1 else -(-deep // stretches)
                     base = Tile(channel_tiles, fragments, (1, 1, warps), warps_c, weights=weights, unrolled=unrolled, folded=True)
                     if alone and warps == 8:
                         yield replace(base, warps=(1, 1, 4), blocks_per_sm=2 * blocks, alone=True)
@@ -332,15 +332,17 @@ def split_products(shape: Layout) -> float:
 
 def folded_products(shape: Layout) -> float:
     """How much longer products of folded taps take than of taps one by one, whose inputs serve several kernel rows: what is issued
-    beside them (two reads and two roundings for a fragment's inputs, one read for a weight's four and one for offsets, which are added),
-    or shared memory, which four schedulers share: a cycle for each read of inputs that meets no bank twice, four for a weight's."""
+    beside them (two reads for a fragment's inputs, one for a weight's four and one for offsets, which are added; for four words that
+    are copied ten to round them where they lie), or shared memory, which four schedulers share: a cycle for each read of inputs that
+    meets no bank twice, four for a weight's, eight to round four words of a lane."""
     tile = shape.tile
     if not tile.folded or shape.conv.is_strict:
         return 1.0
     products = PRODUCT_ISSUE * shape.turns * tile.channel_tiles * shape.fragments
-    issued = shape.turns * (4 * shape.fragments + tile.channel_tiles + 3 - TAPS_SLOTS * tile.channel_tiles * shape.fragments)
-    reads = 4 * (shape.fragments * shape.folded_places[0] + shape.turns * (4 * tile.channel_tiles + 1))
-    return FOLDED_OVERHEAD * max(1.0 + issued / products, reads / products)
+    issued = shape.turns * (2 * shape.fragments + tile.channel_tiles + 3 - TAPS_SLOTS * tile.channel_tiles * shape.fragments)
+    reads = shape.fragments * shape.folded_places[0] + shape.turns * (4 * tile.channel_tiles + 1)
+    rounded = shape.input_stage / (4 * shape.stagers * tile.repeats)  # by a lane, for the products of its warp
+    return FOLDED_OVERHEAD * max(1.0 + (issued + 10 * rounded) / products, 4 * (reads + 8 * rounded) / products)
 
 
 def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -> float:
