@@ -3,19 +3,11 @@ namespace ${name}_detail {
 
 $constants
 
-// The weight that lies at `index` in the order the tensor cores read: [chunk][part][8 inputs][column][kernel row]
+// The weight that lies at `index` in the order the tensor cores read: $weight_order
 // [16 channels][lane][4], where a lane's four are its two channels (8 apart) for its two inputs (4 apart).$of_pairs
 __device__ __forceinline__ $ordered ordered_weight(const $element* __restrict__ weight, int block, int index) {
   const int word = index % 4, lane = index / 4 % 32;
-  const int tile = index / 128 % BLOCK_TILES, kh = index / (128 * BLOCK_TILES) % KERNEL_H;
-  int rest = index / (128 * BLOCK_TILES * KERNEL_H);
-  int column = rest % PART_COLUMNS;
-  rest /= PART_COLUMNS;
-  const int k8 = rest % (CHUNK / 8);
-  rest /= CHUNK / 8;
-  column += rest % PARTS * PART_COLUMNS;
-  const int chunk = rest / PARTS;
-  const int kd = column / KERNEL_W, kw = column % KERNEL_W;
+$weight_place
   const int group = block / GROUP_BLOCKS;
   const int out = block % GROUP_BLOCKS * BLOCK_CHANNELS + tile * 16 + lane / 4 + word % 2 * 8;
 $weight_word
@@ -50,10 +42,11 @@ $first_weight
 $setup
   const int lane_channel = warp_c * CHANNEL_TILES * 16 + group;
   const float* const lane_input =
-      input_stages + quad * PLANE + group * $lane_step + LEAD + warp_w * $warp_step_w +
+      input_stages + ${quad_step}group * $lane_step + LEAD + warp_w * $warp_step_w +
       (warp_d * $warp_step_d * ROWS_H + warp_h * $warp_step_h) * PITCH;
   const uint4* const lane_weight =
       reinterpret_cast<const uint4*>($weight_base) + warp_c * CHANNEL_TILES * 32 + lane;
+$lane_offsets
 $state
   for (int tile = first; tile < last; tile += TILE_STEP) {
 $origin_early
@@ -70,11 +63,12 @@ $initialise
         for (int part = 0; part < PARTS; ++part) {
           if (repeat == 0) {
             cp_async_wait<0>();
+$round_input
             $barrier
           }
 $next_step
           multiply(acc, lane_input + buffer * INPUT_STAGE$repeat_step,
-                   lane_weight + $weight_buffer, part, [&](int turn) {
+                   lane_weight + $weight_buffer, $read_by, [&](int turn) {
                      stage_input(next_chunk, (repeat * PARTS + part) * TURNS + turn, buffer ^ 1);
 $next_weight
                    });

@@ -83,9 +83,9 @@ def conv_kernel(name: str, conv: Conv, ending: Ending, tile: Tile | None = None,
         pieces |= warpgroup_staging(shape) | {"state": shifted(finished.state, 2), "finish": shifted(finished.finish, 4)}
         source = WARPGROUPS.substitute(pieces)
     else:
-        tables = TABLES_COMPLETE if shape.tables or tile.resident else ""
+        tables = TABLES_COMPLETE if shape.tables or shape.offset_words or tile.resident else ""
         pieces |= {
-            **products(conv),
+            **products(shape),
             **staging(shape),
             "state": shifted(finished.state + tables, 2),
             "finish": shifted(finished.finish, 6),
@@ -109,31 +109,58 @@ def support(source: str) -> tuple[str, ...]:
     return tuple(text for name, text in SUPPORT.items() if re.search(wanted.get(name, name), source))
 
 
-def products(conv: Conv) -> dict[str, str]:
-    """The pieces that differ by what is multiplied: TF32, two TF32 numbers for each float32, or pairs of halves."""
+def products(shape: Layout) -> dict[str, str]:
+    """The pieces that differ by what is multiplied: TF32, two TF32 numbers for each float32, or pairs of halves; taps one by one, by
+    phases, or folded into the depth."""
+    conv, folded = shape.conv, shape.tile.folded
     operand, multiply = {
         "float32": ("to_tf32", "mma_tf32"),
         "bfloat16": ("__float_as_uint", "mma_bf16"),
         "float16": ("__float_as_uint", "mma_f16"),
     }[conv.dtype]
-    kind = "phases" if conv.is_phased else "taps"
-    text = MULTIPLY[f"{kind} split" if conv.is_strict else kind]
-    text = (MULTIPLY["places"] if conv.is_phased else "") + Template(text).substitute(operand=operand, mma=multiply)
+    kind = "phases" if conv.is_phased else "folded" if folded else "taps"
+    places = MULTIPLY["places"] if conv.is_phased else MULTIPLY["folded places"] if folded else ""
+    text = places + Template(MULTIPLY[f"{kind} split" if conv.is_strict else kind]).substitute(operand=operand, mma=multiply)
     if conv.is_strict:
         place = MULTIPLY["plain place of phases" if conv.is_phased else "plain place"].rstrip()
         plain = Template(MULTIPLY["plain"]).substitute(plain_place=place, weight_at=weight_at(conv))
         text = MULTIPLY["split"] + text + plain
+    read = {
+        "weight_order": "[8 taps]" if folded else "[chunk][part][8 inputs][column][kernel row]",
+        "weight_place": STAGING["weight place, folded" if folded else "weight place"].rstrip(),
+        "quad_step": "" if folded else "quad * PLANE + ",
+        "lane_offsets": lane_offsets(shape),
+        "read_by": "quad, lane_offsets" if folded else "part",
+    }
     if conv.packed_in == 1:
-        word = Template(STAGING["weight"]).substitute(weight_at=weight_at(conv))
-        return {"multiply": text, "element": "float", "ordered": "float", "of_pairs": "", "weight_word": word.rstrip()}
+        place = "" if folded else "  const int in = chunk * CHUNK + k8 * 8 + lane % 4 + word / 2 * 4;"
+        word = Template(STAGING["weight"]).substitute(place=place, weight_at=weight_at(conv))
+        return read | {"multiply": text, "element": "float", "ordered": "float", "of_pairs": "", "weight_word": word.rstrip()}
     word = Template(STAGING["weight pair"]).substitute(
         weight_at=weight_at(conv), next_weight_at=weight_at(conv, "in + 1"),
         bits_of="__half_as_ushort" if conv.dtype == "float16" else "__bfloat16_as_ushort",
     )  # fmt: skip
     of_pairs = "\n// An input is a pair of neighbouring channels, two halves of a word."
-    return {
+    return read | {
         "multiply": text, "element": conv.element, "ordered": "uint32_t", "of_pairs": of_pairs, "weight_word": word.rstrip(),
     }  # fmt: skip
+
+
+def lane_offsets(shape: Layout) -> str:
+    """Where a lane's inputs of each step of folded taps lie."""
+    if not shape.tile.folded:
+        return ""
+    return shifted(OFFSETS_KEPT if shape.keeps_offsets else OFFSETS_READ, 2)
+
+
+OFFSETS_KEPT = """\
+Offsets own_offsets[TURNS];
+#pragma unroll
+for (int turn = 0; turn < TURNS; ++turn) own_offsets[turn] = offsets_of(turn, quad);
+auto lane_offsets = [&](int turn) { return own_offsets[turn]; };"""
+OFFSETS_READ = """\
+for (int i = threadIdx.x; i < TURNS * 4; i += THREADS) offset_table[i] = offsets_of(i / 4, i % 4);
+auto lane_offsets = [&](int turn) { return offset_table[turn * 4 + quad]; };"""
 
 
 def describe(conv: Conv, ending: Ending) -> str:
@@ -168,6 +195,14 @@ def constants(shape: Layout) -> str:
             line(axes("REACH", conv.reach), "input positions that all phases together read"),
         ]
         unrolled = ""
+    steps = "CHUNK / 8 * PART_COLUMNS * KERNEL_H"
+    depth = [
+        line(f"PART_COLUMNS = {shape.part_columns}, PARTS = {shape.parts}", "columns of the kernel a step"),
+        line(f"KERNEL_ROWS_TOGETHER = {shape.kernel_rows_together}, WINDOW_ROWS = {window_rows}"),
+    ]
+    if tile.folded:
+        steps, taps = "TURNS", shape.group_in * prod(conv.kernel)
+        depth = [line(f"DEPTH = {taps}, TURNS = {shape.turns}{unrolled}, PARTS = 1", "taps of all input channels, in steps of 8")]
     lines = [
         line(f"IN_CHANNELS = {conv.in_channels}, OUT_CHANNELS = {conv.out_channels}"),
         line(f"GROUP_IN = {shape.group_in}, GROUP_OUT = {shape.group_out}", "channels of one group"),
@@ -189,16 +224,15 @@ def constants(shape: Layout) -> str:
              "fragments and neighbours a lane holds then"),
         line(f"INTERLEAVE = {shape.interleave}", "fragments that take turns along a row"),
         "",
-        line(f"CHUNK = {tile.chunk}, CHUNKS = {shape.chunks}", f"{inputs}input channels a stage"),
-        line(f"PART_COLUMNS = {shape.part_columns}, PARTS = {shape.parts}", "columns of the kernel a step"),
-        line(f"KERNEL_ROWS_TOGETHER = {shape.kernel_rows_together}, WINDOW_ROWS = {window_rows}"),
+        line(f"CHUNK = {shape.chunk}, CHUNKS = {shape.chunks}", f"{inputs}input channels a stage"),
+        *depth,
         line(f"ROWS_D = {rd}, ROWS_H = {rh}", "input rows of a tile"),
         line(f"LEAD = {shape.lead}, PITCH = {shape.pitch}", "columns before the first, words of a row"),
         line(f"PLANE = {shape.plane}", f"words of a {'pair' if pairs else 'channel'}, padded so that no bank is met twice"),
         line("INPUT_STAGE = CHUNK * PLANE"),
-        line("WEIGHT_STAGE = CHUNK / 8 * PART_COLUMNS * KERNEL_H * BLOCK_TILES * 128"),
+        line(f"WEIGHT_STAGE = {steps} * BLOCK_TILES * 128"),
         line(f"STAGERS = {shape.stagers}, TILE_STEP = {shape.input_stages // 2}", "threads that share an input tile"),
-        line(f"TURNS = {shape.turns}{unrolled}"),
+        *([] if tile.folded else [line(f"TURNS = {shape.turns}{unrolled}")]),
         *([] if pairs else [line(f"TURN_CHANNELS = {shape.turn_channels}", "copies are spread over the turns of a step")]),
         *([] if tile.resident else [line(f"TURN_WEIGHTS = {shape.turn_weights}")]),
         line(f"SHARED_BYTES = {4 * shape.shared_words}"),
@@ -278,7 +312,7 @@ def staging(shape: Layout) -> dict[str, str]:
     tile, conv = shape.tile, shape.conv
     own = " + warp * 2 * INPUT_STAGE" if tile.alone else ""
     pairs = conv.packed_in > 1
-    exists = "" if shape.group_in % (conv.packed_in * tile.chunk) == 0 else " && chunk * CHUNK + channel < GROUP_IN"
+    exists = "" if shape.group_in % (conv.packed_in * shape.chunk) == 0 else " && chunk * CHUNK + channel < GROUP_IN"
     if exists and pairs:
         exists = " && 2 * (chunk * CHUNK + pair * ABREAST + own_pair) + second < GROUP_IN"
     stager, placed = "lane" if tile.alone else "int(threadIdx.x)", origin(shape)
@@ -286,8 +320,10 @@ def staging(shape: Layout) -> dict[str, str]:
         element=conv.element, stager=stager, channel_exists=exists,
         tile_state=placed.pop("tile_state"), locate_decode=placed.pop("locate_decode"),
     )  # fmt: skip
+    rounding = Template(STAGING["rounding"]).substitute(stager=stager) if shape.rounds_staged else ""
     pieces = {
-        "input_staging": copies.rstrip(),
+        "input_staging": (copies.rstrip() + "\n" + rounding).rstrip(),
+        "round_input": "            round_input(buffer);" if rounding else "",
         "first_input": f"  for (int turn = 0; turn {'<= ALL_TURNS' if pairs else '< REPEATS * PARTS * TURNS'}; ++turn)"
         " stage_input(0, turn, 0);",
         "last_input": shifted(LAST_INPUT, 10) if pairs else "",
@@ -483,6 +519,10 @@ def prologue(shape: Layout, ending: Ending) -> dict[str, str]:
         shared.append(f"  float* const scratch_words = {base} + {shape.tables} * BLOCK_CHANNELS;")
     if shape.run_words:
         shared.append(f"  float* const run_words = {base} + {shape.tables} * BLOCK_CHANNELS + {shape.scratch_words};")
+    if shape.offset_words:
+        before = shape.scratch_words + shape.run_words
+        words = f"{base} + {shape.tables} * BLOCK_CHANNELS + {before}"
+        shared.append(f"  Offsets* const offset_table = reinterpret_cast<Offsets*>({words});")
     setup = ["  " + s for body in ending.bodies for s in body.setup]
     if compute:
         last = "" if shape.whole_channels else "min({}, channel_end - 1)"

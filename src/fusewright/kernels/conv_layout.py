@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 
 from fusewright.kernels.conv_spec import Conv, Ending, OverChannels, OverPositions, Tile, triple, widened
@@ -13,6 +14,8 @@ FEW_HELD = 16  # positions of a lane: below, threads share what is left of four 
 WORDS = {"LogSumExp": 2, "Sum": 1, "Max": 1, "Min": 1, "CloseMoments": 4}  # 32-bit words of an accumulator
 STRAIGHT_PRODUCTS = 1024  # of a strided transposed convolution, whose taps are written out
 WINDOW_REGISTERS = 48  # most registers for input rows kept for several kernel rows
+FOLDED_TURNS = 64  # most products deep that taps are folded into; beyond, input channels fill the depth on their own
+OFFSET_REGISTERS = 8  # most registers for where folded taps lie; more are read from a table in shared memory
 
 
 def round_up(value: int, step: int) -> int:
@@ -24,6 +27,22 @@ def bank_conflicts(plane: int, step: int) -> int:
     """Most lanes that meet in one bank when lane (group, quad) reads word quad × plane + group × step."""
     banks = [(quad * plane + group * step) % 32 for quad in range(4) for group in range(8)]
     return max(banks.count(bank) for bank in banks)
+
+
+@functools.cache
+def folded_reads(channels: int, kernel: tuple[int, ...], dilation: tuple[int, ...], step: int, row: int, deep: int, plane: int) -> int:
+    """Cycles of shared memory in which a warp reads one fragment's inputs of all folded taps, where lane (group, quad) reads word
+    group × step of its tap and taps lie `row`, `deep` and `plane` words apart. Lanes that read the same word do not wait for each other."""
+    taps = list(product(range(channels), *map(range, kernel)))
+    cycles = 0
+    for first in range(0, len(taps), 4):
+        words: dict[int, set[tuple[int, ...]]] = {}
+        for c, kd, kh, kw in taps[first : first + 4]:
+            begin = c * plane + kd * dilation[0] * deep + kh * dilation[1] * row
+            for column in range(kw * dilation[2], kw * dilation[2] + 8 * step, step):
+                words.setdefault((begin + column) % 32, set()).add((c, kd, kh, column))
+        cycles += max(map(len, words.values()))
+    return cycles
 
 
 @dataclass(frozen=True)
@@ -97,12 +116,29 @@ class Layout:
 
     @functools.cached_property
     def pitch(self) -> int:
+        if self.tile.folded:
+            return self.folded_places[1]
         return self.rows[2] if self.tile.warpgroups else round_up(self.lead + self.rows[2], 4)
+
+    @functools.cached_property
+    def folded_places(self) -> tuple[int, int, int]:
+        """Cycles to read a fragment's folded taps, and the words of a row and of a channel for which they are fewest."""
+        (deep, high, _), least = self.rows, round_up(self.lead + self.rows[2], 4)
+        step = self.interleave * self.input_stride[2]
+
+        def cycles(pitch: int, plane: int) -> int:
+            conv = self.conv
+            return folded_reads(self.group_in, conv.kernel, conv.dilation, step, pitch % 32, high * pitch % 32, plane % 32)
+
+        pitches = range(least, least + 12, 4)  # what rows are longer is copied too
+        return min((cycles(p, plane), p, plane) for p in pitches for plane in range(deep * high * p, deep * high * p + 32, 4))
 
     @functools.cached_property
     def plane(self) -> int:
         """Words between two channels in shared memory: padded so that a fragment's 32 words meet no bank twice."""
         words = self.rows[0] * self.rows[1] * self.pitch
+        if self.tile.folded:
+            return self.folded_places[2]
         if self.tile.warpgroups:
             return words
         step = self.interleave // self.conv.phases[2] * self.input_stride[2]
@@ -135,8 +171,36 @@ class Layout:
         return self.group_out % self.block_channels == 0
 
     @functools.cached_property
+    def chunk(self) -> int:
+        """Input channels that lie in shared memory at a time, in words."""
+        return self.group_in if self.tile.folded else self.tile.chunk
+
+    @functools.cached_property
     def chunks(self) -> int:
-        return -(-self.conv.group_words // self.tile.chunk)
+        return -(-self.conv.group_words // self.chunk)
+
+    @functools.cached_property
+    def depth(self) -> float:
+        """Inputs that are multiplied for one output, in words; those that do not exist are zeros."""
+        if self.tile.folded:
+            return 8 * self.turns
+        return self.chunks * self.chunk * prod(self.conv.kernel) / prod(self.conv.phases)
+
+    @functools.cached_property
+    def rounds_staged(self) -> bool:
+        """Inputs become TF32 in shared memory, once, and not each time that they are read: folded taps read them often."""
+        return self.tile.folded and not self.conv.is_strict
+
+    @functools.cached_property
+    def offset_words(self) -> int:
+        """Where folded taps lie: a table in shared memory, unless lanes keep their own."""
+        return 8 * self.turns if self.tile.folded and not self.keeps_offsets else 0
+
+    @functools.cached_property
+    def keeps_offsets(self) -> bool:
+        straight = (self.tile.unrolled or self.turns) >= self.turns
+        room = self.tile.registers - 4 * self.tile.channel_tiles * self.fragments >= 80  # nvcc: with 64 some are spilled
+        return self.tile.folded and straight and room and 2 * self.turns <= OFFSET_REGISTERS
 
     @functools.cached_property
     def part_columns(self) -> int:
@@ -148,12 +212,12 @@ class Layout:
 
     @functools.cached_property
     def input_stage(self) -> int:
-        return self.tile.chunk * self.plane
+        return self.chunk * self.plane
 
     @functools.cached_property
     def weight_stage(self) -> int:
-        taps = self.part_columns * self.conv.kernel[1]
-        return self.tile.chunk // 8 * taps * self.tile.channel_tiles * self.tile.warps_c * 128
+        steps = self.turns if self.tile.folded else self.chunk // 8 * self.part_columns * self.conv.kernel[1]
+        return steps * self.tile.channel_tiles * self.tile.warps_c * 128
 
     @functools.cached_property
     def packed_floats(self) -> int:
@@ -166,7 +230,7 @@ class Layout:
         rows = (fh - 1) * self.input_stride[1] + (self.conv.reach[1] - 1) * self.conv.dilation[1] + 1
         parts = 2 if self.conv.is_strict else 1
         fits = 2 * parts * fd * rows * fw <= WINDOW_REGISTERS
-        return self.conv.reach[1] if self.tile.together and fits else 1
+        return self.conv.reach[1] if self.tile.together and fits and not self.tile.folded else 1
 
     @functools.cached_property
     def shared_words(self) -> int:
@@ -177,6 +241,7 @@ class Layout:
             + self.tables * self.block_channels
             + self.scratch_words
             + self.run_words
+            + self.offset_words
             + (4 * (self.row_groups + 1) if self.tile.warpgroups else 0)
         )
 
@@ -227,8 +292,10 @@ class Layout:
 
     @functools.cached_property
     def turns(self) -> int:
+        if self.tile.folded:
+            return -(-self.group_in * prod(self.conv.kernel) // 8)
         columns = self.conv.reach[0] * self.conv.reach[2] if self.conv.is_phased else self.part_columns
-        return self.tile.chunk // 8 * columns
+        return self.chunk // 8 * columns
 
     @functools.cached_property
     def pairs_abreast(self) -> int:
@@ -247,7 +314,7 @@ class Layout:
     def turn_channels(self) -> int:
         """Input channels copied at each turn, until all are."""
         turns = self.tile.repeats * self.parts * self.turns
-        return -(-self.tile.chunk // max(1, int(turns * self.tile.early)))
+        return -(-self.chunk // max(1, int(turns * self.tile.early)))
 
     @functools.cached_property
     def turn_weights(self) -> int:
@@ -292,10 +359,13 @@ def refusal(shape: Layout, ending: Ending) -> str | None:
     steps = shape.chunks * shape.parts
     window_splits = fd % shape.window[0] or fh % shape.window[1] or fw % shape.across or shape.interleave % shape.across
     accumulators = 4 * tile.channel_tiles * shape.fragments
-    registers = min(255, 65536 // (tile.threads * tile.blocks_per_sm))
     reduces_channels = isinstance(ending.reduce, OverChannels)
     if (conv.packed_in > 1 or conv.is_strict) and tile.warpgroups:
         return "four warps multiply TF32 together only"
+    if tile.folded and (conv.packed_in > 1 or conv.is_phased or tile.warpgroups):
+        return "taps are folded into the depth of numbers on their own, without phases, warp by warp"
+    if tile.folded and (shape.turns > FOLDED_TURNS or tile.columns):
+        return "folded taps are one part, and not too many"
     if conv.is_phased and max(conv.dilation) > 1:
         return "strided transposed convolutions are not dilated"
     if conv.is_phased and (tile.repeats > 1 or shape.parts > 1):
@@ -326,7 +396,7 @@ def refusal(shape: Layout, ending: Ending) -> str | None:
         accumulators += shape.held_words
     if conv.is_strict:  # what the tensor cores sum on its own, and the second part of each input
         accumulators += 4 * prod(tile.fragments) + WINDOW_REGISTERS // 2
-    if accumulators + 48 > registers:
+    if accumulators + 48 > tile.registers:
         return "too many accumulators for the registers of a thread"
     if not tile.warpgroups and -(-shape.rows[0] * shape.rows[1] * shape.pitch // shape.stagers) > 32:
         return "more rounds of copies than a word has bits, where they are of single elements"

@@ -40,6 +40,53 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
   }
 }
 
+//: folded places
+// The depth of the products is all taps of all input channels, in the order of the weight tensor: its columns first. Eight taps are
+// a step, of which a lane reads two, 4 apart.
+struct __align__(8) Offsets {
+  int first, second;
+};
+__device__ __forceinline__ constexpr int place_of(int tap) {
+  const int kd = tap / (KERNEL_H * KERNEL_W) % KERNEL_D, kh = tap / KERNEL_W % KERNEL_H, kw = tap % KERNEL_W;
+  return tap / (KERNEL_D * KERNEL_H * KERNEL_W) * PLANE + (kd * DILATION_D * ROWS_H + kh * DILATION_H) * PITCH + kw * DILATION_W;
+}
+__device__ __forceinline__ Offsets offsets_of(int step, int quad) {  // beyond the last tap, of any that exists
+  const int first = step * 8 + quad, second = first + 4;
+  return {place_of(first < DEPTH ? first : 0), place_of(second < DEPTH ? second : 0)};
+}
+
+//: folded
+// acc += weight × input, which is TF32 already, for all taps. `offsets(turn)` says where a lane's two inputs of a step lie; those beyond the last tap are
+// zeros, whatever lies there. At each of its TURNS, one for each step, it calls stage(turn), which starts the copies of a share of
+// the next tile.
+template <class Read, class Stage>
+__device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* lane_input,
+                                         const uint4* lane_weight, int quad, Read offsets, Stage stage) {
+#pragma unroll UNROLLED_TURNS
+  for (int turn = 0; turn < TURNS; ++turn) {
+    const Offsets at = offsets(turn);
+    const float *const first = lane_input + at.first, *const second = lane_input + at.second;
+    const bool last = DEPTH % 8 != 0 && turn + 1 == TURNS;
+    const bool first_exists = !last || quad < (DEPTH - 1) % 8 + 1, second_exists = !last || quad + 4 < (DEPTH - 1) % 8 + 1;
+    uint32_t x[FRAGMENTS][2];
+#pragma unroll
+    for (int f = 0; f < FRAGMENTS; ++f) {
+      const int fd = f / (FRAGMENTS_H * FRAGMENTS_W), fh = f / FRAGMENTS_W % FRAGMENTS_H, fw = f % FRAGMENTS_W;
+      const int place = (fd * STRIDE_D * ROWS_H + fh * STRIDE_H) * PITCH + (fw / INTERLEAVE * 8 * INTERLEAVE + fw % INTERLEAVE) * STRIDE_W;
+      x[f][0] = __float_as_uint(first_exists ? first[place] : 0.0f);
+      x[f][1] = __float_as_uint(second_exists ? second[place] : 0.0f);
+    }
+    stage(turn);
+#pragma unroll
+    for (int tile = 0; tile < CHANNEL_TILES; ++tile) {
+      const uint4 four = lane_weight[(turn * BLOCK_TILES + tile) * 32];
+      const uint32_t w[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int f = 0; f < FRAGMENTS; ++f) mma_tf32(acc[tile][f], w, x[f]);
+    }
+  }
+}
+
 //: places
 // Output position s q + r of a transposed convolution of stride s takes tap k from input position q + j, where
 // k = r + padding - s j. So every tap serves one phase r, and reads one place j + halo of the window all phases share.
@@ -174,6 +221,46 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
 #pragma unroll
         for (int i = 0; i < FRAGMENTS * 4; ++i) acc[tile][i / 4][i % 4] += sum[i / 4][i % 4];
       }
+    }
+  }
+}
+
+//: folded split
+// acc += weight × input for all taps, each number as two TF32 ones: three products make float32's (the fourth lies below its last bit),
+// the small ones first. Tensor cores cut off what lies below an accumulator's last bit, so the products of a step are summed there from
+// zero and then added in float32. `offsets(turn)` says where a lane's two inputs of a step lie; those beyond the last tap are zeros,
+// whatever lies there. At each of its TURNS, one for each step, it calls stage(turn), which starts the copies of a share of the next tile.
+template <class Read, class Stage>
+__device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* lane_input,
+                                         const uint4* lane_weight, int quad, Read offsets, Stage stage) {
+#pragma unroll UNROLLED_TURNS
+  for (int turn = 0; turn < TURNS; ++turn) {
+    const Offsets at = offsets(turn);
+    const float *const first = lane_input + at.first, *const second = lane_input + at.second;
+    const bool last = DEPTH % 8 != 0 && turn + 1 == TURNS;
+    const bool first_exists = !last || quad < (DEPTH - 1) % 8 + 1, second_exists = !last || quad + 4 < (DEPTH - 1) % 8 + 1;
+    uint32_t high[FRAGMENTS][2], low[FRAGMENTS][2];
+#pragma unroll
+    for (int f = 0; f < FRAGMENTS; ++f) {
+      const int fd = f / (FRAGMENTS_H * FRAGMENTS_W), fh = f / FRAGMENTS_W % FRAGMENTS_H, fw = f % FRAGMENTS_W;
+      const int place = (fd * STRIDE_D * ROWS_H + fh * STRIDE_H) * PITCH + (fw / INTERLEAVE * 8 * INTERLEAVE + fw % INTERLEAVE) * STRIDE_W;
+      split(first_exists ? first[place] : 0.0f, high[f][0], low[f][0]);
+      split(second_exists ? second[place] : 0.0f, high[f][1], low[f][1]);
+    }
+    stage(turn);
+#pragma unroll
+    for (int tile = 0; tile < CHANNEL_TILES; ++tile) {
+      uint32_t w_high[4], w_low[4];
+      split(lane_weight[(turn * BLOCK_TILES + tile) * 32], w_high, w_low);
+      float sum[FRAGMENTS][4];
+#pragma unroll
+      for (int f = 0; f < FRAGMENTS; ++f) mma_tf32_new(sum[f], w_low, high[f]);
+#pragma unroll
+      for (int f = 0; f < FRAGMENTS; ++f) mma_tf32(sum[f], w_high, low[f]);
+#pragma unroll
+      for (int f = 0; f < FRAGMENTS; ++f) mma_tf32(sum[f], w_high, high[f]);
+#pragma unroll
+      for (int i = 0; i < FRAGMENTS * 4; ++i) acc[tile][i / 4][i % 4] += sum[i / 4][i % 4];
     }
   }
 }

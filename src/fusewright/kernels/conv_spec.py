@@ -215,7 +215,7 @@ class Tile:
     A warp holds `channel_tiles` × 16 output channels of `fragments` × 8 positions, `repeats` times one after the
     other; of a strided transposed convolution, all phases of each of these positions. `chunk` input channels (of halves,
     pairs of them) and `columns` kernel columns (all rows of the kernel at one depth and width) are multiplied between two
-    barriers.
+    barriers; where taps are `folded` into the depth, all of them.
     """
 
     channel_tiles: int
@@ -233,11 +233,17 @@ class Tile:
     # at 0.12; the first, where a step has three turns, does not care.
     early: float = 0.5
     together: bool = True  # an input row in registers serves every kernel row that needs it
+    folded: bool = False  # eight taps of any input channels are a product's depth, in the order of the weight tensor
     warpgroups: bool = False  # four warps (over channels) multiply together, from shared memory, on their own: Hopper's way
 
     @property
     def threads(self) -> int:
         return 32 * self.warps_c * prod(self.warps)
+
+    @property
+    def registers(self) -> int:
+        """Most that a thread may have."""
+        return min(255, 65536 // (self.threads * self.blocks_per_sm))
 
     @property
     def resident(self) -> bool:

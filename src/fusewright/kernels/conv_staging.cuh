@@ -36,6 +36,24 @@ $tile_state
     }
   };
 
+//: rounding
+  // What a thread copied, it rounds to TF32 where it lies before others read it: it is read once for each tap.
+  auto round_input = [&](int buffer) {
+#pragma unroll
+    for (int channel = 0; channel < CHUNK; ++channel)
+#pragma unroll
+      for (int round = 0; round < ROUNDS; ++round) {
+        if ($stager + round * STAGERS < PLACES) {
+          float* const at = stage_to + buffer * INPUT_STAGE + channel * PLANE + round * STAGERS * VECTOR;
+          float some[VECTOR];
+          load<VECTOR>(at, some);
+#pragma unroll
+          for (int v = 0; v < VECTOR; ++v) some[v] = __uint_as_float(to_tf32(some[v]));
+          store<VECTOR>(at, some);
+        }
+      }
+  };
+
 //: pairs
   // A word is two neighbouring channels at one position. A thread loads VECTOR columns of a row of both and stores them joined, BETWEEN
   // turns later. It copies the same places of every pair, or of each ABREAST-th where places are few; `source` walks from pair
@@ -102,8 +120,24 @@ $tile_state
     }
   };
 
+//: weight place
+  const int tile = index / 128 % BLOCK_TILES, kh = index / (128 * BLOCK_TILES) % KERNEL_H;
+  int rest = index / (128 * BLOCK_TILES * KERNEL_H);
+  int column = rest % PART_COLUMNS;
+  rest /= PART_COLUMNS;
+  const int k8 = rest % (CHUNK / 8);
+  rest /= CHUNK / 8;
+  column += rest % PARTS * PART_COLUMNS;
+  const int chunk = rest / PARTS;
+  const int kd = column / KERNEL_W, kw = column % KERNEL_W;
+
+//: weight place, folded
+  const int tile = index / 128 % BLOCK_TILES, tap = index / (128 * BLOCK_TILES) * 8 + lane % 4 + word / 2 * 4;
+  const int kd = tap / (KERNEL_H * KERNEL_W) % KERNEL_D, kh = tap / KERNEL_W % KERNEL_H, kw = tap % KERNEL_W;
+  const int in = tap / (KERNEL_D * KERNEL_H * KERNEL_W);
+
 //: weight
-  const int in = chunk * CHUNK + k8 * 8 + lane % 4 + word / 2 * 4;
+$place
   const bool real = out < GROUP_OUT && in < GROUP_IN;
   return real ? $weight_at : 0.0f;
 

@@ -6,10 +6,10 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain, islice, product
 from math import gcd, prod
 
-from fusewright.kernels.conv_layout import Layout, halves_lie_by_fours, layout, refusal, round_up
+from fusewright.kernels.conv_layout import FOLDED_TURNS, Layout, halves_lie_by_fours, layout, refusal, round_up
 from fusewright.kernels.conv_spec import (
     IDENTITY,
     Body,
@@ -50,6 +50,10 @@ FOUR_WARPS_OVERHEAD, FOUR_WARPS_STAGED_MS, FOUR_WARPS_LATENCY = 1.15, 0.6e-9, 15
 # 0.26 ms for 200 MB; of 64 at a time, 126 columns 0.47 ms instead of 0.64 (benchmarks/results/widths.txt).
 SECTOR, UNALIGNED_TB_PER_S = 32, 0.77
 HALF_SECTORS = 1.3  # not measured: eight halves of a fragment's row are half a sector, which the caches join
+# Folded taps, by count of instructions (not measured): what they lose beside what is counted, and the slots for each product that
+# PRODUCT_TFLOPS contains (3×3 of 32 products: 20 reads, two instructions to round each and 12 reads of weights for 96).
+FOLDED_OVERHEAD, TAPS_SLOTS = 1.0, 0.75
+FOLDED_STRAIGHT = 640  # products of a warp in one stretch of straight code, where taps are folded
 STEP_PRODUCTS = 864  # H200, second founding model: 0.97 ms with 864 products a warp between barriers, 1.02 with 288
 
 
@@ -77,7 +81,7 @@ def has_tiles(conv: Conv, ending: Ending) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def tiles_of(conv: Conv, ending: Ending) -> tuple[Tile, ...]:
-    found = (islice(able(conv, ending, proposed), CANDIDATES) for proposed in (proposed_tiles, warpgroup_tiles))
+    found = (islice(able(conv, ending, proposed), CANDIDATES) for proposed in (proposed_tiles, warpgroup_tiles, folded_tiles))
     tiles = tuple(dict.fromkeys(chain.from_iterable(found)))
     return tiles if tiles or not conv.is_phased else tuple(islice(able(conv, ending, fewer_tiles), CANDIDATES))
 
@@ -155,6 +159,31 @@ def warpgroup_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
                     for weights, chunk in (("resident", 16), ("resident", 8), ("staged", 16), ("staged", 8)):
                         base = Tile(channel_tiles, fragments, warps, 4, chunk, blocks_per_sm=blocks, weights=weights)
                         yield replace(base, warpgroups=True)
+
+
+def folded_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
+    """Tiles whose depth is eight taps of any input channels, where that is fewer products. Each input is read for each tap: the more
+    channels a warp has, the better."""
+    deep, one_by_one = -(-conv.in_channels // conv.groups * prod(conv.kernel) // 8), round_up(conv.group_words, 8) // 8 * prod(conv.kernel)
+    if conv.packed_in > 1 or conv.is_phased or deep >= one_by_one or deep > FOLDED_TURNS:
+        return
+    most, (wanted, warps_c) = most_fragments(conv), channel_split(conv, ending)
+    window = prod(ending.window.size) if ending.window else 1
+    heavy = isinstance(ending.reduce, OverChannels) and window < 4  # as among other tiles
+    for channel_tiles in (wanted,) if isinstance(ending.reduce, OverChannels) or wanted == 1 else (wanted, wanted // 2):
+        small, big = min(8, most // 2 // channel_tiles), min(16, most // channel_tiles)
+        for weights, alone, warps in product(("resident", "direct"), (True, False), (8, 4, 2, 1)):
+            if warps < warps_c or (alone and warps_c > 1):
+                continue
+            for count, blocks in ((small, 2), (big, 1)) if heavy else ((big, 1), (small, 2)):
+                for fragments in fragment_shapes(conv, ending, count):
+                    stretches = -(-deep * channel_tiles * prod(fragments) // FOLDED_STRAIGHT)
+                    unrolled = 1 if in_short_stretches(conv) else None if stretches == 1 else -(-deep // stretches)
+                    base = Tile(channel_tiles, fragments, (1, 1, warps), warps_c, weights=weights, unrolled=unrolled, folded=True)
+                    if alone and warps == 8:
+                        yield replace(base, warps=(1, 1, 4), blocks_per_sm=2 * blocks, alone=True)
+                    for shape in ((1, 1, warps),) if alone else warp_shapes(conv, warps // warps_c):
+                        yield replace(base, warps=shape, blocks_per_sm=blocks, alone=alone)
 
 
 def fewer_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
@@ -301,6 +330,21 @@ def split_products(shape: Layout) -> float:
     return 3.0 * (1.0 + issued / (PRODUCT_ISSUE * products))
 
 
+def folded_products(shape: Layout) -> float:
+    """How much longer products of folded taps take than of taps one by one, whose inputs serve several kernel rows: what is issued
+    beside them (two reads for a fragment's inputs, one for a weight's four and one for offsets, which are added; for four words that
+    are copied ten to round them where they lie), or shared memory, which four schedulers share: a cycle for each read of inputs that
+    meets no bank twice, four for a weight's, eight to round four words of a lane."""
+    tile = shape.tile
+    if not tile.folded or shape.conv.is_strict:
+        return 1.0
+    products = PRODUCT_ISSUE * shape.turns * tile.channel_tiles * shape.fragments
+    issued = shape.turns * (2 * shape.fragments + tile.channel_tiles + 3 - TAPS_SLOTS * tile.channel_tiles * shape.fragments)
+    reads = shape.fragments * shape.folded_places[0] + shape.turns * (4 * tile.channel_tiles + 1)
+    rounded = shape.input_stage / (4 * shape.stagers * tile.repeats)  # by a lane, for the products of its warp
+    return FOLDED_OVERHEAD * max(1.0 + (issued + 10 * rounded) / products, 4 * (reads + 8 * rounded) / products)
+
+
 def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -> float:
     """Milliseconds on an H200 for `sizes` = (batch, *spatial sizes of the input)."""
     shape: Layout = layout(conv, ending, tile)
@@ -324,11 +368,10 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -
     launches = LAUNCH_MS + (0.0 if tile.resident else LAUNCH_MS / 2)  # with that which packs the weights
     if tile.warpgroups:
         return max(warpgroup_ms(shape, ending, work * crowd, rounds) + writing, least) + launches
-    depth = shape.chunks * tile.chunk * prod(conv.kernel) / prod(conv.phases)  # in words: an instruction takes eight, whatever they hold
     small = SMALL_TILE if 4 * tile.channel_tiles * shape.fragments <= 64 and not conv.is_strict else 1.0
     few = FEW_WARPS if tile.threads * tile.blocks_per_sm < 512 else 1.0
-    longer = small * split_products(shape) * shared_reads(shape)
-    product_ms = longer * 2e-9 * work * positions * shape.block_channels * depth / PRODUCT_TFLOPS
+    longer = small * split_products(shape) * shared_reads(shape) * folded_products(shape)
+    product_ms = longer * 2e-9 * work * positions * shape.block_channels * shape.depth / PRODUCT_TFLOPS
     weights = 4 * work * shape.chunks * (shape.parts * shape.weight_stage if tile.weights == "staged" else 0)
     inputs = work * shape.chunks * shape.input_stage
     staged_ms = (4 * inputs + weights) / COPY_TB_PER_S * 1e-9

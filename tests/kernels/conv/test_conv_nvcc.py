@@ -196,3 +196,36 @@ def test_products_of_four_warps(case: str, tmp_path: Path) -> None:
         assert "HGMMA.64x" in listing
     compiled(text, tmp_path, "sm_90")
     compiled(text, tmp_path, "sm_80")
+
+
+# Of few input channels, whose taps are folded into the depth of the products.
+FOLDED = {
+    "7x7 stride 2": (plain(3, 64, 7, 2), Ending()),
+    "3x3": (plain(3, 64, 3), Ending()),
+    "3x3 of 16 channels": (plain(3, 16, 3), Ending()),
+    "3x3 stride 2": (plain(3, 32, 3, 2), Ending()),
+    "5x5 of one channel": (plain(1, 6, 5), Ending(window=Window("avg", (2, 2)))),
+    "11x11 stride 4": (plain(3, 64, 11, 4), Ending()),
+    "stored beside statistics": (plain(3, 64, 7, 2), STORED),
+    "softmax over 64 channels": (plain(3, 64, 3), Ending(reduce=OverChannels("LogSumExp", keep=True))),
+}
+
+SPILLED_BESIDE_FOLDED = {"softmax over 64 channels": 8}  # outside the products of a tile
+
+
+@pytest.mark.parametrize("case", FOLDED, ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize("tf32", [True, False])
+def test_folded_taps_compile_within_the_plan(case: str, tf32: bool, tmp_path: Path) -> None:
+    conv, ending = replace(FOLDED[case][0], tf32=tf32), FOLDED[case][1]
+    tile = next(tile for tile in candidate_tiles(conv, ending) if tile.folded)
+    found, cubin = compiled(conv_kernel("k", conv, ending, tile), tmp_path)
+    for variant in ("kernelILi4E", "kernelILi1E"):
+        ((registers, spilled),) = [resources for name, resources in found.items() if variant in name]
+        assert registers <= tile.registers
+        if variant == "kernelILi4E":
+            assert spilled <= SPILLED_BESIDE_FOLDED.get(case, 0)
+    disassembler = shutil.which("cuobjdump")
+    if disassembler:
+        listing = subprocess.run([disassembler, "-sass", str(cubin)], capture_output=True, text=True).stdout
+        wide = next(part for part in listing.split("Function :") if "kernelILi4E" in part.split("\n")[0])
+        assert "HMMA.1688.F32.TF32" in wide and not spills_between_products(wide)
