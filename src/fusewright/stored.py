@@ -50,7 +50,7 @@ def written_way(anchor: Anchor, plan: Plan) -> Way | None:
     """The convolution's result in memory, and nothing behind it: for the caller, for library calls, and for kernels that read it there."""
     if too_large([], plan, anchor):
         return None
-    writer = Kernel(anchor.out_shape, (), {anchor.value: "full"}, (anchor.value,), ())  # type: ignore[arg-type]
+    writer = Kernel(anchor.out_shape, (), {anchor.value: "full"}, (anchor.value,), ())
     how = fused(writer, anchor, plan)
     if how is None or not can_end(anchor, how.ending):
         return None

@@ -107,13 +107,13 @@ def take_over(
         readers = [k for k in steps if isinstance(k, Kernel) and plan.lowered.value[call.node.name] in k.loads]
         several_anchors = any(kernel.fused is not None for kernel in readers)
         if not readers or several_anchors or is_needed_elsewhere(call.node, plan) or too_large(readers, plan):
-            anchor, replaced = own_result(anchor, plan), [call]  # whoever reads it finds it where the library would have put it
+            anchor, readers = own_result(anchor, plan), []  # whoever reads it finds it where the library would have put it
             way = written_way(anchor, plan)
         else:
-            replaced = readers
             way = best_way(anchor, readers, steps, plan, stored)
-        if way is None or (own is None and not pays(anchor, [r for r in replaced if r is not call], way, plan, channels_last)):
+        if way is None or (own is None and not pays(anchor, readers, way, plan, channels_last)):
             continue
+        replaced: Sequence[Kernel | Call] = readers or [call]
         for step, kernels in zip(replaced, way.kernels, strict=True):
             position = next(i for i, other in enumerate(steps) if other is step)
             steps[position : position + 1] = kernels
