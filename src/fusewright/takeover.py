@@ -558,7 +558,8 @@ def slow_transposed(conv: Conv) -> bool:
 
 def library_rate(conv: Conv) -> float:
     """TFLOP/s of cuDNN on NCHW float32 with TF32 allowed, without the turning, H200 (benchmarks/results): 29 at 8 input channels (it
-    does not use TF32 there), 100 at 16 (s1010), 205 at 32 (s1037), 240 at 96 and 320 at 256 (plain); in groups 3 (s1002).
+    does not use TF32 there), 100 at 16 (s1010), 205 at 32 (s1037), 240 at 96 and 320 at 256 (plain); in groups 3 (s1002). Images of 32
+    channels or fewer that come out: 38 to 54 of 64 to 192 channels, 110 of 224 (zoo/network/densenet_block.py).
 
     Transposed ones: strided in two dimensions 73 (s1033, 103 us). By what whole forwards took without their kernels: strided in
     three 11 (s1006), without strides 13 (s1020, s1034), strided in one 31 (s10).
@@ -577,7 +578,8 @@ def library_rate(conv: Conv) -> float:
         return 6.0
     if conv.is_phased:
         return 70.0
-    return 30.0 if depth < 16 else 100.0 if depth < 32 else 190.0 if depth < 96 else 280.0
+    rate = 30.0 if depth < 16 else 100.0 if depth < 32 else 190.0 if depth < 96 else 280.0
+    return min(rate, 50.0 if depth < 224 else 110.0) if conv.out_channels <= 32 and conv.dims == 2 else rate
 
 
 __all__ = ["Anchor", "Call", "Fused", "Graph", "take_over", "tf32_allowed"]
