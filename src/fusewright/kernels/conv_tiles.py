@@ -50,9 +50,9 @@ FOUR_WARPS_OVERHEAD, FOUR_WARPS_STAGED_MS, FOUR_WARPS_LATENCY = 1.15, 0.6e-9, 15
 # 0.26 ms for 200 MB; of 64 at a time, 126 columns 0.47 ms instead of 0.64 (benchmarks/results/widths.txt).
 SECTOR, UNALIGNED_TB_PER_S = 32, 0.77
 HALF_SECTORS = 1.3  # not measured: eight halves of a fragment's row are half a sector, which the caches join
-# Folded taps, by count of instructions (not measured): what they lose beside what is counted, and the slots for each product that
-# PRODUCT_TFLOPS contains (3×3 of 32 products: 20 reads, two instructions to round each and 12 reads of weights for 96).
-FOLDED_OVERHEAD, TAPS_SLOTS = 1.0, 0.75
+# Folded taps: what they lose beside what is counted (H200, benchmarks/results/few_channels.txt: 1.14 to 1.35), and the slots for each
+# product that PRODUCT_TFLOPS contains (3×3 of 32 products: 20 reads, two instructions to round each and 12 reads of weights for 96).
+FOLDED_OVERHEAD, TAPS_SLOTS = 1.2, 0.75
 FOLDED_STRAIGHT = 640  # products of a warp in one stretch of straight code, where taps are folded
 STEP_PRODUCTS = 864  # H200, second founding model: 0.97 ms with 864 products a warp between barriers, 1.02 with 288
 
@@ -180,8 +180,8 @@ def folded_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
                     stretches = -(-deep * channel_tiles * prod(fragments) // FOLDED_STRAIGHT)
                     unrolled = 1 if in_short_stretches(conv) else None if stretches == 1 else -(-deep // stretches)
                     base = Tile(channel_tiles, fragments, (1, 1, warps), warps_c, weights=weights, unrolled=unrolled, folded=True)
-                    if alone and warps == 8:
-                        yield replace(base, warps=(1, 1, 4), blocks_per_sm=2 * blocks, alone=True)
+                    if alone and warps == 8 and blocks == 1:  # H200: four blocks for each of two are up to twice as slow
+                        yield replace(base, warps=(1, 1, 4), blocks_per_sm=2, alone=True)
                     for shape in ((1, 1, warps),) if alone else warp_shapes(conv, warps // warps_c):
                         yield replace(base, warps=shape, blocks_per_sm=blocks, alone=alone)
 
