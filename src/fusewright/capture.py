@@ -25,7 +25,7 @@ from .errors import Unsupported
 from .functional import functional
 from .graph import Binding, Graph, Node, Output, Ref, Where
 from .prelude import device_names
-from .tracing import lean, without_memory_formats
+from .tracing import Hopeless, batch_norms_whole, lean, watched, without_memory_formats
 
 # Words that a value must not be called, in the Python or in the CUDA that is written.
 RESERVED = set(keyword.kwlist) | set(
@@ -45,6 +45,9 @@ RESERVED |= {f"{letter}{digit}" for letter in "ik" for digit in range(10)}  # th
 LAYOUT_GUARDS = ("torch/_prims_common", "torch/_prims/", "torch/_refs", "torch/_subclasses/fake_impls.py", "torch/_inductor")
 
 
+MOST_QUOTIENTS = 16  # values with a size that is a quotient of sizes: of so many some stay, and no such graph is taken
+
+
 def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
     """The model's forward on these inputs as a graph. Sizes are symbolic where the model allows it."""
     given = tuple(inputs)
@@ -59,6 +62,8 @@ def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
                 graph = _Reader(exported, inputs, file).graph()
                 if shapes is None or _can_be_written(graph):
                     return graph.check()
+        except Hopeless:
+            continue
         except Exception as error:  # the exporter raises many kinds
             failure = error
     if failure is None:
@@ -70,7 +75,8 @@ def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
 
 
 def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.export.ExportedProgram:
-    with lean(), without_memory_formats():
+    hopeless = watched(_has_quotient, MOST_QUOTIENTS) if shapes is not None else contextlib.nullcontext()
+    with lean(), without_memory_formats(), batch_norms_whole(), hopeless:
         exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
         detach_what_needs_no_gradient(exported.graph_module)
         return functional(exported)
@@ -118,14 +124,14 @@ def _dynamic_batch(argument: Any) -> dict[int, Any] | None:
 
 def _divides_by_numbers(exported: torch.export.ExportedProgram) -> bool:
     """No size is a quotient of two sizes: of such a one little can be proved, and testing the guards would take long."""
-    for node in exported.graph.nodes:
-        for value in pytree.tree_leaves(node.meta.get("val")):
-            extents: list[Any] = list(value.shape) if isinstance(value, torch.Tensor) else []
-            for size in extents:
-                parts = size.node.expr.atoms(FloorDiv, Mod, PythonMod) if isinstance(size, torch.SymInt) else ()
-                if any(part.args[1].free_symbols for part in parts):
-                    return False
-    return True
+    values = [value for node in exported.graph.nodes for value in pytree.tree_leaves(node.meta.get("val"))]
+    return not any(isinstance(value, torch.Tensor) and _has_quotient(value) for value in values)
+
+
+def _has_quotient(value: torch.Tensor) -> bool:
+    extents: list[Any] = list(value.shape)
+    symbolic = [size.node.expr for size in extents if isinstance(size, torch.SymInt)]
+    return any(part.args[1].free_symbols for size in symbolic for part in size.atoms(FloorDiv, Mod, PythonMod))
 
 
 def _symbols_are_input_sizes(exported: torch.export.ExportedProgram) -> bool:

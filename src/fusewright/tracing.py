@@ -7,7 +7,7 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -86,6 +86,63 @@ def recurrent_results(x: torch.Tensor, states: Any, parameters: Any, *options: A
     results = [steps.transpose(0, 1) if batch_first else steps, *map(torch.empty_like, states)]
     needed = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *states, *parameters))
     return tuple(t.requires_grad_(needed) for t in results)
+
+
+@contextlib.contextmanager
+def batch_norms_whole() -> Iterator[None]:
+    """The sizes of a batch norm's results, without its arithmetic: PyTorch learns them by a dozen operators on symbolic sizes, four
+    times for each norm, which was half of the time that a residual network in training mode took to capture. Not for gradients,
+    where what it computes is what is traced."""
+    import torch._decomp.decompositions as decompositions
+
+    if not hasattr(decompositions, "native_batch_norm_helper"):
+        yield
+        return
+    with mock.patch.object(decompositions, "native_batch_norm_helper", batch_norm_results):
+        yield
+
+
+def batch_norm_results(
+    x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float, functional: bool
+) -> tuple[Any, ...]:
+    """(normalised, mean and deviation of the batch, what the running statistics become). On the CPU, where models are captured,
+    the batch's own are empty in evaluation."""
+    channels = x.shape[1]
+    torch._check(x.dim() >= 2)
+    arithmetic = torch.promote_types(x.dtype, torch.float32)
+    running = [old if old is None else old.new_empty(old.shape, dtype=torch.promote_types(arithmetic, old.dtype)) for old in (mean, var)]
+    for old, new in zip((mean, var), running, strict=True):
+        if training and not functional and old is not None:
+            old.copy_(new)
+    saved = [x.new_empty((channels,) if training else (0,)) for _ in range(2)]
+    return (torch.empty_like(x), *saved, *running)
+
+
+class Hopeless(Exception):
+    """A trace that would not be taken is not finished."""
+
+
+@contextlib.contextmanager
+def watched(is_bad: Callable[[torch.Tensor], bool], most: int) -> Iterator[None]:
+    """A trace in here ends as soon as more than so many of its values are bad: windows cut from images whose sizes are symbols nest
+    deeper with every block, and a network of twelve took 70 s before the same answer came."""
+    import torch.fx.experimental.proxy_tensor as proxy_tensor
+
+    described: Any = getattr(proxy_tensor, "_extract_tensor_metadata", None)
+    if described is None:
+        yield
+        return
+    found = 0
+
+    def describe(value: torch.Tensor, *options: Any, **named: Any) -> Any:
+        nonlocal found
+        found += is_bad(value)
+        if found > most:
+            raise Hopeless
+        return described(value, *options, **named)
+
+    with mock.patch.object(proxy_tensor, "_extract_tensor_metadata", describe):
+        yield
 
 
 @contextlib.contextmanager

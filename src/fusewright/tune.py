@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,6 +39,7 @@ ROUNDS, MOST_ROUNDS, SECONDS = 9, 60, 0.4  # of timing for each comparison: at l
 GAIN = 0.99  # a change must win by this much; below it is noise
 UPDATES = (torch.ops.aten._native_batch_norm_legit_functional.default,)  # a call of it by itself has no derivative
 MOST_FLIPS = 4  # convolutions, or products, that are tried one by one
+BUILDING = 300.0  # seconds for writing and building ways: a file of a hundred convolutions takes a minute, and there may be eleven
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ class Tuner:
     ways: list[Way] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     whole: bool = True
+    spent: float = 0.0  # seconds of writing and building
+    untried: list[str] = field(default_factory=list)  # ways for which there was no time
 
     def run(self) -> Tuned:
         self.device = torch.device("cuda" if self.target == "cuda" else "cpu")
@@ -143,11 +147,11 @@ class Tuner:
             self.add(LIBRARY, Choices(own=frozenset()))
         if can - ours:
             self.add("our convolutions", Choices(own=can))
-        if can:
-            self.other_storage(can)
         if any(is_convolution(node) for node in best.made.graph.nodes):
             self.add(LIBRARY_TURNED, Choices(own=frozenset(), channels_last=True))
             self.add("as predicted beside channels-last", Choices(channels_last=True))
+        if can:
+            self.other_storage(can)
         best = self.fastest()
         if 1 < len(can) <= MOST_FLIPS:
             best = self.flip(best, can)
@@ -160,13 +164,26 @@ class Tuner:
         chosen = best.choices if gained else Choices(plain=True)
         if chosen.plain:
             self.notes.append(f"kernels {best.ms:.4g} ms, PyTorch {self.eager.ms:.4g} ms: the original's forward is kept")
+        if self.untried:
+            self.notes.append(f"not tried, since building took {self.spent:.0f} s already: {', '.join(self.untried)}")
         rows = tuple((way.name, way.ms) for way in [self.eager, *self.ways] if way.ms < float("inf"))
         return Tuned(chosen, rows, tuple(self.notes), whole=self.whole)
 
     def add(self, name: str, choices: Choices) -> Way:
-        """Build one way; one that cannot be built is out of the race."""
+        """Build one way; one that cannot be built is out of the race, and so is one for which there is no time. The first has it."""
         way = Way(name, choices)
-        way.made, way.emitted = self.compile(choices)
+        if self.ways and self.spent > BUILDING:
+            self.untried.append(name)
+            return way
+        start = time.monotonic()
+        try:
+            return self.built(way)
+        finally:
+            self.spent += time.monotonic() - start
+
+    def built(self, way: Way) -> Way:
+        name = way.name
+        way.made, way.emitted = self.compile(way.choices)
         if any(w.emitted is not None and w.emitted.text == way.emitted.text for w in self.ways):
             return way
         self.progress(f"build: {name}")

@@ -188,6 +188,16 @@ def test_a_way_that_cannot_be_built_is_out_of_the_race(
     assert own_of(front.finish(found.choices)[0]) == frozenset()
 
 
+def test_no_way_is_built_when_building_took_long(front: Front, prices: Prices, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network of a hundred convolutions is built in minutes: of its eleven ways those that are named first are tried."""
+    monkeypatch.setattr("fusewright.tune.BUILDING", 0.0)
+    prices.kernels = {"conv2d": 50.0}  # the library's convolutions would be chosen
+    found = tuned(front, prices)
+    assert [name for name, _ in found.rows] == ["eager", "predicted"] and found.whole
+    (note,) = [note for note in found.notes if note.startswith("not tried")]
+    assert "our convolutions" in note and "the library's, channels-last" in note
+
+
 def tuner(front: Front, prices: Prices) -> Tuner:
     return Tuner(front.problem, front.finish, prices, "host", lambda detail: None, 0.0)
 

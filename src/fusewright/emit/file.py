@@ -21,8 +21,10 @@ from .kernels import KernelFacts, Shared, ascii_only, comment, facts, names_text
 from .launches import Launches
 from .regions import Regions, with_overwrites
 from .signature import Signature
-from .template import FILE, FOR_HOPPER, NEEDS_GRADIENTS, UNCHANGED
+from .template import FILE, FOR_HOPPER, NEEDS_GRADIENTS, SIDE_BY_SIDE, UNCHANGED
 from .values import ForwardValues
+
+MANY = 12  # kernels that are worth several threads of nvcc: those of a residual network of 50 layers take one 60 s
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,14 @@ def with_kernels(
     launches = Launches(values, Shared())
     for kernel in plan.every_kernel:
         launches.add(kernel, comment(kernel, plan))
+    launches.share_numbers()
     launchers = list(dict.fromkeys(name for kernel in plan.every_kernel for name in launches.launchers(kernel)))
     cuda = with_prelude(launches.source(), launchers)
     functions = Functions(launches, values, backward.regions)
     regions_text = "\n\n\n".join([*map(functions.text, regions), *map(functions.shortcut_text, plan.shortcuts)])
     forward = Forward(values, functions, signature, looks_at_modes=bool(modes)).text()
     assumptions = Assumptions(values, launches, backward.unit, signature, modes)
+    many = max(len(launchers), len(backward.kernels)) > MANY
     ours = Template(FILE).substitute(
         version=__version__,
         cuda=cuda,
@@ -66,7 +70,8 @@ def with_kernels(
         gradients=backward.text(),
         flags=assumptions.flags_text(),
         for_hopper=FOR_HOPPER if "wgmma" in cuda else "",
-        architecture=", *_for_hopper()" if "wgmma" in cuda else "",
+        side_by_side=SIDE_BY_SIDE if many else "",
+        options=(", *_for_hopper()" if "wgmma" in cuda else "") + (", *_side_by_side()" if many else ""),
         held=assumptions.held_text(),
         constants=values.constants_text(),
         planned=assumptions.planned_text(),

@@ -44,8 +44,12 @@ class Gradients:
     regions: dict[str, GradientText] = field(default_factory=dict)  # where they can be had
     unit: Shared = field(default_factory=Shared)
 
+    @property
+    def kernels(self) -> list[str]:
+        return [name for gradient in self.regions.values() for name in gradient.kernels]
+
     def text(self) -> str:
-        found = [name for gradient in self.regions.values() for name in gradient.kernels]
+        found = self.kernels
         if not found:
             return "_CUDA_GRADIENTS, _GRADIENT_KERNELS = None, ()  # no kernels for backward"
         cuda = with_prelude(self.unit.sources(found), found)

@@ -24,6 +24,7 @@ from ..plan import Kernel, Plan, evaluated, operator_name, origins
 from ..prims import Prim
 from ..source import FORBIDDEN
 from ..takeover import conv_flops
+from .numbers import shared_texts
 
 ASCII = str.maketrans(
     {
@@ -90,6 +91,20 @@ class Shared:
             return text
         self.also.setdefault(first, []).extend(comments(text.source)[1:])
         return launched_as(first, name, text)
+
+    def share_numbers(self) -> dict[str, KernelText]:
+        """Kernels that differ only in numbers become one. By name: those that are launched otherwise from now on."""
+        found = shared_texts(list(self.first.values()))
+        kept: dict[str, KernelText] = {}
+        for shape, text in self.first.items():
+            now = found.get(text.name, text)
+            if now.name == text.name:
+                kept[shape] = now
+            else:
+                more = [*comments(text.source)[1:], *self.also.pop(text.name, [])]
+                self.also.setdefault(now.name, []).extend(more)
+        self.first = kept
+        return found
 
     def source(self, name: str) -> str:
         """A kernel's CUDA with a remark of what else it is launched for."""

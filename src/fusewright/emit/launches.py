@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -45,18 +46,46 @@ class Launches:
         if kernel.fused is None:
             self.texts[kernel.name] = self.unit.add(kernel_text(kernel, self.prims, self.plan.graph, comment))
             return
+        text = self.anchored_text(kernel, comment, kernel.name in self.open_kernels)
+        self.anchored[kernel.name] = self.unit.add_anchored(kernel.name, text, self.anchored_shape(kernel, text))
+
+    def anchored_text(self, kernel: Kernel, comment: list[str], open_inputs: bool = False) -> AnchoredText:
+        assert kernel.fused is not None
         name_of = functools.partial(self.tensor_name, kernel)
         if isinstance(kernel.fused, Attended):
-            text = attended_kernel(kernel, comment, name_of)
-        else:
-            number = [k for k in self.regions.region_of(kernel).kernels if k.fused is not None].index(kernel) + 1
-            own = f"_{number}" if number > 1 else ""
-            text = anchored_kernel(kernel, kernel.fused, self.plan, comment, name_of, own)
-        values = {word for name in self.prims for word in (name, pointer(name))}
+            return attended_kernel(kernel, comment, name_of)
+        number = [k for k in self.regions.region_of(kernel).kernels if k.fused is not None].index(kernel) + 1
+        own = f"_{number}" if number > 1 else ""
+        return anchored_kernel(kernel, kernel.fused, self.plan, comment, name_of, own, open_inputs)
+
+    def anchored_shape(self, kernel: Kernel, text: AnchoredText) -> str:
+        values = self.words_of_values | names_of(kernel.name)
         if isinstance(kernel.fused, Attended):  # what its chain is made of has names of its own
             values |= names_in(kernel.fused.body)
-        shape = shape_of(text.source, values | names_of(kernel.name))
-        self.anchored[kernel.name] = self.unit.add_anchored(kernel.name, text, shape)
+        return shape_of(text.source, values)
+
+    @functools.cached_property
+    def words_of_values(self) -> set[str]:
+        return {word for name in self.prims for word in (name, pointer(name))}
+
+    @functools.cached_property
+    def open_kernels(self) -> set[str]:
+        """Convolutions that differ only in how many input channels they have, as those of dense blocks do: one text serves them."""
+        fused = [kernel for kernel in self.plan.every_kernel if not isinstance(kernel.fused, Attended | None)]
+        convolutions = [kernel for kernel in fused if not is_product(kernel)]
+        alike: dict[str, dict[str, int]] = {}
+        for kernel in convolutions if len(convolutions) > 1 else ():
+            shape = self.anchored_shape(kernel, self.anchored_text(kernel, [], open_inputs=True))
+            alike.setdefault(shape, {})[kernel.name] = kernel.fused.anchor.conv.in_channels
+        return {name for found in alike.values() if len(set(found.values())) > 1 for name in found}
+
+    def share_numbers(self) -> None:
+        """Once all are written: what differs only in numbers is launched as one."""
+        found = self.unit.share_numbers()
+        for kernel, text in self.texts.items():
+            if text.name in found:
+                now = found[text.name]
+                self.texts[kernel] = replace(text, name=now.name, sizes=(*text.sizes, *now.sizes[len(text.sizes) :]))
 
     # ---- the kernels in the file
 

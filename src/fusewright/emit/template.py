@@ -94,6 +94,13 @@ def _for_hopper():
 
 '''
 
+SIDE_BY_SIDE = '''
+def _side_by_side():
+    """nvcc compiles so many kernels in several threads, where it knows how to: of CUDA 13, which is PyTorch's own then."""
+    return ["-split-compile=0"] if int((torch.version.cuda or "0").split(".")[0]) >= 13 else []
+
+'''
+
 UNCHANGED = '''
 # ---------------------------------------------------------------------------------------------------------------------
 # Below: written by Fusewright $version. PyTorch's own operators are left as they are: no kernel would gain on them.
@@ -129,6 +136,7 @@ $gradients
 $constants
 
 $for_hopper
+$side_by_side
 @functools.lru_cache(maxsize=None)
 def _library(gradients=False, keeping=False):
     """The kernels, built on first use and kept in PyTorch's extension cache; those of forward that are `keeping` also write what
@@ -137,7 +145,7 @@ def _library(gradients=False, keeping=False):
     name = "fusewright_" + hashlib.sha256(source.encode()).hexdigest()[:16]
     quick = {"no_implicit_headers": True} if "no_implicit_headers" in load_inline.__code__.co_varnames else {}
     path = load_inline(
-        name, cpp_sources="", cuda_sources=source, extra_cuda_cflags=["-O3", "-std=c++17"$architecture], is_python_module=False, **quick
+        name, cpp_sources="", cuda_sources=source, extra_cuda_cflags=["-O3", "-std=c++17"$options], is_python_module=False, **quick
     )
     return ctypes.CDLL(path or next(known for known in torch.ops.loaded_libraries if name in known))
 

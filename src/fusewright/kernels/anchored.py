@@ -15,7 +15,7 @@ from ..plan import Kernel, Plan
 from ..prims import C_TYPES, Coordinates, Prim
 from . import text
 from .accumulators import WORDS, accumulators, kind_of
-from .conv import Body, Conv, Ending, OverPositions, Pointwise, conv_kernel
+from .conv import Body, Conv, Ending, OverPositions, Pointwise, can_be_opened, conv_kernel
 from .conv_tiles import best_tile, for_sizes
 from .depthwise import depthwise_kernel, is_depthwise
 from .expression import Evaluator, Level, converted_to, indent, paren, pointer
@@ -128,9 +128,10 @@ class AnchoredText:
 
 
 def anchored_kernel(
-    kernel: Kernel, fused: Fused, plan: Plan, comment: list[str], argument: Any, own: str
+    kernel: Kernel, fused: Fused, plan: Plan, comment: list[str], argument: Any, own: str, open_inputs: bool = False
 ) -> AnchoredText:
-    """`argument(primitive)` is the Python name of a tensor in memory; `own` ends the names of what is not one."""
+    """`argument(primitive)` is the Python name of a tensor in memory; `own` ends the names of what is not one. With `open_inputs`
+    the number of input channels is an argument, where it can be."""
     from ..takeover import input_sizes
 
     prims, anchor = plan.lowered.prims, fused.anchor
@@ -142,9 +143,10 @@ def anchored_kernel(
     else:
         conv = for_sizes(anchor.conv, fused.ending, input_sizes(anchor, plan))
         tile = best_tile(conv, fused.ending, input_sizes(anchor, plan))
+        conv = replace(conv, open_inputs=open_inputs and can_be_opened(conv, fused.ending, tile))
         made = conv_kernel(kernel.name, conv, fused.ending, tile, "\n".join(comment))
     batch, _, *spatial = prims[anchor.input].shape
-    size_texts = {"batch": sizes.text(batch)}
+    size_texts = {"batch": sizes.text(batch), "in_channels": str(anchor.conv.in_channels)}
     size_texts |= dict(zip(("in_d", "in_h", "in_w")[3 - len(spatial) :], map(sizes.text, spatial), strict=True))
     workspace: dict[str, Dim] = {f"{name}{own}": int(floats) for name, floats in made.workspace.items()}
     counts: list[str] = []

@@ -91,6 +91,7 @@ def conv_kernel(name: str, conv: Conv, ending: Ending, tile: Tile | None = None,
             "finish": shifted(finished.finish, 6),
         }
         source = TEMPLATE.substitute(pieces)
+    source = opened(source) if conv.open_inputs else source
     return KernelText(
         name=name,
         source=tidy(source),
@@ -101,6 +102,29 @@ def conv_kernel(name: str, conv: Conv, ending: Ending, tile: Tile | None = None,
         smem=4 * shape.shared_words,
         tile=tile,
     )
+
+
+def can_be_opened(conv: Conv, ending: Ending, tile: Tile) -> bool:
+    """The text is the same for any number of input channels, as far as they are whole chunks or not: the loop over chunks is one."""
+    shape = layout(conv, ending, tile)
+    plain = conv.groups == 1 and not conv.is_strict and not tile.folded
+    return plain and shape.chunks > 1 and not (tile.warpgroups and tile.resident)
+
+
+def opened(source: str) -> str:
+    """With the number of input channels as a variable."""
+    source = re.sub(r"\b(IN_CHANNELS|GROUP_IN)\b", "in_channels", re.sub(r"\bCHUNKS\b", "chunks", source))
+    source = source.replace("constexpr int BLOCK_WEIGHTS", "const int BLOCK_WEIGHTS").replace("(weight, b", "(weight, in_channels, b")
+    return re.sub(r"(ordered_weight\(const \w+\* __restrict__ weight), ", r"\1, int in_channels, ", source)
+
+
+def inputs_handed(conv: Conv) -> tuple[str, ...]:
+    return ("in_channels",) if conv.open_inputs else ()
+
+
+def chunks_of(conv: Conv) -> str:
+    """How many chunks the input channels are, as a statement."""
+    return f"const int chunks = (int(in_channels) + {conv.packed_in} * CHUNK - 1) / ({conv.packed_in} * CHUNK);"
 
 
 def support(source: str) -> tuple[str, ...]:
@@ -203,9 +227,12 @@ def constants(shape: Layout) -> str:
     if tile.folded:
         steps, taps = "TURNS", shape.group_in * prod(conv.kernel)
         depth = [line(f"DEPTH = {taps}, TURNS = {shape.turns}{unrolled}, PARTS = 1", "taps of all input channels, in steps of 8")]
+    fixed = not conv.open_inputs
+    inputs_of = (f"IN_CHANNELS = {conv.in_channels}, ", f"GROUP_IN = {shape.group_in}, ") if fixed else ("", "")
+    shared = 4 * (shape.shared_words if fixed or not tile.resident else shape.shared_words - shape.chunks * shape.weight_stage)
     lines = [
-        line(f"IN_CHANNELS = {conv.in_channels}, OUT_CHANNELS = {conv.out_channels}"),
-        line(f"GROUP_IN = {shape.group_in}, GROUP_OUT = {shape.group_out}", "channels of one group"),
+        line(f"{inputs_of[0]}OUT_CHANNELS = {conv.out_channels}"),
+        line(f"{inputs_of[1]}GROUP_OUT = {shape.group_out}", "channels of one group"),
         line(axes("KERNEL", conv.kernel)),
         *by_stride,
         line(axes("HALO", conv.halo), "zeros in front of the input"),
@@ -224,7 +251,7 @@ def constants(shape: Layout) -> str:
              "fragments and neighbours a lane holds then"),
         line(f"INTERLEAVE = {shape.interleave}", "fragments that take turns along a row"),
         "",
-        line(f"CHUNK = {shape.chunk}, CHUNKS = {shape.chunks}", f"{inputs}input channels a stage"),
+        line(f"CHUNK = {shape.chunk}{f', CHUNKS = {shape.chunks}' if fixed else ''}", f"{inputs}input channels a stage"),
         *depth,
         line(f"ROWS_D = {rd}, ROWS_H = {rh}", "input rows of a tile"),
         line(f"LEAD = {shape.lead}, PITCH = {shape.pitch}", "columns before the first, words of a row"),
@@ -235,7 +262,7 @@ def constants(shape: Layout) -> str:
         *([] if tile.folded else [line(f"TURNS = {shape.turns}{unrolled}")]),
         *([] if pairs else [line(f"TURN_CHANNELS = {shape.turn_channels}", "copies are spread over the turns of a step")]),
         *([] if tile.resident else [line(f"TURN_WEIGHTS = {shape.turn_weights}")]),
-        line(f"SHARED_BYTES = {4 * shape.shared_words}"),
+        line(f"SHARED_BYTES = {shared}", "" if fixed or not tile.resident else "besides the weights"),
     ]  # fmt: skip
     if tile.warpgroups:
         lines = [text for text in lines if not re.search(r"LEAD|INTERLEAVE|TOGETHER|STAGERS|TURN_|PLANE|TURNS", text)]
@@ -256,7 +283,7 @@ def parameters(conv: Conv, ending: Ending, resident: bool) -> str:
     weight = pointer if resident else "const float* __restrict__"  # packed
     plain = ((pointer, "plain_weight"),) if conv.is_strict and not resident else ()
     tensors = ((pointer, "input"), (weight, "weight"), *plain, *(((pointer, "bias"),) if conv.bias else ()))
-    sizes = tuple(("int", name) for name in ("in_d", "in_h", "in_w", "slices"))
+    sizes = tuple(("int", name) for name in (*inputs_handed(conv), "in_d", "in_h", "in_w", "slices"))
     lines = (tensors, extra_params(ending), outputs(conv, ending), sizes)
     return ",\n       ".join(", ".join(f"{kind} {name}" for kind, name in line) for line in lines if line)
 
@@ -290,7 +317,7 @@ def warpgroup_staging(shape: Layout) -> dict[str, str]:
     )
     return {
         "weight_at": weight_at(conv),
-        "pack_kernel": "" if resident else PACK_KERNEL,
+        "pack_kernel": "" if resident else packing(PACK_KERNEL, conv),
         "unrolled": str(shape.turns if straight else 1),
         "exists": "" if shape.group_in % tile.chunk == 0 else " && chunk * CHUNK + int(row.w) + j < GROUP_IN",
         "warp_place": WARP_PLACE,
@@ -441,6 +468,8 @@ LAST_INPUT = "if (part + 1 == PARTS && repeat + 1 == REPEATS) stage_input(next_c
 
 def packing(text: str, conv: Conv) -> str:
     """The text that packs weights, for the words of this convolution."""
+    if conv.open_inputs:
+        text = text.replace("packed) {\n", f"packed, int in_channels) {{\n  {chunks_of(conv)}\n")
     if conv.is_strict:
         text = re.sub(r"__uint_as_float\(to_tf32\((ordered_weight\(.*?\))\)\)", r"\1", text)
         return text.replace("Rounds the weights to TF32 and orders them", "Orders the weights")
@@ -511,7 +540,7 @@ def prologue(shape: Layout, ending: Ending) -> dict[str, str]:
         "staged": "weight_stages + 2 * WEIGHT_STAGE",
         "direct": f"shared + {shape.input_stages} * INPUT_STAGE",
     }[shape.tile.weights]
-    shared, compute = [], []
+    shared, compute = [f"  {chunks_of(shape.conv)}"] if shape.conv.open_inputs else [], []
     for k, table in enumerate((*bias, *tables)):
         shared.append(f"  float* const {table.name} = {base} + {k} * BLOCK_CHANNELS;")
         compute += [*table.statements, f"{table.name}[local] = {table.value};"]
@@ -556,7 +585,7 @@ def launcher_args(shape: Layout, ending: Ending) -> tuple[tuple[str, str], ...]:
     plain = tuple((kind.replace(" __restrict__", ""), name) for kind, name in (*extra_params(ending), *outputs(conv, ending)))
     pointers = tuple(p for p in plain if p[0].endswith("*"))
     scalars = tuple(p for p in plain if not p[0].endswith("*"))
-    sizes = ("batch", *size_names(shape.conv))
+    sizes = ("batch", *inputs_handed(conv), *size_names(shape.conv))
     slices = ("slices",) if isinstance(ending.reduce, OverPositions) else ()
     return (
         (pointer, "input"), (pointer, "weight"), *bias, *pointers, *packed,
@@ -575,8 +604,14 @@ def launcher(name: str, shape: Layout, ending: Ending) -> str:
         f"({kind})({arg})" if not kind.endswith(("*", "__restrict__")) else arg for kind, arg in extra_params(ending)
     ]
     handed += [arg for _, arg in outputs(conv, ending)]
-    handed += [f"int({size})" for size in ("in_d", "in_h", "in_w")] + ["int(slices)"]
+    handed += [f"int({size})" for size in (*inputs_handed(conv), "in_d", "in_h", "in_w", "slices")]
     lines = [f'extern "C" const char* {name}({args}, void* stream) {{', f"  using namespace {name}_detail;"]
+    shared = "SHARED_BYTES"
+    if conv.open_inputs and tile.resident:
+        shared = "shared_bytes"
+        lines += [f"  {chunks_of(conv)}", "  const int shared_bytes = SHARED_BYTES + 4 * chunks * WEIGHT_STAGE;"]
+    elif conv.open_inputs:
+        lines.append(f"  {chunks_of(conv)}")
     missing = [size for size in ("in_d", "in_h", "in_w") if size not in size_names(conv)]
     if missing:
         lines.append("  const long long " + ", ".join(f"{size} = 1" for size in missing) + ";")
@@ -599,7 +634,7 @@ def launcher(name: str, shape: Layout, ending: Ending) -> str:
     if not tile.resident:
         lines.append(
             f"  pack<<<dim3((CHUNKS * PARTS * WEIGHT_STAGE + 255) / 256, {shape.channel_blocks}), 256, 0,"
-            " (cudaStream_t)stream>>>(weight, packed);"
+            f" (cudaStream_t)stream>>>(weight, packed{', int(in_channels)' if conv.open_inputs else ''});"
         )
     lines.append(f"  const dim3 grid((unsigned)(batch * slices), {shape.channel_blocks});")
     call = ", ".join(handed)
@@ -608,8 +643,8 @@ def launcher(name: str, shape: Layout, ending: Ending) -> str:
         condition = f"if (in_w % {vector} == 0 && (size_t)input % {vector * conv.item_bytes} == 0) "
         lines.append(f"  {'' if vector == 4 else '} else '}{condition if vector > 1 else ''}{{")
         lines.append(
-            f"    cudaFuncSetAttribute(kernel<{vector}>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);"
+            f"    cudaFuncSetAttribute(kernel<{vector}>, cudaFuncAttributeMaxDynamicSharedMemorySize, {shared});"
         )
-        lines.append(f"    kernel<{vector}><<<grid, THREADS, SHARED_BYTES, (cudaStream_t)stream>>>({call});")
+        lines.append(f"    kernel<{vector}><<<grid, THREADS, {shared}, (cudaStream_t)stream>>>({call});")
     lines += ["  }", "  return launch_error();", "}"]
     return "\n".join(lines)

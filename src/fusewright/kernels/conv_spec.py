@@ -37,6 +37,7 @@ class Conv:
     transposed: bool = False
     output_padding: tuple[int, ...] = (0, 0, 0)  # the last of them count; transposed convolutions only
     kept: bool = False  # its result is written too, where there is memory given for it
+    open_inputs: bool = False  # how many input channels there are is an argument of the kernel, so that layers share it
     in_runs: bool = False  # rows of the output do not begin at whole sectors of memory: a warp writes its part of each at once
 
     @functools.cached_property
