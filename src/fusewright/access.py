@@ -9,8 +9,8 @@ from typing import Any
 
 from . import sizes
 from .graph import Dim
-from .index import Axis, Coordinate
-from .prims import Coordinates, Iota, Pointwise, Prim, View, Window
+from .index import Axis, Coordinate, picked
+from .prims import Coordinates, Iota, Picked, Pointwise, Prim, View, Window
 
 
 def axes_of(space: Iterable[Dim], letter: str = "i") -> tuple[Axis, ...]:
@@ -72,6 +72,11 @@ def inputs_at(prims: dict[str, Prim], prim: Prim, at: Coordinates) -> list[tuple
         return [(source.name, op.source(at, prim.shape, source.shape))]
     if isinstance(op, Window):
         return [(prim.inputs[0], window_taps(op, at))]
+    if isinstance(op, Picked):
+        source, *numbers = (prims[name] for name in prim.inputs)
+        found = [(number.name, broadcast_at(at, number.shape)) for number in numbers]
+        there = [picked(name, where, source.shape[d]) for (name, where), d in zip(found, op.dims, strict=True)]
+        return [(source.name, op.source(at, there)), *found]
     if isinstance(op, Pointwise):
         return [(name, broadcast_at(at, prims[name].shape)) for name in prim.inputs]
     return []

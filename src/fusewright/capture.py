@@ -20,7 +20,7 @@ from torch.export import Dim as ExportDim
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
-from . import sizes, stand_ins
+from . import indexed, sizes, stand_ins
 from .errors import Unsupported
 from .functional import functional
 from .graph import Binding, Graph, Node, Output, Ref, Where
@@ -261,9 +261,10 @@ class _Reader(Tracer):
         nodes = [n for n in nodes if not n.is_leaf or n.target == "input" or n.name in used]
         arguments = tuple(self._given(argument) for argument in user_inputs)
         names = tuple(argument.name for argument in arguments if isinstance(argument, Ref))
+        guards = tuple(dict.fromkeys((*self._guards(), *indexed.guards(nodes))))
         structure = pytree.tree_unflatten(range(len(arguments)), pytree.tree_structure(tuple(self.inputs)))
         return Graph(
-            tuple(nodes), names, tuple(outputs), self.symbols, self._guards(), arguments, structure, self._result()
+            tuple(nodes), names, tuple(outputs), self.symbols, guards, arguments, structure, self._result()
         )
 
     def _given(self, argument: Any) -> Any:

@@ -26,10 +26,24 @@ class Axis:
 
     quotient: bool = False
     label: str = field(default="", compare=False)  # of a text that takes computing: what kernels call it, and compute once
+    picks: tuple[Pick, ...] = field(default=(), compare=False, repr=False)  # that the text mentions
 
     @property
     def depends(self) -> frozenset[str]:
         return self.axes if self.axes or self.label else frozenset({self.text})
+
+    @property
+    def is_picked(self) -> bool:
+        return any(self.text == pick.text for pick in self.picks)
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A coordinate that is a value of the graph, a whole number inside its dimension; `text` stands for it until a kernel has it."""
+
+    text: str
+    name: str  # of the primitive,
+    at: tuple[Coordinate, ...]  # and where it is evaluated
 
 
 @dataclass(frozen=True)
@@ -76,6 +90,10 @@ class Coordinate:
         return frozenset().union(*(axis.depends for axis in self.terms))
 
     @property
+    def picks(self) -> tuple[Pick, ...]:
+        return tuple({pick.text: pick for axis in self.terms for pick in axis.picks}.values())
+
+    @property
     def symbols(self) -> frozenset[sympy.Symbol]:
         """Symbols that the text of this coordinate mentions."""
         found: set[sympy.Symbol] = set(sympy.sympify(self.offset).free_symbols)
@@ -109,8 +127,9 @@ class Coordinate:
         axes = remainder.depends
         limit = sizes.tidy(_floor(remainder.largest(), by) + 1)
         symbols = remainder.symbols | frozenset(sympy.sympify(by).free_symbols)
-        over = Axis(f"(({text}) / {divisor})", limit, axes, symbols, text, by, remainder, quotient=True)
-        under = Axis(f"(({text}) % {divisor})", by, axes, symbols, text, by, remainder)
+        picks = remainder.picks
+        over = Axis(f"(({text}) / {divisor})", limit, axes, symbols, text, by, remainder, quotient=True, picks=picks)
+        under = Axis(f"(({text}) % {divisor})", by, axes, symbols, text, by, remainder, picks=picks)
         return quotient_part + Coordinate({over: 1}), Coordinate({under: 1})
 
     def text(self) -> str:
@@ -145,7 +164,7 @@ def operand(size: Dim) -> str:
 def drawn_in(how: str, at: Coordinate, size: Dim) -> Coordinate:
     """A coordinate that may lie beyond 0 and `size`, brought inside by a device function."""
     symbols = at.symbols | frozenset(sympy.sympify(size).free_symbols)
-    return Coordinate.of(Axis(f"{how}({at.text()}, {operand(size)})", size, at.depends, symbols))
+    return Coordinate.of(Axis(f"{how}({at.text()}, {operand(size)})", size, at.depends, symbols, picks=at.picks))
 
 
 def sampled(how: str, at: Coordinate, scale: str, tap: int, size: Dim, resized: Dim, label: str) -> Coordinate:
@@ -153,7 +172,14 @@ def sampled(how: str, at: Coordinate, scale: str, tap: int, size: Dim, resized: 
     symbols = at.symbols | frozenset(sympy.sympify(size).free_symbols | sympy.sympify(resized).free_symbols)
     here = at.text()
     text = f"sampled({here}, {how}({here}, {scale}), {tap}, {operand(size)})"
-    return Coordinate.of(Axis(text, size, at.depends, symbols, label=label))
+    return Coordinate.of(Axis(text, size, at.depends, symbols, label=label, picks=at.picks))
+
+
+def picked(name: str, at: tuple[Coordinate, ...], size: Dim) -> Coordinate:
+    """A coordinate of a dimension of `size` that the primitive `name` has at `at`."""
+    pick = Pick(f"<{name} at {', '.join(c.text() for c in at)}>", name, at)
+    depends = frozenset().union(*(c.depends for c in at))
+    return Coordinate.of(Axis(pick.text, size, depends, label=name, picks=(pick,)))
 
 
 @functools.lru_cache(maxsize=65536)

@@ -13,7 +13,7 @@ from .. import sizes
 from ..access import inputs_at, sure, tuple_key, window_taps
 from ..graph import Dim
 from ..index import Axis, Coordinate, contiguous, linear
-from ..prims import C_TYPES, Coordinates, Iota, Load, Pointwise, Prim, Size, View, Window, arithmetic_type
+from ..prims import C_TYPES, Coordinates, Iota, Load, Picked, Pointwise, Prim, Size, View, Window, arithmetic_type
 from .rows import COLUMN, ROW, Along, Rows, Shared, in_a_run, lead, without
 
 TAP = re.compile(r"k\d+")  # the variables that count the taps of a window
@@ -116,6 +116,7 @@ class Evaluator:
         self.run: Run | None = None
         self.run_conditions: list[str] = []  # for vectors in runs
         self.results: dict[str, str] = {}  # reductions of this kernel: primitive -> text of its value in a row
+        self.index = "Index"  # the type of offsets
 
     # ---- sizes and offsets
 
@@ -145,7 +146,7 @@ class Evaluator:
             if (without_lane and axis.text == LANE) or axis.text in self.zero:
                 continue
             self.symbols |= axis.symbols
-            term = self.named(axis) if axis.label else axis.text
+            term = self.term(axis)
             if sizes.same(factor, -1):
                 parts.append(f"-{term}")
             else:
@@ -160,14 +161,22 @@ class Evaluator:
             parts.append(self.size(at.offset) if not negative(at.offset) else f"-{self.size(sizes.tidy(-at.offset))}")
         return " + ".join(parts).replace("+ -", "- ")
 
-    def named(self, axis: Axis) -> str:
+    def term(self, axis: Axis) -> str:
+        """A coordinate as text; with what was picked for it in the place of what stands for that."""
+        text = axis.text
+        for pick in sorted(axis.picks, key=lambda pick: -len(pick.text)):  # one may be named in another
+            if pick.text in text:
+                text = text.replace(pick.text, f"({self.index}){paren(self.value(pick.name, pick.at).text)}")
+        return self.named(axis, text) if axis.label and not axis.is_picked else text
+
+    def named(self, axis: Axis, text: str) -> str:
         """A coordinate that takes computing, as a constant at its level."""
         level = self.level(axis.depends)
-        if (level, axis.text) not in self.said:
+        if (level, text) not in self.said:
             kind = "Index" if level.array else "auto"
-            found = self.put(level, self.fresh(axis.label), [], axis.text, torch.int64, axis.depends, kind)
-            self.said[level, axis.text] = found
-        return self.said[level, axis.text].text
+            found = self.put(level, self.fresh(axis.label), [], text, torch.int64, axis.depends, kind)
+            self.said[level, text] = found
+        return self.said[level, text].text
 
     # ---- names and levels
 
@@ -203,8 +212,8 @@ class Evaluator:
             return self.declare(prim, self.results[prim.name], self.row_depends(at))
         if prim.name in self.loads or isinstance(op, Load):
             return self.load(prim, at)
-        if isinstance(op, View):
-            ((source, where),) = inputs_at(self.prims, prim, at)
+        if isinstance(op, (View, Picked)):
+            source, where = inputs_at(self.prims, prim, at)[0]
             return self.value(source, where)
         if isinstance(op, Size):
             text = self.size(op.size)

@@ -184,7 +184,7 @@ def merge(dims: list[int], kernel: Kernel, offsets: list[Coordinate]) -> tuple[L
 def together(outer: int, inner: int, size: Dim, offset: Coordinate) -> bool:
     """One step of the outer dimension is `size` steps of the inner one."""
     factors = {axis.text: factor for axis, factor in offset.terms.items()}
-    hidden = frozenset().union(*(axis.axes for axis in offset.terms))
+    hidden = frozenset().union(*(axis.axes for axis in offset.terms if not axis.is_picked))  # what says where is asked itself
     a, b = f"i{outer}", f"i{inner}"
     if a in hidden or b in hidden:
         return False
