@@ -277,6 +277,8 @@ class _Reader(Tracer):
     def _bind(self, fx: torch.fx.Node, position: int) -> None:
         name = self.name(fx.name)
         for dim, size in enumerate(fx.meta["val"].shape):
+            if isinstance(size, torch.SymInt) and size.node.expr in self._pinned():
+                self.rename[size.node.expr] = sympy.Integer(int(size.node.hint))
             if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and size.node.expr not in self.rename:
                 symbol = sympy.Symbol(f"{name}_{dim}", integer=True, positive=True)
                 self.rename[size.node.expr] = symbol
@@ -371,6 +373,13 @@ class _Reader(Tracer):
                 if value.is_Integer and not core.is_Symbol:
                     known[core] = value
         return known
+
+    def _pinned(self) -> set[sympy.Basic]:
+        """Sizes whose product has to be a number (windows cut out, and put together to an image of a given size): as in the example."""
+        environment = self._shape_environment()
+        guards = [environment.simplify(guard.expr) for guard in environment.guards] if environment is not None else []
+        products = [g.lhs for g in guards if isinstance(g, sympy.Eq) and g.rhs.is_Integer and g.lhs.is_Mul]
+        return {symbol for product in products if len(product.free_symbols) > 1 for symbol in product.free_symbols}
 
     def _shape_environment(self) -> Any:
         for fx in self.exported.graph.nodes:

@@ -423,11 +423,12 @@ class Planner:
         and so would whoever reads a pool repeated. What is repeated itself is in memory once for each element."""
         windows = [user for user in users.get(prim.name, []) if isinstance(user.op, (Window, Unfold, Sampled))]
         windows += [user for user in users.get(prim.name, []) if isinstance(user.op, Picked) and user.inputs[0] == prim.name]
+        windows += self.put_elsewhere(prim, users)
         repeated = self.is_repeated(prim, users)
         if not (windows or repeated) or not isinstance(prim.op, (Pointwise, Window, View, Picked)) or self.repeats(prim):
             return False
         picked = sum(self.times(window, prim) for window in windows if isinstance(window.op, Picked))
-        pooled = picked > 1 or any(isinstance(window.op, (Window, Sampled)) for window in windows)
+        pooled = picked > 1 or any(isinstance(w.op, Sampled) or (isinstance(w.op, Window) and prod(w.op.kernel) > 1) for w in windows)
         cost, stack, seen = 0, [prim.name], set()
         while stack:
             here = self.prims[stack.pop()]
@@ -441,19 +442,25 @@ class Planner:
         sampled = picked + sum(self.times(window, prim) for window in windows if isinstance(window.op, Sampled))
         return any(again(window) * cost > COMPUTED_AGAIN for window in windows) or (sampled - 1) * cost > COMPUTED_AGAIN
 
-    def is_repeated(self, prim: Prim, users: dict[str, list[Prim]]) -> bool:
-        """Someone reads it through views that show more than there is, element by element."""
+    def views_of(self, prim: Prim, users: dict[str, list[Prim]]) -> list[Prim]:
+        """Views of what is none itself, and of these: those that have an element for each place in it, or more."""
 
         def views(name: str) -> list[Prim]:
             return [user for user in users.get(name, []) if isinstance(user.op, View) and not isinstance(user.op, (Unfold, Sampled))]
 
-        stack = views(prim.name) if not isinstance(prim.op, View) else []
-        while stack:
-            view = stack.pop()
-            if self.times(view, prim) > 1:
-                return True
-            stack += views(view.name)
-        return False
+        found = views(prim.name) if not isinstance(prim.op, View) else []
+        for view in found:
+            found += views(view.name)
+        return found
+
+    def is_repeated(self, prim: Prim, users: dict[str, list[Prim]]) -> bool:
+        """Someone reads it through views that show more than there is, element by element."""
+        return any(self.times(view, prim) > 1 for view in self.views_of(prim, users))
+
+    def put_elsewhere(self, prim: Prim, users: dict[str, list[Prim]]) -> list[Prim]:
+        """Where several views of it, parts of it above all, are put at some place: rather it is in memory than each of them."""
+        found = [user for view in self.views_of(prim, users) for user in users.get(view.name, []) if isinstance(user.op, Window)]
+        return found if len(found) > 1 else []
 
     def repeats(self, view: Prim) -> bool:
         source = view

@@ -270,7 +270,7 @@ class Prim:
 
     def offset(self, at: Coordinates) -> Coordinate:
         """Where in memory an element lies."""
-        return index.linear(tuple(at[d] for d in self.order), tuple(self.shape[d] for d in self.order))
+        return index.linear(tuple(at[d] for d in self.order), tuple(self.shape[d] for d in self.order)).plain()
 
     @property
     def is_collective(self) -> bool:

@@ -10,13 +10,13 @@ import sympy
 import torch
 
 from .. import sizes
-from ..access import inputs_at, sure, tuple_key, window_taps
+from ..access import TAP, inputs_at, sure, tap_names, tuple_key, window_taps
+from ..access import inside as inside_of
 from ..graph import Dim
 from ..index import Axis, Coordinate, contiguous, linear
 from ..prims import C_TYPES, Coordinates, Iota, Load, Picked, Pointwise, Prim, Size, View, Window, arithmetic_type
 from .rows import COLUMN, ROW, Along, Rows, Shared, in_a_run, lead, without
 
-TAP = re.compile(r"k\d+")  # the variables that count the taps of a window
 LANE = "v"  # the variable that counts neighbouring elements of one vector
 ANYWAY = 16  # instructions for a value put at some place, up to which they are done elsewhere too rather than branched around
 COLUMNS = 8  # taps along a window's last dimension, up to which a thread holds where each of them lies
@@ -110,13 +110,13 @@ class Evaluator:
         self.columns: dict[object, tuple[str, str]] = {}  # of windows: where they are read, and whether they lie in the input
         self.whole: list[str] = []  # where all of this is true, what asks `holds` for the sake of a thread's rows is sure of a yes
         self.guard = ""  # inside a window: whether a tap is to be read
-        self.guarded: list[Level] = []  # where that is asked
+        self.guarded: dict[Level, str] = {}  # where that is asked, of this window and those around it
         self.asked: frozenset[str] = frozenset()  # what the answer depends on, where it is the same for all elements of a vector
         self.one_by_one = False  # inside a window that has another answer for each of them
         self.run: Run | None = None
         self.run_conditions: list[str] = []  # for vectors in runs
         self.results: dict[str, str] = {}  # reductions of this kernel: primitive -> text of its value in a row
-        self.index = "Index"  # the type of offsets
+        self.index = "Index"  # the type that what is picked is given in
 
     # ---- sizes and offsets
 
@@ -141,7 +141,7 @@ class Evaluator:
         return [f"const Index {name} = {sizes.c_text(sizes.factored(size))};" for size, name in self.named_sizes.items()]
 
     def offset(self, at: Coordinate, without_lane: bool = False) -> str:
-        parts = []
+        at, parts = at.plain(), []
         for axis, factor in at.terms.items():
             if (without_lane and axis.text == LANE) or axis.text in self.zero:
                 continue
@@ -278,7 +278,7 @@ class Evaluator:
         element = f"{pointer(prim.name)}[{where}]"
         text = element if C_TYPES[prim.dtype] == kind else f"to_arithmetic<{kind}>({element})"
         level = self.level(depends)
-        there = self.exists() if level.array else self.guard if level in self.guarded else ""
+        there = self.exists() if level.array else self.guarded.get(level, "")
         if there:
             text = f"{there} ? {text} : 1"
         return self.declare(prim, text, depends)
@@ -314,7 +314,7 @@ class Evaluator:
         shared = rows.shared(op, at) if rows is not None and not single else None
         together = shared.variables if shared is not None else []
         read, first = (shared.common, shared.first) if shared is not None else (op, at)
-        taps = [f"k{i}" for i in range(rank)]
+        taps = tap_names(at, rank)
         line = Level((level.axes - set(together)) | set(taps[:-1]))  # a row of the window,
         inner = Level(line.axes | set(taps))  # and what is done at each of its taps
         run = Run(taps[-1], read.kernel[-1], line) if COLUMN in together else None
@@ -328,7 +328,7 @@ class Evaluator:
         if column is not None:
             where, inside = (*where[:-1], column.at), column.inside
 
-        outside, self.zero = self.zero, frozenset(taps) if single else frozenset()
+        outside, self.zero = self.zero, self.zero | (frozenset(taps) if single else frozenset())
         there = self.row_exists() if rows is not None else ""
         clipped = [i for i in range(rank) if op.clipped and ((column is None and run is None) or i < rank - 1)]
         whole = [test for i in clipped for test in self.all_within(where[i - rank], extents[i], taps[i], read.kernel[i])]
@@ -340,6 +340,8 @@ class Evaluator:
             tests = [f"holds({' & '.join(tests)})"]
         if below is None and there:
             tests.append(there)
+        if self.guard:
+            tests.append(self.guard)  # of the window around this one
 
         name, kind = self.fresh(prim.name), "Largest<Index>" if largest else arithmetic_type(prim.dtype)
         nothing = "0.0f" if op.kind == "sum" else "-INFINITY"
@@ -349,16 +351,17 @@ class Evaluator:
         known = line if run is not None else inner
         asked = frozenset[str]()
         if self.vector and tests:  # of all elements of a vector at once, where they have the same answer
-            asked = frozenset().union(*(where[i - rank].depends for i in clipped if self.within(where[i - rank], extents[i]))) - set(taps)
-            alike = LANE not in asked and not any(re.search(rf"\b{TAP.pattern}\b", test) for test in tests)
+            asked = frozenset().union(*(where[i - rank].depends for i in clipped if self.within(where[i - rank], extents[i])))
+            asked = (asked - set(taps) - self.zero) | self.asked
+            alike = LANE not in asked and not any(re.search(rf"\b{TAP.pattern}\b", test) for test in tests) and not self.one_by_one
             known, asked = (self.level(asked), asked) if alike else (known, frozenset({LANE}))
         guard = self.fresh("counts") if tests and (not aside or known is not inner) else ""
         known.lines += [f"const bool {guard} = {' & '.join(tests)};"] if guard else []  # with &&, ptxas branches around each load
         around = self.guard, self.guarded, self.run, self.asked, self.one_by_one
-        self.guard, self.guarded, self.run = guard, [line, inner], run
+        self.guard, self.guarded, self.run = guard, {**self.guarded, line: guard, inner: guard}, run
         self.asked, self.one_by_one = asked - {LANE}, self.one_by_one or LANE in asked
         self.levels += [line, inner] if run is not None else [inner]
-        tap = self.value(source, where)
+        tap = self.value(source, inside_of(op, where, self.prims[source].shape) if single else where)
         for added in (line, inner) if run is not None else (inner,):
             self.levels.remove(added)
         (self.guard, self.guarded, self.run, self.asked, self.one_by_one), self.zero = around, outside
