@@ -125,11 +125,18 @@ def put_together(build: Lowering, source: str, node: Node, cuts: Sequence[Cut]) 
     runs = [cut.runs for cut in cuts]
     if prod(map(len, runs)) > MOST_PIECES or node.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return None
-    parts = [put_at(build, source, node.shape, cuts, chosen) for chosen in product(*runs)]
+    parts = [side_by_side(build, source, node.shape, cuts, chosen) for chosen in product(*runs)]
+    if len(parts) == 1 and not any(cut.padding for cut in cuts) and all(map(sizes.same, build[parts[0]].shape, node.shape)):
+        return parts[0]
+    dims = {cut.dim: i for i, cut in enumerate(cuts)}
+    for n, chosen in enumerate(product(*runs)):
+        firsts = [first * cut.dilation - cut.padding for cut, (first, _) in zip(cuts, chosen, strict=True)]
+        starts = [firsts[dims[d]] if d in dims else 0 for d in range(cuts[0].dim, len(node.shape))]
+        parts[n] = placed(build, parts[n], node.shape, starts)
     return added(build, parts, node.dtype) if len(parts) > 1 else parts[0]
 
 
-def put_at(build: Lowering, source: str, shape: Sequence[Dim], cuts: Sequence[Cut], runs: Sequence[tuple[int, int]]) -> str:
+def side_by_side(build: Lowering, source: str, shape: Sequence[Dim], cuts: Sequence[Cut], runs: Sequence[tuple[int, int]]) -> str:
     """Of each piece only a run of its taps: they lie one beside the other, with nothing between them where a run is shorter than a step."""
     rank = len(shape)
     for i, (cut, (first, many)) in enumerate(zip(cuts, runs, strict=True)):
@@ -145,8 +152,4 @@ def put_at(build: Lowering, source: str, shape: Sequence[Dim], cuts: Sequence[Cu
         source = placed(build, source, wide, [0] * (len(order) - cuts[0].dim - 1))
     step = {cut.dim: cut.step for cut in cuts}
     joined = [sizes.tidy(build[source].shape[order.index(d)] * step.get(d, 1)) for d in range(rank)]
-    source = build.reshape(source, joined, "joined")
-    starts = {cut.dim: first * cut.dilation - cut.padding for cut, (first, _) in zip(cuts, runs, strict=True)}
-    if not any(starts.values()) and all(map(sizes.same, joined, shape)):
-        return source
-    return placed(build, source, shape, [starts.get(d, 0) for d in range(cuts[0].dim, rank)])
+    return build.reshape(source, joined, "joined")

@@ -252,13 +252,14 @@ class Evaluator:
     def load(self, prim: Prim, at: Coordinates) -> Value:
         if self.run is not None and in_a_run(prim, at, self.run.tap):
             return self.load_run(prim, at, self.run)
-        offset = prim.offset(at)
+        offset, anywhere = prim.offset(at), self.is_there_anyway(prim, at)
+        offset = self.settled(offset) if anywhere else offset
         kind = arithmetic_type(prim.dtype)
         lane_factor = next((f for a, f in offset.terms.items() if a.text == LANE), 0)
         opaque_lane = any(LANE in a.depends and a.text != LANE for a in offset.terms)
         depends = offset.depends
         opaque_tap = any(map(TAP.fullmatch, frozenset().union(*(a.axes for a in offset.terms))))
-        together = self.vector and not (opaque_lane or opaque_tap or self.one_by_one or prim.step)
+        together = self.vector and not (opaque_lane or opaque_tap or (self.one_by_one and not anywhere) or prim.step)
         if together and sizes.is_one(lane_factor):  # windows are of one tap here: it is 0
             written = Coordinate({a: f for a, f in offset.terms.items() if not TAP.fullmatch(a.text)}, offset.offset)
             guard = self.guard if len(written.terms) < len(offset.terms) else ""  # what is read at every tap is there anyway
@@ -282,6 +283,17 @@ class Evaluator:
         if there:
             text = f"{there} ? {text} : 1"
         return self.declare(prim, text, depends)
+
+    def is_there_anyway(self, prim: Prim, at: Coordinates) -> bool:
+        """In a value put at some place: what lies inside its tensor wherever the place is (windows cut out and put back) is read there
+        without asking, once for all that want it."""
+        placed = [(first_of_vector(self.settled(c)), size) for c, size in zip(at, prim.shape, strict=True) if c.depends & self.zero]
+        return bool(placed) and all(all(sure(c, c, size)) for c, size in placed)
+
+    def settled(self, at: Coordinate) -> Coordinate:
+        """In terms of loop variables, without those that are 0."""
+        plain = at.plain()
+        return Coordinate({axis: factor for axis, factor in plain.terms.items() if axis.text not in self.zero}, plain.offset)
 
     def load_run(self, prim: Prim, at: Coordinates, run: Run) -> Value:
         """All that a thread takes of a row, at once; of a row that does not count, something else."""
@@ -340,8 +352,8 @@ class Evaluator:
             tests = [f"holds({' & '.join(tests)})"]
         if below is None and there:
             tests.append(there)
-        if self.guard:
-            tests.append(self.guard)  # of the window around this one
+        if self.guarded.get(level):
+            tests.append(self.guarded[level])  # of the window around this one
 
         name, kind = self.fresh(prim.name), "Largest<Index>" if largest else arithmetic_type(prim.dtype)
         nothing = "0.0f" if op.kind == "sum" else "-INFINITY"
@@ -528,6 +540,9 @@ class Evaluator:
 
     def between(self, low: Coordinate, high: Coordinate, size: Dim) -> list[str]:
         above, below = sure(first_of_vector(low), first_of_vector(high), size)
+        if self.zero:  # what is put at some place may be a part of something else, cut out there
+            anyway = sure(first_of_vector(self.settled(low)), first_of_vector(self.settled(high)), size)
+            above, below = above or anyway[0], below or anyway[1]
         tests = [] if above else [f"{paren(self.offset(low))} >= 0"]
         return tests if below else [*tests, f"{paren(self.offset(high))} < {self.size(size)}"]
 
