@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from . import sizes
 from .graph import Dim
-from .index import Axis, Coordinate
-from .prims import Coordinates, Iota, Pointwise, Prim, View, Window
+from .index import Axis, Coordinate, counted_inside, picked
+from .prims import Coordinates, Iota, Picked, Pointwise, Prim, View, Window
+
+TAP = re.compile(r"k\d+")  # the variables that count the taps of a window
 
 
 def axes_of(space: Iterable[Dim], letter: str = "i") -> tuple[Axis, ...]:
@@ -52,10 +55,10 @@ def accesses(
             found[key] = Access(name, here, windows)
             continue
         if uses is not None and isinstance(prim.op, Iota):
-            uses.append(here[prim.op.dim])
+            uses.append(here[prim.op.dim].plain())
         for child, where in inputs_at(prims, prim, here):
             if uses is not None and isinstance(prim.op, Window) and (prim.op.clipped or prim.op.kind == "largest"):
-                uses += where[-len(prim.op.kernel) :]
+                uses += [c.plain() for c in where[-len(prim.op.kernel) :]]
             stack.append((child, where, windows + isinstance(prim.op, Window), False))
     return list(found.values())
 
@@ -65,25 +68,45 @@ def tuple_key(at: Coordinates) -> Any:
 
 
 def inputs_at(prims: dict[str, Prim], prim: Prim, at: Coordinates) -> list[tuple[str, Coordinates]]:
-    """Where a primitive at `at` reads each input. For a window: at the coordinate of its taps, named k0, k1, …"""
+    """Where a primitive at `at` reads each input. For a window: at the coordinate of its taps."""
     op = prim.op
     if isinstance(op, View):
         source = prims[prim.inputs[0]]
         return [(source.name, op.source(at, prim.shape, source.shape))]
     if isinstance(op, Window):
-        return [(prim.inputs[0], window_taps(op, at))]
+        return [(prim.inputs[0], inside(op, window_taps(op, at), prims[prim.inputs[0]].shape))]
+    if isinstance(op, Picked):
+        source, *numbers = (prims[name] for name in prim.inputs)
+        found = [(number.name, broadcast_at(at, number.shape)) for number in numbers]
+        there = [picked(name, where, source.shape[d]) for (name, where), d in zip(found, op.dims, strict=True)]
+        return [(source.name, op.source(at, there)), *found]
     if isinstance(op, Pointwise):
         return [(name, broadcast_at(at, prims[name].shape)) for name in prim.inputs]
     return []
 
 
+def tap_names(at: Coordinates, rank: int) -> list[str]:
+    """The variables that count the taps of a window: none that a window around it has."""
+    used = [int(name[1:]) for c in at for name in c.depends if TAP.fullmatch(name)]
+    first = max(used, default=-1) + 1
+    return [f"k{i}" for i in range(first, first + rank)]
+
+
 def window_taps(op: Window, at: Coordinates) -> Coordinates:
     rank = len(op.kernel)
     taps = []
-    for i, c in enumerate(at[-rank:]):
-        tap = Coordinate({Axis(f"k{i}", op.kernel[i]): 1})  # of a single tap too: it is read inside the window
+    for i, (c, name) in enumerate(zip(at[-rank:], tap_names(at, rank), strict=True)):
+        tap = Coordinate({Axis(name, op.kernel[i]): 1})  # of a single tap too: it is read inside the window
         taps.append(c * op.stride[i] + tap * op.dilation[i] + -op.padding[i])
     return at[:-rank] + tuple(taps)
+
+
+def inside(op: Window, taps: Coordinates, shape: tuple[Dim, ...]) -> Coordinates:
+    """Of a value put at some place: where it is not there, it is not read."""
+    rank = len(op.kernel)
+    if op.kind == "largest" or any(size > 1 for size in op.kernel):
+        return taps
+    return taps[:-rank] + tuple(map(counted_inside, taps[-rank:], shape[-rank:]))
 
 
 def place_in(views: Sequence[Prim]) -> Coordinates:

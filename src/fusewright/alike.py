@@ -16,7 +16,7 @@ import torch
 
 from .kernels.text import FAST
 from .lower import Lowered
-from .prims import Iota, Pointwise, Prim, Reduce, Scan, Size, View, Window
+from .prims import Iota, Picked, Pointwise, Prim, Reduce, Scan, Size, View, Window
 
 HALVES = (torch.float16, torch.bfloat16)  # of which registers hold floats
 EQUALITY = re.compile(r"\{0\} (==|!=) \{1\}")
@@ -35,7 +35,7 @@ def alike(lowered: Lowered) -> Lowered | None:
         if isinstance(prim.op, Reduce):  # computed once; but a maximum is to be one of the values that it is compared with
             stack += prim.inputs if prim.op.accumulator in ("Max", "Min") else ()
             continue
-        exact = isinstance(prim.op, (Pointwise, View)) or (isinstance(prim.op, Window) and prim.op.kind != "sum")
+        exact = isinstance(prim.op, (Pointwise, View, Picked)) or (isinstance(prim.op, Window) and prim.op.kind != "sum")
         if not exact or prim.dtype is torch.float64 or (prim.dtype in HALVES and has_functions(prim)):
             return None
         stack += prim.inputs

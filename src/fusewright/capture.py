@@ -20,7 +20,7 @@ from torch.export import Dim as ExportDim
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
-from . import sizes, stand_ins
+from . import indexed, sizes, stand_ins
 from .errors import Unsupported
 from .functional import functional
 from .graph import Binding, Graph, Node, Output, Ref, Where
@@ -267,9 +267,10 @@ class _Reader(Tracer):
         nodes = [n for n in nodes if not n.is_leaf or n.target == "input" or n.name in used]
         arguments = tuple(self._given(argument) for argument in user_inputs)
         names = tuple(argument.name for argument in arguments if isinstance(argument, Ref))
+        guards = tuple(dict.fromkeys((*self._guards(), *indexed.guards(nodes))))
         structure = pytree.tree_unflatten(range(len(arguments)), pytree.tree_structure(tuple(self.inputs)))
         return Graph(
-            tuple(nodes), names, tuple(outputs), self.symbols, self._guards(), arguments, structure, self._result()
+            tuple(nodes), names, tuple(outputs), self.symbols, guards, arguments, structure, self._result()
         )
 
     def _given(self, argument: Any) -> Any:
@@ -282,6 +283,8 @@ class _Reader(Tracer):
     def _bind(self, fx: torch.fx.Node, position: int) -> None:
         name = self.name(fx.name)
         for dim, size in enumerate(fx.meta["val"].shape):
+            if isinstance(size, torch.SymInt) and size.node.expr in self._pinned():
+                self.rename[size.node.expr] = sympy.Integer(int(size.node.hint))
             if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and size.node.expr not in self.rename:
                 symbol = sympy.Symbol(f"{name}_{dim}", integer=True, positive=True)
                 self.rename[size.node.expr] = symbol
@@ -376,6 +379,13 @@ class _Reader(Tracer):
                 if value.is_Integer and not core.is_Symbol:
                     known[core] = value
         return known
+
+    def _pinned(self) -> set[sympy.Basic]:
+        """Sizes whose product has to be a number (windows cut out, and put together to an image of a given size): as in the example."""
+        environment = self._shape_environment()
+        guards = [environment.simplify(guard.expr) for guard in environment.guards] if environment is not None else []
+        products = [g.lhs for g in guards if isinstance(g, sympy.Eq) and g.rhs.is_Integer and g.lhs.is_Mul]
+        return {symbol for product in products if len(product.free_symbols) > 1 for symbol in product.free_symbols}
 
     def _shape_environment(self) -> Any:
         for fx in self.exported.graph.nodes:

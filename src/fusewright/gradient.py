@@ -314,6 +314,7 @@ def formulas() -> dict[Any, Callable[..., Any]]:
     ops.find(Node("", "getitem"), Graph((), (), ()))  # the records are there after the first look
     known = {*ops.RECORDS, *ELEMENTS}
     known |= {getattr(aten, f"reflection_pad{d}d_backward").default for d in (1, 2, 3)}  # as an index_put it is slower
+    known.add(aten.embedding_dense_backward.default)  # so is this
     theirs = {target: formula for target, formula in core_aten_decompositions().items() if target not in known}
     return {**theirs, **NORMS}
 

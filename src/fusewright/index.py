@@ -26,10 +26,26 @@ class Axis:
 
     quotient: bool = False
     label: str = field(default="", compare=False)  # of a text that takes computing: what kernels call it, and compute once
+    picks: tuple[Pick, ...] = field(default=(), compare=False, repr=False)  # that the text mentions
+    means: Coordinate | None = field(default=None, compare=False, repr=False)  # of one that is inside where it counts: what it is
 
     @property
     def depends(self) -> frozenset[str]:
-        return self.axes if self.axes or self.label else frozenset({self.text})
+        derived = self.axes or self.label or self.inner or self.means is not None
+        return self.axes if derived else frozenset({self.text})
+
+    @property
+    def is_picked(self) -> bool:
+        return any(self.text == pick.text for pick in self.picks)
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A coordinate that is a value of the graph, a whole number inside its dimension; `text` stands for it until a kernel has it."""
+
+    text: str
+    name: str  # of the primitive,
+    at: tuple[Coordinate, ...]  # and where it is evaluated
 
 
 @dataclass(frozen=True)
@@ -71,9 +87,22 @@ class Coordinate:
             return Coordinate()
         return Coordinate({a: sizes.tidy(f * factor) for a, f in self.terms.items()}, sizes.tidy(self.offset * factor))
 
+    def plain(self) -> Coordinate:
+        """In terms of loop variables and what was computed of them."""
+        if all(axis.means is None for axis in self.terms):
+            return self
+        total = Coordinate({}, self.offset)
+        for axis, factor in self.terms.items():
+            total = total + (Coordinate({axis: 1}) if axis.means is None else axis.means.plain()) * factor
+        return total
+
     @property
     def depends(self) -> frozenset[str]:
         return frozenset().union(*(axis.depends for axis in self.terms))
+
+    @property
+    def picks(self) -> tuple[Pick, ...]:
+        return tuple({pick.text: pick for axis in self.terms for pick in axis.picks}.values())
 
     @property
     def symbols(self) -> frozenset[sympy.Symbol]:
@@ -100,17 +129,20 @@ class Coordinate:
             else:
                 rest[axis] = factor
         offset = sizes.divide(self.offset, by) if not sizes.same(self.offset, 0) else 0
-        remainder = Coordinate(rest, 0 if offset is not None else self.offset)
-        quotient_part = Coordinate(whole, offset if offset is not None else 0)
+        beyond, behind = (offset, 0) if offset is not None else from_below(self.offset, by)
+        remainder, quotient_part = Coordinate(rest, behind), Coordinate(whole, beyond)
         positive = all(sizes.nonnegative(f) for f in remainder.terms.values()) and sizes.nonnegative(remainder.offset)
         if positive and sizes.nonnegative(sizes.tidy(by - 1 - remainder.largest())):
             return quotient_part, remainder
+        if not remainder.terms and isinstance(remainder.offset, int) and isinstance(by, int):
+            return quotient_part + remainder.offset // by, Coordinate({}, remainder.offset % by)
         text, divisor = remainder.text(), operand(by)
         axes = remainder.depends
         limit = sizes.tidy(_floor(remainder.largest(), by) + 1)
         symbols = remainder.symbols | frozenset(sympy.sympify(by).free_symbols)
-        over = Axis(f"(({text}) / {divisor})", limit, axes, symbols, text, by, remainder, quotient=True)
-        under = Axis(f"(({text}) % {divisor})", by, axes, symbols, text, by, remainder)
+        picks = remainder.picks
+        over = Axis(f"(({text}) / {divisor})", limit, axes, symbols, text, by, remainder, quotient=True, picks=picks)
+        under = Axis(f"(({text}) % {divisor})", by, axes, symbols, text, by, remainder, picks=picks)
         return quotient_part + Coordinate({over: 1}), Coordinate({under: 1})
 
     def text(self) -> str:
@@ -125,6 +157,21 @@ class Coordinate:
         if not sizes.same(self.offset, 0) or not parts:
             parts.append(sizes.c_text(self.offset))
         return " + ".join(parts).replace("+ -", "- ")
+
+
+def from_below(offset: Dim, by: Dim) -> tuple[Dim, Dim]:
+    """What is divided has a part that may be negative, and C++ rounds towards 0: (so many times `by`, what is left of it)."""
+    if sizes.nonnegative(offset):
+        return 0, offset
+    if isinstance(offset, int) and isinstance(by, int):
+        return offset // by, offset % by
+    whole, rest = sympy.Integer(0), sympy.Integer(0)
+    for term in sympy.Add.make_args(sympy.expand(sympy.sympify(offset))):
+        times = sizes.divide(sizes.tidy(term), by)
+        whole, rest = (whole + times, rest) if times is not None else (whole, rest + term)
+    if rest.is_Integer and rest < 0:
+        whole, rest = whole + rest, rest - rest * by
+    return sizes.tidy(whole), sizes.tidy(rest)
 
 
 def _floor(a: Dim, b: Dim) -> Dim:
@@ -142,10 +189,18 @@ def operand(size: Dim) -> str:
     return text if text.isidentifier() else f"({text})"
 
 
+def counted_inside(at: Coordinate, size: Dim) -> Coordinate:
+    """A coordinate that counts only where it lies in a dimension of `size`: there, rows of such dimensions are told apart without a
+    division."""
+    if len(at.terms) == 1 and sizes.same(at.offset, 0) and all(a.size == size and f == 1 for a, f in at.terms.items()):
+        return at
+    return Coordinate.of(Axis(f"({at.text()})", size, at.depends, at.symbols, picks=at.picks, means=at))
+
+
 def drawn_in(how: str, at: Coordinate, size: Dim) -> Coordinate:
     """A coordinate that may lie beyond 0 and `size`, brought inside by a device function."""
     symbols = at.symbols | frozenset(sympy.sympify(size).free_symbols)
-    return Coordinate.of(Axis(f"{how}({at.text()}, {operand(size)})", size, at.depends, symbols))
+    return Coordinate.of(Axis(f"{how}({at.text()}, {operand(size)})", size, at.depends, symbols, picks=at.picks))
 
 
 def sampled(how: str, at: Coordinate, scale: str, tap: int, size: Dim, resized: Dim, label: str) -> Coordinate:
@@ -153,7 +208,14 @@ def sampled(how: str, at: Coordinate, scale: str, tap: int, size: Dim, resized: 
     symbols = at.symbols | frozenset(sympy.sympify(size).free_symbols | sympy.sympify(resized).free_symbols)
     here = at.text()
     text = f"sampled({here}, {how}({here}, {scale}), {tap}, {operand(size)})"
-    return Coordinate.of(Axis(text, size, at.depends, symbols, label=label))
+    return Coordinate.of(Axis(text, size, at.depends, symbols, label=label, picks=at.picks))
+
+
+def picked(name: str, at: tuple[Coordinate, ...], size: Dim) -> Coordinate:
+    """A coordinate of a dimension of `size` that the primitive `name` has at `at`."""
+    pick = Pick(f"<{name} at {', '.join(c.text() for c in at)}>", name, at)
+    depends = frozenset().union(*(c.depends for c in at))
+    return Coordinate.of(Axis(pick.text, size, depends, label=name, picks=(pick,)))
 
 
 @functools.lru_cache(maxsize=65536)

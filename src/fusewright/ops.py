@@ -48,7 +48,7 @@ RECORDS: dict[OpOverload | str, Record] = {}
 
 
 def fill_records() -> None:
-    from . import adaptive, losses, norms, placement, pools, reductions, resizing, scans, structured  # noqa: F401  their decorators do
+    from . import adaptive, indexed, losses, norms, pieces, placement, pools, reductions, resizing, scans, structured  # noqa: F401  their decorators do
 
 
 def find(node: Node, graph: Graph) -> Record | None:

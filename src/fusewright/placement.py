@@ -16,7 +16,7 @@ from . import sizes
 from .access import in_steps
 from .graph import Dim, Node, Ref
 from .ops import aten, find, literal
-from .prims import Iota, Permute, Shift, Size, Unfold, View, Window
+from .prims import Iota, Permute, Shift, Size, View, Window
 from .structured import cast, element_of, lowers, slice_start, value_of
 
 if TYPE_CHECKING:
@@ -214,43 +214,6 @@ def at_least(build: Lowering, size: Dim) -> int:
     """What a size is sure to be."""
     known = build.graph.symbols.get(size) if isinstance(size, sympy.Symbol) else None
     return size if isinstance(size, int) else known.lower if known is not None else 1
-
-
-# ---- pieces that overlap
-
-
-@lowers("unfold", aten.unfold.default, view=True)
-def unfold(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    assert node.shape is not None
-    source = value_of(build, a["self"])
-    if not build[source].shape or not isinstance(a["step"], int):
-        return None
-    return build.view("", Unfold(a["dimension"] % len(build[source].shape), a["step"]), source, node.shape)
-
-
-@lowers("im2col", aten.im2col.default)
-def im2col(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    """(n, c, h, w) becomes (n, c·kh·kw, positions): what a convolution's window sees at each of its positions."""
-    assert node.shape is not None and node.dtype is not None
-    source = value_of(build, a["self"])
-    if len(build[source].shape) != 4:
-        return None
-    batch, channels, *space = build[source].shape
-    known = all(isinstance(n, int) for n in space) or all(s == 1 for s in a["stride"])  # else a quotient of sizes
-    windows = zip(space, a["kernel_size"], a["stride"], a["padding"], a["dilation"], strict=True)
-    spans = [(sizes.tidy(n + 2 * p - d * (k - 1) - 1), s) for n, k, s, p, d in windows]
-    counts = [sizes.tidy((span // s if s != 1 else span) + 1) for span, s in spans] if known else []
-    if not counts:
-        return None
-    if any(a["padding"]):
-        wide = [sizes.tidy(n + 2 * p) for n, p in zip(space, a["padding"], strict=True)]
-        source = placed(build, source, [batch, channels, *wide], list(a["padding"]))
-    (kh, kw), (rows, columns) = a["kernel_size"], counts
-    by_rows = [batch, channels, rows, build[source].shape[3], kh]
-    source = build.view("rows", Unfold(2, a["stride"][0], a["dilation"][0]), source, by_rows)
-    source = build.view("windows", Unfold(3, a["stride"][1], a["dilation"][1]), source, [*by_rows[:3], columns, kh, kw])
-    turned = build.view("turned", Permute((0, 1, 4, 5, 2, 3)), source, [batch, channels, kh, kw, rows, columns])
-    return build.pointwise("", "{0}", [build.reshape(turned, node.shape)], node.dtype)  # not views: PyTorch would copy twice
 
 
 # ---- repetition

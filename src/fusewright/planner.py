@@ -13,7 +13,21 @@ from .graph import Dim, Ref
 from .index import Coordinate
 from .lower import Lowered
 from .plan import Call, Kernel, Plan, counts_up, element_at, name_kernels
-from .prims import Coordinates, Iota, Pointwise, Prim, Reduce, Reshape, Sampled, Scan, Size, Unfold, View, Window
+from .prims import (
+    Coordinates,
+    Iota,
+    Picked,
+    Pointwise,
+    Prim,
+    Reduce,
+    Reshape,
+    Sampled,
+    Scan,
+    Size,
+    Unfold,
+    View,
+    Window,
+)
 from .rules.patterns import EVERY_CONVOLUTION, PRODUCTS
 
 # A row that a block reads twice comes from cache the second time while it is this short: 64 Ki elements.
@@ -44,6 +58,7 @@ class Planner:
         self.number: dict[int, int] = {}  # of a kernel, by its identity
         self.touching: dict[str, set[int]] = {}  # primitive -> the numbers of kernels that make it or read it
         self.users: dict[str, list[Prim]] = {}
+        self.tables = {prim.inputs[0] for prim in self.prims.values() if isinstance(prim.op, Picked)}
 
     # ---- what is needed
 
@@ -170,8 +185,11 @@ class Planner:
             return True
         total = self.graph.hint(sizes.product(kernel.space))
         number = self.number[id(kernel)]
-        theirs = [leaf for leaf in leaves if number in self.touching.get(leaf, ())]
-        return any(self.graph.hint(sizes.product(self.prims[leaf].shape)) * 4 >= total for leaf in theirs)
+        return any(self.is_large(leaf, total) for leaf in leaves if number in self.touching.get(leaf, ()))
+
+    def is_large(self, leaf: str, total: int) -> bool:
+        """As much is read of it as of a tensor as large as a kernel's space, or nearly. Of a table it is as much as is picked."""
+        return leaf in self.tables or self.graph.hint(sizes.product(self.prims[leaf].shape)) * 4 >= total
 
     def near(self, leaves: set[str]) -> list[Kernel]:
         """The kernels that make or read one of them, in order."""
@@ -245,7 +263,7 @@ class Planner:
         theirs = [access for source in sources for access in accesses(self.prims, source, here, self.stops())]
         shared = {(a.leaf, tuple_key(a.at)) for a in ours} & {(a.leaf, tuple_key(a.at)) for a in theirs}
         total = self.graph.hint(sizes.product(kernel.space))
-        return any(self.graph.hint(sizes.product(self.prims[leaf].shape)) * 4 >= total for leaf, _ in shared)
+        return any(self.is_large(leaf, total) for leaf, _ in shared)
 
     def at_hand(self, root: str, at: Coordinates, kernel: Kernel, inside: bool = True) -> bool:
         """Evaluating `root` in a scan kernel reads its scans only where they have come to, and nothing made from them elsewhere."""
@@ -394,7 +412,7 @@ class Planner:
 
         def large(roots: list[str], inside: bool) -> set[Any]:
             found = [a for root in roots for a in accesses(self.prims, root, at, self.stops(), inside)]
-            return {(a.leaf, tuple_key(a.at)) for a in found if self.graph.hint(sizes.product(self.prims[a.leaf].shape)) * 4 >= total}
+            return {(a.leaf, tuple_key(a.at)) for a in found if self.is_large(a.leaf, total)}
 
         ours = large(list(writer.members), True)
         divides = any(self.divides(self.prims[name], at, reader) for name in writer.members)
@@ -404,10 +422,13 @@ class Planner:
         """Overlapping windows or pieces, and places in between, would compute this again and again; a pool of a pool, taps times taps,
         and so would whoever reads a pool repeated. What is repeated itself is in memory once for each element."""
         windows = [user for user in users.get(prim.name, []) if isinstance(user.op, (Window, Unfold, Sampled))]
+        windows += [user for user in users.get(prim.name, []) if isinstance(user.op, Picked) and user.inputs[0] == prim.name]
+        windows += self.put_elsewhere(prim, users)
         repeated = self.is_repeated(prim, users)
-        if not (windows or repeated) or not isinstance(prim.op, (Pointwise, Window, View)) or self.repeats(prim):
+        if not (windows or repeated) or not isinstance(prim.op, (Pointwise, Window, View, Picked)) or self.repeats(prim):
             return False
-        pooled = any(isinstance(window.op, (Window, Sampled)) for window in windows)
+        picked = sum(self.times(window, prim) for window in windows if isinstance(window.op, Picked))
+        pooled = picked > 1 or any(isinstance(w.op, Sampled) or (isinstance(w.op, Window) and prod(w.op.kernel) > 1) for w in windows)
         cost, stack, seen = 0, [prim.name], set()
         while stack:
             here = self.prims[stack.pop()]
@@ -416,24 +437,30 @@ class Planner:
             seen.add(here.name)
             if isinstance(here.op, Window) and (pooled or any(k > 1 for k in here.op.kernel)):
                 return True
-            cost += here.op.cost if isinstance(here.op, Pointwise) else SAMPLED if isinstance(here.op, Sampled) else 0
+            cost += here.op.cost if isinstance(here.op, Pointwise) else SAMPLED if isinstance(here.op, (Sampled, Picked)) else 0
             stack += here.inputs
-        sampled = sum(self.times(window, prim) for window in windows if isinstance(window.op, Sampled))
+        sampled = picked + sum(self.times(window, prim) for window in windows if isinstance(window.op, Sampled))
         return any(again(window) * cost > COMPUTED_AGAIN for window in windows) or (sampled - 1) * cost > COMPUTED_AGAIN
 
-    def is_repeated(self, prim: Prim, users: dict[str, list[Prim]]) -> bool:
-        """Someone reads it through views that show more than there is, element by element."""
+    def views_of(self, prim: Prim, users: dict[str, list[Prim]]) -> list[Prim]:
+        """Views of what is none itself, and of these: those that have an element for each place in it, or more."""
 
         def views(name: str) -> list[Prim]:
             return [user for user in users.get(name, []) if isinstance(user.op, View) and not isinstance(user.op, (Unfold, Sampled))]
 
-        stack = views(prim.name) if not isinstance(prim.op, View) else []
-        while stack:
-            view = stack.pop()
-            if self.times(view, prim) > 1:
-                return True
-            stack += views(view.name)
-        return False
+        found = views(prim.name) if not isinstance(prim.op, View) else []
+        for view in found:
+            found += views(view.name)
+        return found
+
+    def is_repeated(self, prim: Prim, users: dict[str, list[Prim]]) -> bool:
+        """Someone reads it through views that show more than there is, element by element."""
+        return any(self.times(view, prim) > 1 for view in self.views_of(prim, users))
+
+    def put_elsewhere(self, prim: Prim, users: dict[str, list[Prim]]) -> list[Prim]:
+        """Where several views of it, parts of it above all, are put at some place: rather it is in memory than each of them."""
+        found = [user for view in self.views_of(prim, users) for user in users.get(view.name, []) if isinstance(user.op, Window)]
+        return found if len(found) > 1 else []
 
     def repeats(self, view: Prim) -> bool:
         source = view
@@ -446,9 +473,16 @@ class Planner:
         here, there = (self.graph.hint(sizes.product(p.shape)) for p in (view, source))
         return here / max(there, 1)
 
+    def is_scattered(self, prim: Prim) -> bool:
+        """Many elements that are picked one by one, each with all that memory gives at once: read once and stored it is less."""
+        picked = [self.prims[name] for name in prim.inputs if isinstance(self.prims[name].op, Picked)]
+        many = self.graph.hint(sizes.product(prim.shape)) >= SMALL_SPACE
+        in_rows = [len(self.prims[p.inputs[0]].shape) - 1 not in p.op.dims and p.op.kept[-1] == len(p.shape) - 1 for p in picked]
+        return many and not all(in_rows)
+
     def made_twice(self) -> frozenset[str]:
-        """What several kernels compute and should not: what takes longer than any function; of images that lie channels-last, pools,
-        each from all that they pool (with rows along them, a row stays in registers instead)."""
+        """What several kernels compute and should not: what takes longer than any function, or is picked one by one; of images that lie
+        channels-last, pools, each from all that they pool (with rows along them, a row stays in registers instead)."""
         makers: dict[str, int] = {}
         for kernel in self.kernels:
             stack, seen = [name for member in kernel.members for name in self.prims[member].inputs], set()
@@ -458,7 +492,8 @@ class Planner:
                     continue
                 seen.add(prim.name)
                 pool = isinstance(prim.op, Window) and prod(prim.op.stride) > 1 and prim.op.kind != "largest"
-                if (pool and self.channels_last) or (isinstance(prim.op, Pointwise) and prim.op.cost > COMPUTED_AGAIN):
+                dear = isinstance(prim.op, Pointwise) and (prim.op.cost > COMPUTED_AGAIN or self.is_scattered(prim))
+                if (pool and self.channels_last) or dear:
                     makers[prim.name] = makers.get(prim.name, 0) + 1
                 stack += prim.inputs
         return frozenset(name for name, count in makers.items() if count > 1)
@@ -477,7 +512,7 @@ class Planner:
                 self.place_reduce(prim)
             elif isinstance(prim.op, Scan):
                 self.place_scan(prim)
-            elif isinstance(prim.op, (Pointwise, Reshape, Window, View, Size, Iota)) and not prim.is_load:
+            elif isinstance(prim.op, (Pointwise, Reshape, Window, View, Size, Iota, Picked)) and not prim.is_load:
                 kernel = self.row_kernel(prim)
                 if kernel is not None:
                     self.assign(prim.name, kernel, "row")
@@ -578,7 +613,7 @@ def earliest_first(needs: list[set[int]], position: list[int]) -> list[int]:
 
 def again(prim: Prim) -> float:
     """How often each element is computed besides once, where neighbouring windows, or pieces, have elements in common."""
-    if isinstance(prim.op, Sampled):
+    if isinstance(prim.op, (Sampled, Picked)):
         return 0.0  # several of them together are one operator
     if isinstance(prim.op, Unfold):
         length = prim.shape[-1] if isinstance(prim.shape[-1], int) else COMPUTED_AGAIN

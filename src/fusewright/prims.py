@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -80,6 +81,20 @@ class Window:
     padding: tuple[Dim, ...]  # a number for a pool
     dilation: tuple[int, ...]
     clipped: bool  # some window may reach outside the input
+
+
+@dataclass(frozen=True)
+class Picked:
+    """Elements of the first input where the others say: each of them numbers one of `dims`, always inside it, and broadcasts to
+    the result's shape. The other dimensions of the first input are the dimensions `kept` of the result."""
+
+    dims: tuple[int, ...]
+    kept: tuple[int, ...]
+
+    def source(self, at: Coordinates, numbers: Sequence[Coordinate]) -> Coordinates:
+        picked, others = dict(zip(self.dims, numbers, strict=True)), iter(self.kept)
+        rank = len(self.dims) + len(self.kept)
+        return tuple(picked[d] if d in picked else at[next(others)] for d in range(rank))
 
 
 class View:
@@ -255,7 +270,7 @@ class Prim:
 
     def offset(self, at: Coordinates) -> Coordinate:
         """Where in memory an element lies."""
-        return index.linear(tuple(at[d] for d in self.order), tuple(self.shape[d] for d in self.order))
+        return index.linear(tuple(at[d] for d in self.order), tuple(self.shape[d] for d in self.order)).plain()
 
     @property
     def is_collective(self) -> bool:
@@ -265,7 +280,7 @@ class Prim:
     @property
     def is_inline(self) -> bool:
         """Computed where it is used, unless something needs it in memory."""
-        return isinstance(self.op, (Pointwise, View, Size, Iota, Window))
+        return isinstance(self.op, (Pointwise, View, Size, Iota, Window, Picked))
 
 
 C_TYPES = {

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 
+import pytest
 import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._sympy.functions import FloorDiv
 
 from fusewright import sizes
+from fusewright.graph import Dim
 from fusewright.index import Axis, Coordinate, contiguous, linear, reshape
 
+N = sympy.Symbol("N", integer=True, positive=True)
 factors = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 
 
@@ -85,3 +89,16 @@ def test_quotients_that_are_never_negative() -> None:
     for size in (x - 2 * half - 1, quarter - half, half - x, 2 * half - x, FloorDiv(x - 5, 2) - 2, x - 2):
         assert not sizes.never_negative(size)
         assert any(size.subs(x, n) < 0 for n in range(1, 12)), size
+
+
+@pytest.mark.parametrize(("offset", "by"), [(-1, 4), (-9, 4), (1 - N, N), (-2 - 3 * N, N), (-5, N)])
+def test_what_may_be_negative_is_divided_downwards(offset: Dim, by: Dim) -> None:
+    """C++ rounds towards 0: what is divided is never below it."""
+    whole, rest = (Coordinate.of(Axis("i0", 7)) * by + Coordinate.of(Axis("i1", by)) + offset).split(by)
+    for i0, i1, n in itertools.product(range(5, 7), range(2), (2, 3)):
+        values = {"i0": i0, "i1": i1, "N": n}
+        size, at = (eval(str(text), {}, values) for text in (by, f"i0 * ({by}) + i1 + {offset}"))
+        truncated = [int(eval(text.replace(" / ", " // "), {}, values)) for text in (whole.text(), rest.text())]
+        assert truncated == [at // size, at % size]
+        for text in (whole.text(), rest.text()):
+            assert all(eval(part, {}, values) >= 0 for part in re.findall(r"\(\((.*?)\) [/%]", text))

@@ -75,6 +75,7 @@ def body_of(
     fixed, channel, element = Level(frozenset()), Level(frozenset({"n", "c"})), Level(everywhere)
     loads = [name for name in kernel.loads if name != leaf]
     evaluator = Evaluator(prims, loads, [fixed, channel, element], vector=False)
+    evaluator.index = "long long"
     of_product = isinstance(anchor.conv, Product)  # in float32, of many rows: nothing is coarse, or prepared for a sample
     evaluator.names |= TAKEN | taken | (TAKEN_BY_PRODUCTS if of_product else set())
     evaluator.results[leaf] = "value"
@@ -239,6 +240,7 @@ def merge_kernel(
     lines: list[str] = []
     loads = [name for name in kernel.loads if name not in (fused.anchor.input, fused.anchor.weight)]
     evaluator = Evaluator(prims, loads, [Level(axes, lines)], vector=False)
+    evaluator.index = "long long"
     for member in part.members:
         evaluator.results[member] = f"{part.name}.{prims[member].op.field}"
     rows = tuple(name for name in kernel.stores if kernel.members.get(name, "full") != "full")

@@ -31,6 +31,7 @@ def score_body(
     fixed, element = Level(frozenset()), Level(frozenset().union(*(c.depends for c in at)) | {"n", "c"})
     others = [name for name in loads if name != leaf]
     evaluator = Evaluator(prims, others, [fixed, element], vector=False)
+    evaluator.index = "long long"
     evaluator.names |= TAKEN | {f"{word}{d}" for d in range(len(at)) for word in ("z", "batch", "out_z")}
     evaluator.results[leaf] = "value"
     final = converted_to(evaluator.value(root, at), prims[root])

@@ -10,13 +10,13 @@ import sympy
 import torch
 
 from .. import sizes
-from ..access import inputs_at, sure, tuple_key, window_taps
+from ..access import TAP, inputs_at, sure, tap_names, tuple_key, window_taps
+from ..access import inside as inside_of
 from ..graph import Dim
 from ..index import Axis, Coordinate, contiguous, linear
-from ..prims import C_TYPES, Coordinates, Iota, Load, Pointwise, Prim, Size, View, Window, arithmetic_type
+from ..prims import C_TYPES, Coordinates, Iota, Load, Picked, Pointwise, Prim, Size, View, Window, arithmetic_type
 from .rows import COLUMN, ROW, Along, Rows, Shared, in_a_run, lead, without
 
-TAP = re.compile(r"k\d+")  # the variables that count the taps of a window
 LANE = "v"  # the variable that counts neighbouring elements of one vector
 ANYWAY = 16  # instructions for a value put at some place, up to which they are done elsewhere too rather than branched around
 COLUMNS = 8  # taps along a window's last dimension, up to which a thread holds where each of them lies
@@ -110,12 +110,13 @@ class Evaluator:
         self.columns: dict[object, tuple[str, str]] = {}  # of windows: where they are read, and whether they lie in the input
         self.whole: list[str] = []  # where all of this is true, what asks `holds` for the sake of a thread's rows is sure of a yes
         self.guard = ""  # inside a window: whether a tap is to be read
-        self.guarded: list[Level] = []  # where that is asked
+        self.guarded: dict[Level, str] = {}  # where that is asked, of this window and those around it
         self.asked: frozenset[str] = frozenset()  # what the answer depends on, where it is the same for all elements of a vector
         self.one_by_one = False  # inside a window that has another answer for each of them
         self.run: Run | None = None
         self.run_conditions: list[str] = []  # for vectors in runs
         self.results: dict[str, str] = {}  # reductions of this kernel: primitive -> text of its value in a row
+        self.index = "Index"  # the type that what is picked is given in
 
     # ---- sizes and offsets
 
@@ -140,12 +141,12 @@ class Evaluator:
         return [f"const Index {name} = {sizes.c_text(sizes.factored(size))};" for size, name in self.named_sizes.items()]
 
     def offset(self, at: Coordinate, without_lane: bool = False) -> str:
-        parts = []
+        at, parts = at.plain(), []
         for axis, factor in at.terms.items():
             if (without_lane and axis.text == LANE) or axis.text in self.zero:
                 continue
             self.symbols |= axis.symbols
-            term = self.named(axis) if axis.label else axis.text
+            term = self.term(axis)
             if sizes.same(factor, -1):
                 parts.append(f"-{term}")
             else:
@@ -160,14 +161,22 @@ class Evaluator:
             parts.append(self.size(at.offset) if not negative(at.offset) else f"-{self.size(sizes.tidy(-at.offset))}")
         return " + ".join(parts).replace("+ -", "- ")
 
-    def named(self, axis: Axis) -> str:
+    def term(self, axis: Axis) -> str:
+        """A coordinate as text; with what was picked for it in the place of what stands for that."""
+        text = axis.text
+        for pick in sorted(axis.picks, key=lambda pick: -len(pick.text)):  # one may be named in another
+            if pick.text in text:
+                text = text.replace(pick.text, f"({self.index}){paren(self.value(pick.name, pick.at).text)}")
+        return self.named(axis, text) if axis.label and not axis.is_picked else text
+
+    def named(self, axis: Axis, text: str) -> str:
         """A coordinate that takes computing, as a constant at its level."""
         level = self.level(axis.depends)
-        if (level, axis.text) not in self.said:
+        if (level, text) not in self.said:
             kind = "Index" if level.array else "auto"
-            found = self.put(level, self.fresh(axis.label), [], axis.text, torch.int64, axis.depends, kind)
-            self.said[level, axis.text] = found
-        return self.said[level, axis.text].text
+            found = self.put(level, self.fresh(axis.label), [], text, torch.int64, axis.depends, kind)
+            self.said[level, text] = found
+        return self.said[level, text].text
 
     # ---- names and levels
 
@@ -203,8 +212,8 @@ class Evaluator:
             return self.declare(prim, self.results[prim.name], self.row_depends(at))
         if prim.name in self.loads or isinstance(op, Load):
             return self.load(prim, at)
-        if isinstance(op, View):
-            ((source, where),) = inputs_at(self.prims, prim, at)
+        if isinstance(op, (View, Picked)):
+            source, where = inputs_at(self.prims, prim, at)[0]
             return self.value(source, where)
         if isinstance(op, Size):
             text = self.size(op.size)
@@ -243,13 +252,14 @@ class Evaluator:
     def load(self, prim: Prim, at: Coordinates) -> Value:
         if self.run is not None and in_a_run(prim, at, self.run.tap):
             return self.load_run(prim, at, self.run)
-        offset = prim.offset(at)
+        offset, anywhere = prim.offset(at), self.is_there_anyway(prim, at)
+        offset = self.settled(offset) if anywhere else offset
         kind = arithmetic_type(prim.dtype)
         lane_factor = next((f for a, f in offset.terms.items() if a.text == LANE), 0)
         opaque_lane = any(LANE in a.depends and a.text != LANE for a in offset.terms)
         depends = offset.depends
         opaque_tap = any(map(TAP.fullmatch, frozenset().union(*(a.axes for a in offset.terms))))
-        together = self.vector and not (opaque_lane or opaque_tap or self.one_by_one or prim.step)
+        together = self.vector and not (opaque_lane or opaque_tap or (self.one_by_one and not anywhere) or prim.step)
         if together and sizes.is_one(lane_factor):  # windows are of one tap here: it is 0
             written = Coordinate({a: f for a, f in offset.terms.items() if not TAP.fullmatch(a.text)}, offset.offset)
             guard = self.guard if len(written.terms) < len(offset.terms) else ""  # what is read at every tap is there anyway
@@ -269,10 +279,21 @@ class Evaluator:
         element = f"{pointer(prim.name)}[{where}]"
         text = element if C_TYPES[prim.dtype] == kind else f"to_arithmetic<{kind}>({element})"
         level = self.level(depends)
-        there = self.exists() if level.array else self.guard if level in self.guarded else ""
+        there = self.exists() if level.array else self.guarded.get(level, "")
         if there:
             text = f"{there} ? {text} : 1"
         return self.declare(prim, text, depends)
+
+    def is_there_anyway(self, prim: Prim, at: Coordinates) -> bool:
+        """In a value put at some place: what lies inside its tensor wherever the place is (windows cut out and put back) is read there
+        without asking, once for all that want it."""
+        placed = [(first_of_vector(self.settled(c)), size) for c, size in zip(at, prim.shape, strict=True) if c.depends & self.zero]
+        return bool(placed) and all(all(sure(c, c, size)) for c, size in placed)
+
+    def settled(self, at: Coordinate) -> Coordinate:
+        """In terms of loop variables, without those that are 0."""
+        plain = at.plain()
+        return Coordinate({axis: factor for axis, factor in plain.terms.items() if axis.text not in self.zero}, plain.offset)
 
     def load_run(self, prim: Prim, at: Coordinates, run: Run) -> Value:
         """All that a thread takes of a row, at once; of a row that does not count, something else."""
@@ -305,7 +326,7 @@ class Evaluator:
         shared = rows.shared(op, at) if rows is not None and not single else None
         together = shared.variables if shared is not None else []
         read, first = (shared.common, shared.first) if shared is not None else (op, at)
-        taps = [f"k{i}" for i in range(rank)]
+        taps = tap_names(at, rank)
         line = Level((level.axes - set(together)) | set(taps[:-1]))  # a row of the window,
         inner = Level(line.axes | set(taps))  # and what is done at each of its taps
         run = Run(taps[-1], read.kernel[-1], line) if COLUMN in together else None
@@ -319,7 +340,7 @@ class Evaluator:
         if column is not None:
             where, inside = (*where[:-1], column.at), column.inside
 
-        outside, self.zero = self.zero, frozenset(taps) if single else frozenset()
+        outside, self.zero = self.zero, self.zero | (frozenset(taps) if single else frozenset())
         there = self.row_exists() if rows is not None else ""
         clipped = [i for i in range(rank) if op.clipped and ((column is None and run is None) or i < rank - 1)]
         whole = [test for i in clipped for test in self.all_within(where[i - rank], extents[i], taps[i], read.kernel[i])]
@@ -331,6 +352,8 @@ class Evaluator:
             tests = [f"holds({' & '.join(tests)})"]
         if below is None and there:
             tests.append(there)
+        if self.guarded.get(level):
+            tests.append(self.guarded[level])  # of the window around this one
 
         name, kind = self.fresh(prim.name), "Largest<Index>" if largest else arithmetic_type(prim.dtype)
         nothing = "0.0f" if op.kind == "sum" else "-INFINITY"
@@ -340,16 +363,17 @@ class Evaluator:
         known = line if run is not None else inner
         asked = frozenset[str]()
         if self.vector and tests:  # of all elements of a vector at once, where they have the same answer
-            asked = frozenset().union(*(where[i - rank].depends for i in clipped if self.within(where[i - rank], extents[i]))) - set(taps)
-            alike = LANE not in asked and not any(re.search(rf"\b{TAP.pattern}\b", test) for test in tests)
+            asked = frozenset().union(*(where[i - rank].depends for i in clipped if self.within(where[i - rank], extents[i])))
+            asked = (asked - set(taps) - self.zero) | self.asked
+            alike = LANE not in asked and not any(re.search(rf"\b{TAP.pattern}\b", test) for test in tests) and not self.one_by_one
             known, asked = (self.level(asked), asked) if alike else (known, frozenset({LANE}))
         guard = self.fresh("counts") if tests and (not aside or known is not inner) else ""
         known.lines += [f"const bool {guard} = {' & '.join(tests)};"] if guard else []  # with &&, ptxas branches around each load
         around = self.guard, self.guarded, self.run, self.asked, self.one_by_one
-        self.guard, self.guarded, self.run = guard, [line, inner], run
+        self.guard, self.guarded, self.run = guard, {**self.guarded, line: guard, inner: guard}, run
         self.asked, self.one_by_one = asked - {LANE}, self.one_by_one or LANE in asked
         self.levels += [line, inner] if run is not None else [inner]
-        tap = self.value(source, where)
+        tap = self.value(source, inside_of(op, where, self.prims[source].shape) if single else where)
         for added in (line, inner) if run is not None else (inner,):
             self.levels.remove(added)
         (self.guard, self.guarded, self.run, self.asked, self.one_by_one), self.zero = around, outside
@@ -516,6 +540,9 @@ class Evaluator:
 
     def between(self, low: Coordinate, high: Coordinate, size: Dim) -> list[str]:
         above, below = sure(first_of_vector(low), first_of_vector(high), size)
+        if self.zero:  # what is put at some place may be a part of something else, cut out there
+            anyway = sure(first_of_vector(self.settled(low)), first_of_vector(self.settled(high)), size)
+            above, below = above or anyway[0], below or anyway[1]
         tests = [] if above else [f"{paren(self.offset(low))} >= 0"]
         return tests if below else [*tests, f"{paren(self.offset(high))} < {self.size(size)}"]
 

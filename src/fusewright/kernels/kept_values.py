@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from .. import sizes
 from ..plan import Kernel
-from ..prims import Pointwise, Prim, Reduce, arithmetic_type
+from ..prims import Picked, Pointwise, Prim, Reduce, arithmetic_type
 
 WORTH = 6  # instructions, roughly: an exponential
 
@@ -64,8 +64,9 @@ def lies_like(prim: Prim, kernel: Kernel) -> bool:
 
 
 def cost(name: str, kernel: Kernel, prims: dict[str, Prim]) -> int:
-    """Instructions from what is read to a value, roughly."""
-    return sum(prims[n].op.cost for n in behind([name], kernel, prims) if isinstance(prims[n].op, Pointwise))
+    """Instructions from what is read to a value, roughly; to pick an element takes as long as some of them."""
+    found = [prims[n].op for n in behind([name], kernel, prims)]
+    return sum(op.cost if isinstance(op, Pointwise) else WORTH if isinstance(op, Picked) else 0 for op in found)
 
 
 def behind(roots: Iterable[str], kernel: Kernel, prims: dict[str, Prim], through_reductions: bool = False) -> set[str]:

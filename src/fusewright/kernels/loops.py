@@ -12,7 +12,7 @@ from ..access import accesses, axes_of, unsqueezed
 from ..graph import Dim, Graph
 from ..index import Axis, Coordinate
 from ..plan import Kernel, element_at, evaluated
-from ..prims import Coordinates, Parts, Prim
+from ..prims import Coordinates, Parts, Prim, Reshape
 from .expression import LANE, Evaluator, pointer
 from .rows import ROW
 
@@ -81,8 +81,8 @@ class Accessed:
     written: list[tuple[Prim, Coordinate]]
 
 
-def accessed(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> Accessed:
-    at = tuple(map(Coordinate.of, axes_of(kernel.space)))
+def accessed(kernel: Kernel, prims: dict[str, Prim], graph: Graph, at: Coordinates | None = None) -> Accessed:
+    at = at or tuple(map(Coordinate.of, axes_of(kernel.space)))
     row = tuple(Coordinate() if d in kernel.along else c for d, c in enumerate(at))
     leaves = set(kernel.loads)
     offsets: list[Coordinate] = []
@@ -157,7 +157,24 @@ def walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph, along: int | None
             dims.remove(best)
             dims.append(best)
     checks = [*found.offsets, *found.uses]
-    return Walk(merge(kept, kernel, checks), merge(reduced, kernel, checks), lanes_reduce)
+    joined = Walk(merge(kept, kernel, checks), merge(reduced, kernel, checks), lanes_reduce)
+    if reads_the_same(joined, checks, kernel, prims, graph):
+        return joined
+    return Walk(tuple(Loop((d,), kernel.space[d]) for d in kept), tuple(Loop((d,), kernel.space[d]) for d in reduced), lanes_reduce)
+
+
+def reads_the_same(joined: Walk, checks: list[Coordinate], kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> bool:
+    """Loops that stand for several dimensions lead to the same elements: what is cut into pieces on the way, and joined again in the
+    end, is cut elsewhere where a coordinate is larger than its dimension."""
+    within = {d for loop in (*joined.kept, *joined.reduced) for d in loop.dims[:-1]}
+    if not within or not any(isinstance(prims[name].op, Reshape) for name in evaluated(kernel, prims)):
+        return True
+    found = accessed(kernel, prims, graph, joined.at(kernel, lane=False)[0])
+
+    def steps(at: Coordinate) -> tuple[dict[str, Dim], Dim]:
+        return {axis.text: f for axis, f in at.terms.items() if axis.text not in {f"i{d}" for d in within} and not axis.picks}, at.offset
+
+    return list(map(steps, checks)) == [steps(at) for at in (*found.offsets, *found.uses)]
 
 
 def full_at(at: Coordinates, kernel: Kernel, prims: dict[str, Prim], prim: Prim) -> Coordinates:
@@ -185,7 +202,7 @@ def merge(dims: list[int], kernel: Kernel, offsets: list[Coordinate]) -> tuple[L
 def together(outer: int, inner: int, size: Dim, offset: Coordinate) -> bool:
     """One step of the outer dimension is `size` steps of the inner one."""
     factors = {axis.text: factor for axis, factor in offset.terms.items()}
-    hidden = frozenset().union(*(axis.axes for axis in offset.terms))
+    hidden = frozenset().union(*(axis.axes for axis in offset.terms if not axis.is_picked))  # what says where is asked itself
     a, b = f"i{outer}", f"i{inner}"
     if a in hidden or b in hidden:
         return False

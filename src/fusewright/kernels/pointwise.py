@@ -143,7 +143,7 @@ def follows_lanes(kernel: Kernel, prims: dict[str, Prim], graph: Graph, loops: W
         below = inputs_at(prims, prim, here)
         if isinstance(prim.op, Window):
             rank = len(prim.op.kernel)
-            edges = zip(below[0][1][-rank:], prims[prim.inputs[0]].shape[-rank:], strict=True)
+            edges = zip((c.plain() for c in below[0][1][-rank:]), prims[prim.inputs[0]].shape[-rank:], strict=True)
             if any(lanes & c.depends and not all(sure(c, c, size)) for c, size in edges):
                 return False
         stack += below

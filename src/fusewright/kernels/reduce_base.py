@@ -7,14 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from .. import sizes
+from ..access import accesses, axes_of, tuple_key
 from ..graph import Dim, Graph
 from ..index import Coordinate
-from ..plan import Kernel
-from ..prims import Prim, arithmetic_type
+from ..plan import Kernel, element_at, evaluated
+from ..prims import Picked, Prim, arithmetic_type
 from . import text
 from .accumulators import COLLECTED, WORDS, Accumulator, kind_of, reductions_behind
 from .expression import LANE, Evaluator, Level, Value, converted_to, indent, pointer
-from .loops import Walk, decode, full_at, row_at, vector_conditions, vector_width
+from .loops import Walk, decode, full_at, needed_reduces, row_at, vector_conditions, vector_width
 from .text import KernelText
 
 TOGETHER = 4  # of a thread's loads that are under way before the first is used: the compiler waits for each in a loop that may end
@@ -27,9 +28,32 @@ SINGLE_LOAD = re.compile(
 
 
 def whole_tensors(kernel: Kernel, prims: dict[str, Prim]) -> list[str]:
-    """What the kernel reads as large as its space."""
+    """What the kernel reads as large as its space, and what it picks another element of for each of the space's, as often."""
     total = sizes.product(kernel.space)
-    return [name for name in kernel.read_only if sizes.same(sizes.product(prims[name].shape), total)]
+    found = [name for name in kernel.read_only if sizes.same(sizes.product(prims[name].shape), total)]
+    return found + [name for name in picked_from(kernel, prims) if name in kernel.read_only and name not in found]
+
+
+def picked_from(kernel: Kernel, prims: dict[str, Prim]) -> list[str]:
+    picks = [prims[name] for name in evaluated(kernel, prims) if isinstance(prims[name].op, Picked)]
+    if not picks:
+        return []
+    at = tuple(map(Coordinate.of, axes_of(kernel.space)))
+    every = frozenset().union(*(c.depends for c in at))
+    tables = {pick.inputs[0] for pick in picks}
+    read: dict[Any, str] = {}
+    for root in element_roots(kernel, prims):
+        here = element_at(kernel, prims, prims[root], at)
+        for access in accesses(prims, root, here, set(kernel.loads), root not in kernel.loads) if here is not None else ():
+            if access.leaf in tables and not access.windows and prims[access.leaf].offset(access.at).depends >= every:
+                read[access.leaf, tuple_key(access.at)] = access.leaf
+    return list(read.values())
+
+
+def element_roots(kernel: Kernel, prims: dict[str, Prim]) -> list[str]:
+    """What is computed at each element of the space: what its reductions are of, and what is written of it all."""
+    roots = [prims[name].inputs[0] for name in needed_reduces(kernel, prims)]
+    return roots + [name for name in kernel.stores if kernel.members[name] == "full"]
 
 
 def scaled(count: int | str, step: str) -> str:
