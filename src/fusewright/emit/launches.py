@@ -16,7 +16,7 @@ from ..graph import Dim
 from ..index import contiguous
 from ..kernels.anchored import AnchoredText, anchored_kernel, names_in
 from ..kernels.attended import attended_kernel
-from ..kernels.expression import pointer
+from ..kernels.expression import pointer, sizes_of
 from ..kernels.text import KernelText, shape_of
 from ..layout import memory_format
 from ..plan import Kernel
@@ -60,13 +60,17 @@ class Launches:
 
     def anchored_shape(self, kernel: Kernel, text: AnchoredText) -> str:
         values = self.words_of_values | names_of(kernel.name)
-        if isinstance(kernel.fused, Attended):  # what its chain is made of has names of its own
-            values |= names_in(kernel.fused.body)
+        assert kernel.fused is not None
+        bodies = [kernel.fused.body] if isinstance(kernel.fused, Attended) else kernel.fused.ending.bodies
+        for body in bodies:  # what chains are made of has names of its own
+            values |= names_in(body) | {table.name for table in body.tables}
         return shape_of(text.source, values)
 
     @functools.cached_property
     def words_of_values(self) -> set[str]:
-        return {word for name in self.prims for word in (name, pointer(name))}
+        """Names that mean something in one kernel alone: of values, their accumulators, and their sizes."""
+        words = {word for name in self.prims for word in (name, pointer(name), f"{name}_acc")}
+        return words | {word for prim in self.prims.values() for word, _ in sizes_of(prim)}
 
     @functools.cached_property
     def open_kernels(self) -> set[str]:

@@ -109,3 +109,44 @@ def test_layers_of_a_dense_block_share_a_kernel(tmp_path: Path, monkeypatch: pyt
     run = optimize(problem, Options(target="host"))
     assert run.verdict.passed, "\n".join(map(str, run.verdict.checks))
     assert "long long in_channels" in run.text
+
+
+NORMED = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layers = [nn.Sequential(nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()) for _ in range(3)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def get_inputs():
+    return [torch.randn(2, 16, 9, 12)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_layers_with_norms_of_their_own_share_kernels(stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statistics, and what is made of them in a convolution's registers, have other names in each layer."""
+    path = tmp_path / "model.py"
+    path.write_text(NORMED)
+    problem = load_problem(path)
+    front = read_problem(problem, Options(target="host"))
+    ours = Choices(own=frozenset(node.name for node in front.graph.nodes if "conv" in str(node.target)), stored=stored)
+    made, emitted = front.finish(ours, gradients=False)
+    convolutions = [kernel for kernel in made.kernels if kernel.fused is not None]
+    written = re.findall(r"^namespace (\w+)_detail", emitted.text, flags=re.MULTILINE)
+    assert len(convolutions) == (3 if stored else 6) and len(written) == (1 if stored else 2)
+    monkeypatch.setattr("fusewright.pipeline.Tuned", lambda _: Tuned(ours))
+    run = optimize(problem, Options(target="host"))
+    assert run.verdict.passed, "\n".join(map(str, run.verdict.checks))
