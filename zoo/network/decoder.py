@@ -1,89 +1,61 @@
-import math
 import os
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
 SMALL = os.environ.get("FUSEWRIGHT_ZOO") == "small"
 
 
-class NewGELU(nn.Module):
-    def forward(self, x):
-        return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+class Layer(nn.Module):
+    """Attention to what came before, written out, and a wide layer with a gelu by its cubic."""
 
-
-class CausalSelfAttention(nn.Module):
-    def __init__(self, n_embd, n_head, block_size, dropout):
+    def __init__(self, width, heads):
         super().__init__()
-        self.c_attn = nn.Linear(n_embd, 3 * n_embd)
-        self.c_proj = nn.Linear(n_embd, n_embd)
-        self.attn_dropout = nn.Dropout(dropout)
-        self.resid_dropout = nn.Dropout(dropout)
-        self.register_buffer("bias", torch.tril(torch.ones(block_size, block_size)).view(1, 1, block_size, block_size))
-        self.n_head, self.n_embd = n_head, n_embd
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.joint, self.back = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.dropout = nn.Dropout(0.0)
 
-    def forward(self, x):
-        B, T, C = x.size()
-        q, k, v = self.c_attn(x).split(self.n_embd, dim=2)
-        k = k.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
-        q = q.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
-        v = v.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
-        att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
-        att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))
-        att = self.attn_dropout(F.softmax(att, dim=-1))
-        y = (att @ v).transpose(1, 2).contiguous().view(B, T, C)
-        return self.resid_dropout(self.c_proj(y))
+    def attended(self, x, later):
+        batch, tokens, width = x.shape
+        parts = self.joint(x).view(batch, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        queries, keys, values = parts.unbind(0)
+        scores = torch.matmul(queries * queries.shape[-1] ** -0.5, keys.mT)
+        shares = self.dropout(scores.masked_fill(later, -torch.inf).softmax(-1))
+        return self.back(torch.matmul(shares, values).permute(0, 2, 1, 3).flatten(2))
 
-
-class Block(nn.Module):
-    def __init__(self, n_embd, n_head, block_size, dropout):
-        super().__init__()
-        self.ln_1 = nn.LayerNorm(n_embd)
-        self.attn = CausalSelfAttention(n_embd, n_head, block_size, dropout)
-        self.ln_2 = nn.LayerNorm(n_embd)
-        self.mlp = nn.ModuleDict(
-            dict(
-                c_fc=nn.Linear(n_embd, 4 * n_embd),
-                act=NewGELU(),
-                c_proj=nn.Linear(4 * n_embd, n_embd),
-                dropout=nn.Dropout(dropout),
-            )
-        )
-
-    def forward(self, x):
-        x = x + self.attn(self.ln_1(x))
-        m = self.mlp
-        return x + m.dropout(m.c_proj(m.act(m.c_fc(self.ln_2(x)))))
+    def forward(self, x, later):
+        x = x + self.dropout(self.attended(self.norms[0](x), later))
+        y = self.wide(self.norms[1](x))
+        y = y * (torch.tanh(0.7978845608 * (y + 0.044715 * y**3)) + 1) / 2
+        return x + self.dropout(self.narrow(y))
 
 
 class Model(nn.Module):
     """A decoder of eight blocks from tokens to scores, dropout of nothing."""
 
-    def __init__(self, vocab, block_size, n_layer, n_head, n_embd):
+    def __init__(self, words, longest, layers, heads, width):
         super().__init__()
-        self.wte = nn.Embedding(vocab, n_embd)
-        self.wpe = nn.Embedding(block_size, n_embd)
-        self.drop = nn.Dropout(0.0)
-        self.h = nn.ModuleList([Block(n_embd, n_head, block_size, 0.0) for _ in range(n_layer)])
-        self.ln_f = nn.LayerNorm(n_embd)
-        self.lm_head = nn.Linear(n_embd, vocab, bias=False)
+        self.words, self.places = nn.Embedding(words, width), nn.Parameter(torch.randn(longest, width) * 0.02)
+        self.layers = nn.ModuleList(Layer(width, heads) for _ in range(layers))
+        self.norm, self.scores = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
+        self.register_buffer("later", torch.ones(longest, longest, dtype=torch.bool).triu(1), persistent=False)
 
-    def forward(self, idx):
-        b, t = idx.size()
-        pos = torch.arange(0, t, dtype=torch.long, device=idx.device)
-        x = self.drop(self.wte(idx) + self.wpe(pos))
-        for block in self.h:
-            x = block(x)
-        return self.lm_head(self.ln_f(x))
+    def forward(self, numbers):
+        tokens = numbers.shape[1]
+        x = self.words(numbers) + self.places[:tokens]
+        for layer in self.layers:
+            x = layer(x, self.later[:tokens, :tokens])
+        return self.scores(self.norm(x))
 
 
-batch, tokens, vocab, heads, dim = (2, 12, 40, 2, 16) if SMALL else (8, 512, 32000, 8, 512)
+batch, tokens, words, heads, width = (2, 12, 40, 2, 16) if SMALL else (8, 512, 32000, 8, 512)
 
 
 def get_inputs():
-    return [torch.randint(0, vocab, (batch, tokens))]
+    return [torch.randint(0, words, (batch, tokens))]
 
 
 def get_init_inputs():
-    return [vocab, tokens, 8, heads, dim]
+    return [words, tokens, 8, heads, width]

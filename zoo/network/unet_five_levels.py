@@ -7,33 +7,12 @@ import torch.nn.functional as F
 SMALL = os.environ.get("FUSEWRIGHT_ZOO") == "small"
 
 
-class DoubleConv(nn.Module):
-    def __init__(self, inp, out):
-        super().__init__()
-        self.net = nn.Sequential(
-            nn.Conv2d(inp, out, 3, padding=1),
-            nn.BatchNorm2d(out),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(out, out, 3, padding=1),
-            nn.BatchNorm2d(out),
-            nn.ReLU(inplace=True),
-        )
-
-    def forward(self, x):
-        return self.net(x)
-
-
-class Up(nn.Module):
-    def __init__(self, inp, out):
-        super().__init__()
-        self.up = nn.ConvTranspose2d(inp, inp // 2, kernel_size=2, stride=2)
-        self.conv = DoubleConv(inp, out)
-
-    def forward(self, x1, x2):
-        x1 = self.up(x1)
-        dy, dx = x2.size(2) - x1.size(2), x2.size(3) - x1.size(3)
-        x1 = F.pad(x1, [dx // 2, dx - dx // 2, dy // 2, dy - dy // 2])
-        return self.conv(torch.cat([x2, x1], dim=1))
+def twice(before, after):
+    """Two convolutions, each with its norm."""
+    layers = []
+    for channels in (before, after):
+        layers += [nn.Conv2d(channels, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers)
 
 
 class Model(nn.Module):
@@ -41,23 +20,28 @@ class Model(nn.Module):
 
     def __init__(self, channels, classes, width):
         super().__init__()
-        widths = [width * 2**i for i in range(5)]
-        self.inc = DoubleConv(channels, widths[0])
-        self.downs = nn.ModuleList([nn.Sequential(nn.MaxPool2d(2), DoubleConv(a, b)) for a, b in zip(widths, widths[1:])])
-        self.ups = nn.ModuleList([Up(b, a) for a, b in zip(reversed(widths[:-1]), reversed(widths[1:]))])
-        self.outc = nn.Conv2d(widths[0], classes, 1)
+        widths = [width << level for level in range(5)]
+        self.down = nn.ModuleList(twice(a, b) for a, b in zip([channels, *widths], widths, strict=False))
+        self.grow = nn.ModuleList(nn.ConvTranspose2d(2 * a, a, 2, stride=2) for a in widths[-2::-1])
+        self.up = nn.ModuleList(twice(2 * a, a) for a in widths[-2::-1])
+        self.scores = nn.Conv2d(width, classes, 1)
 
     def forward(self, x):
-        skips = [self.inc(x)]
-        for down in self.downs:
-            skips.append(down(skips[-1]))
-        x = skips.pop()
-        for up in self.ups:
-            x = up(x, skips.pop())
-        return self.outc(x)
+        seen = []
+        for layer in self.down:
+            x = layer(F.max_pool2d(seen[-1], 2) if seen else x)
+            seen.append(x)
+        x = seen.pop()
+        for grow, layer in zip(self.grow, self.up, strict=True):
+            beside, x = seen.pop(), grow(x)
+            lacking = [
+                wanted - have for wanted, have in zip(beside.shape[:1:-1], x.shape[:1:-1], strict=True)
+            ]  # of odd images
+            x = layer(torch.cat((beside, F.pad(x, (0, lacking[0], 0, lacking[1]))), 1))
+        return self.scores(x)
 
 
-batch, channels, size, width, classes = (2, 3, 32, 4, 2) if SMALL else (8, 3, 256, 64, 2)
+batch, channels, classes, width, size = (2, 3, 2, 4, 36) if SMALL else (8, 3, 2, 64, 256)
 
 
 def get_inputs():
