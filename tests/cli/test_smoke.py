@@ -39,7 +39,7 @@ def test_one_model_in_one_verified_file_out(tmp_path: Path, models: Path) -> Non
     assert report["kernels"] and all(
         {"name", "replaces", "bytes", "flops"} <= set(kernel) for kernel in report["kernels"]
     )
-    assert len(report["library_calls"]) == 1 and "conv" in str(report["library_calls"])
+    assert report["library_calls"] == [] and any("conv2d" in str(kernel["replaces"]) for kernel in report["kernels"])
     assert isinstance(report["rules"], list)
     assert report["max_error"] is not None and report["tolerance"] is not None
 

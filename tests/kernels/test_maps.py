@@ -49,6 +49,7 @@ CASES = [
     ("y.scatter(2, torch.arange(4)[None, :, None].expand(y.shape[0], -1, 1), 5.0) * 2", ROW),
     ("y.scatter(-2, torch.arange(y.shape[2]).expand(y.shape[0], 1, -1) % 4, y[:, :1] * 3) * 2", ROW),
     ("(torch.zeros_like(y).scatter_(0, torch.arange(y.shape[3]).expand(1, 4, y.shape[2], -1) % 3, -1.0) * y).sum(0)", IMAGE),
+    ("torch.select_scatter(y, torch.slice_scatter(y, y[..., 1:] * 2, 2, 1)[..., 3].sin(), 2, 0) * 2", ROW),
     ("torch.cumsum(torch.roll(y, 1, 2), 2)", ROW),
     ("torch.cat((torch.roll(y, -2, 0), -torch.roll(y, -2, 0)), 0) * 2", ROW),
     ("torch.cat((torch.roll(y, -2, 0), -torch.roll(y, 1, 0)), 0).amax(2)", ROW),

@@ -340,7 +340,12 @@ class Evaluator:
         if column is not None:
             where, inside = (*where[:-1], column.at), column.inside
 
-        outside, self.zero = self.zero, self.zero | (frozenset(taps) if single else frozenset())
+        # A window that depends on no tap of those around it stands in front of them: it knows nothing of them, whose names it may use.
+        state = self.levels, self.zero, self.guard, self.guarded, self.run, self.asked, self.one_by_one
+        if level not in self.guarded:
+            self.zero, self.guarded, self.asked, self.one_by_one = frozenset(), {}, frozenset(), False
+        self.levels = self.levels[: next(i for i, other in enumerate(self.levels) if other is level) + 1]
+        self.zero |= frozenset(taps) if single else frozenset()
         there = self.row_exists() if rows is not None else ""
         clipped = [i for i in range(rank) if op.clipped and ((column is None and run is None) or i < rank - 1)]
         whole = [test for i in clipped for test in self.all_within(where[i - rank], extents[i], taps[i], read.kernel[i])]
@@ -369,14 +374,12 @@ class Evaluator:
             known, asked = (self.level(asked), asked) if alike else (known, frozenset({LANE}))
         guard = self.fresh("counts") if tests and (not aside or known is not inner) else ""
         known.lines += [f"const bool {guard} = {' & '.join(tests)};"] if guard else []  # with &&, ptxas branches around each load
-        around = self.guard, self.guarded, self.run, self.asked, self.one_by_one
         self.guard, self.guarded, self.run = guard, {**self.guarded, line: guard, inner: guard}, run
         self.asked, self.one_by_one = asked - {LANE}, self.one_by_one or LANE in asked
-        self.levels += [line, inner] if run is not None else [inner]
+        self.levels = [*self.levels, *([line, inner] if run is not None else [inner])]
         tap = self.value(source, inside_of(op, where, self.prims[source].shape) if single else where)
-        for added in (line, inner) if run is not None else (inner,):
-            self.levels.remove(added)
-        (self.guard, self.guarded, self.run, self.asked, self.one_by_one), self.zero = around, outside
+        position = self.offset(linear(where[-rank:], extents)) if largest else ""
+        self.levels, self.zero, self.guard, self.guarded, self.run, self.asked, self.one_by_one = state
         if single:  # a computation of where to read may still name its taps
             named = [tap_name for tap_name in taps if any(re.search(rf"\b{tap_name}\b", text) for text in (*inner.lines, tap.text))]
             inner.lines[:0] = [f"constexpr int {tap_name} = 0;" for tap_name in named]
@@ -386,7 +389,6 @@ class Evaluator:
         if single and not aside:
             return self.put(level, name, inner.lines, taken, prim.dtype, depends)
         joined = f"larger({taken}, {total})" if op.kind == "max" else taken if single else f"{total} + {paren(taken)}"
-        position = self.offset(linear(where[-rank:], extents))
         block = [f"{total}.add({taken}, {position});" if largest else f"{total} = {joined};"]
         before: list[str] = []
         after: list[str] = []
