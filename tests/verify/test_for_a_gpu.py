@@ -89,6 +89,18 @@ def test_what_the_original_refuses_on_the_cpu_is_not_tried(tmp_path: Path, monke
     assert found.new in ran and ran.count(found.twin) == 1  # the file's own values are not in doubt
 
 
+def test_a_twin_that_would_take_long_is_asked_about_other_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No smaller sizes are known where values fit one size only, such as indices of one of the inputs."""
+    text = LOSS.replace("nn.functional.binary_cross_entropy(x, t)", "x[t[:, 0]]")
+    text = text.replace("torch.rand(8, 4), torch.rand(8, 4)", "torch.rand(8, 4), torch.randint(4, 8, (8, 4))")
+    found = dataclasses.replace(with_a_twin(tmp_path, text), shrunk=SIZES)
+    monkeypatch.setattr(Subjects, "_quick", lambda self, sizes, twin: False)
+    variant = Variant("test", SIZES, distribution="normal")
+    found.inputs(variant)
+    with pytest.raises(IndexError):
+        found.twisted("one dimension more").inputs(variant)
+
+
 def test_a_twin_that_would_take_long_runs_at_smaller_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = dataclasses.replace(with_a_twin(tmp_path), shrunk=SMALL)
     monkeypatch.setattr(Subjects, "_quick", lambda self, sizes, twin: sizes == SMALL)
