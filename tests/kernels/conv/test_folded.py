@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -71,8 +73,16 @@ TILES = {
 }
 
 
-@pytest.mark.parametrize("name", TILES, ids=words)
-@pytest.mark.parametrize("ending", ["elements", "rows", "moments", "stored moments", "softmax", "in runs", "strict rows"])
+TILE_ENDINGS = ["elements", "rows", "moments", "stored moments", "softmax", "in runs", "strict rows"]
+
+
+def every_third(pairs: Iterable[tuple[object, ...]]) -> Iterator[Any]:
+    """Of many that take long together: the others with all tests only."""
+    for number, pair in enumerate(pairs):
+        yield pytest.param(*pair, id=words("-".join(map(str, pair))), marks=[pytest.mark.slow] if number % 3 else [])
+
+
+@pytest.mark.parametrize(("name", "ending"), every_third(product(TILES, TILE_ENDINGS)))
 def test_tiles(name: str, ending: str) -> None:
     """Also with where taps lie in registers, not in a table."""
     in_registers = name in ("shared", "two warps over channels", "three rounds")
@@ -133,9 +143,14 @@ def test_nan_and_infinity_are_kept_where_they_are(kernel: int, channels: int, tf
         assert torch.equal(out.isinf(), value.isinf())
 
 
-@pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
-@pytest.mark.parametrize("name, kernel", [("alone", 3), ("alone", 5), ("two warps over channels", 5), ("staged", 3)])
-@pytest.mark.parametrize("kind", ["rows", "stored moments"])
+SANITIZED = product(
+    ["address", "undefined", "thread"],
+    [("alone", 3), ("alone", 5), ("two warps over channels", 5), ("staged", 3)],
+    ["rows", "stored moments"],
+)
+
+
+@pytest.mark.parametrize(("sanitize", "name", "kernel", "kind"), every_third((how, *tile, kind) for how, tile, kind in SANITIZED))
 def test_sanitized(sanitize: str, name: str, kernel: int, kind: str) -> None:
     conv = conv2d(3, 20, kernel, padding=kernel // 2)
     rows = Ending(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))

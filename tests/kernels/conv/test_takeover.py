@@ -201,7 +201,13 @@ ALONE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ALONE, ids=lambda name: name.replace(" ", "-"))
+OFTEN = ("returned", "returned, depthwise", "returned, and read by a kernel", "a library reads it")
+
+
+SELDOM = [pytest.param(name, marks=pytest.mark.slow) for name in ALONE if name not in OFTEN]
+
+
+@pytest.mark.parametrize("name", [*OFTEN, *SELDOM], ids=lambda name: name.replace(" ", "-"))
 def test_a_convolution_alone_is_ours_and_right(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With no kernel behind it that could end it: its result lies where the library would have put it."""
     monkeypatch.setattr(takeover, "pays", lambda *_: True)
