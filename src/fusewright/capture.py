@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import keyword
 import logging
@@ -283,7 +284,7 @@ class _Reader(Tracer):
     def _bind(self, fx: torch.fx.Node, position: int) -> None:
         name = self.name(fx.name)
         for dim, size in enumerate(fx.meta["val"].shape):
-            if isinstance(size, torch.SymInt) and size.node.expr in self._pinned():
+            if isinstance(size, torch.SymInt) and size.node.expr in self.pinned:
                 self.rename[size.node.expr] = sympy.Integer(int(size.node.hint))
             if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and size.node.expr not in self.rename:
                 symbol = sympy.Symbol(f"{name}_{dim}", integer=True, positive=True)
@@ -380,7 +381,8 @@ class _Reader(Tracer):
                     known[core] = value
         return known
 
-    def _pinned(self) -> set[sympy.Basic]:
+    @functools.cached_property
+    def pinned(self) -> set[sympy.Basic]:
         """Sizes whose product has to be a number (windows cut out, and put together to an image of a given size): as in the example."""
         environment = self._shape_environment()
         guards = [environment.simplify(guard.expr) for guard in environment.guards] if environment is not None else []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from fusewright.candidate import load_candidate
@@ -55,6 +56,21 @@ def models_of(problem: Problem, text: str) -> tuple[nn.Module, nn.Module]:
     original, new = problem.model(), load_candidate(text, "host").build_model(problem)
     new.load_state_dict(original.state_dict())
     return original, new
+
+
+def compare(original: nn.Module, new: nn.Module, shapes: Iterable[tuple[int, ...]]) -> None:
+    """Results, and gradients of the parameter `weight`, against those in float64 at each of the shapes of one input."""
+    original.double()
+    for shape in shapes:
+        original.zero_grad()
+        new.zero_grad()
+        x = torch.randn(shape)
+        expected, found = original(x.double()), new(x)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+        upstream = torch.randn(expected.shape)
+        expected.backward(upstream.double())
+        found.backward(upstream)
+        torch.testing.assert_close(new.weight.grad.double(), original.weight.grad, rtol=1e-4, atol=1e-3)
 
 
 def cuda_of(text: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from kernels.frame import cuda_of, made_of, problem_of
+from kernels.frame import compare, cuda_of, made_of, problem_of
 
 from fusewright.host import compile_host, run_sanitized, sanitizer_report
 from fusewright.options import Options
@@ -39,17 +39,7 @@ def test_is_cut_and_put_together(tmp_path: Path, forward: str, shape: tuple[int,
     plan, _, original, new = made_of(problem_of(tmp_path, forward, f"torch.randn{shape}", init=WEIGHT, lines=LINES), gradients=True)
     pooled = "avg_pool" in forward
     assert not plan.calls and len(plan.kernels) == (2 if pooled else 1), [kernel.name for kernel in plan.kernels]
-    original.double()
-    for given in (shape, other):
-        original.zero_grad()
-        new.zero_grad()
-        x = torch.randn(given)
-        expected, found = original(x.double()), new(x)
-        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
-        upstream = torch.randn(expected.shape)
-        expected.backward(upstream.double())
-        found.backward(upstream)
-        torch.testing.assert_close(new.weight.grad.double(), original.weight.grad, rtol=1e-4, atol=1e-3)
+    compare(original, new, (shape, other))
 
 
 def test_the_gradient_is_no_scatter(tmp_path: Path) -> None:

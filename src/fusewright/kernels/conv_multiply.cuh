@@ -54,11 +54,18 @@ __device__ __forceinline__ Offsets offsets_of(int step, int quad) {  // beyond t
   const int first = step * 8 + quad, second = first + 4;
   return {place_of(first < DEPTH ? first : 0), place_of(second < DEPTH ? second : 0)};
 }
+__device__ __forceinline__ constexpr int fragment_place(int f) {
+  const int fd = f / (FRAGMENTS_H * FRAGMENTS_W), fh = f / FRAGMENTS_W % FRAGMENTS_H, fw = f % FRAGMENTS_W;
+  return (fd * STRIDE_D * ROWS_H + fh * STRIDE_H) * PITCH + (fw / INTERLEAVE * 8 * INTERLEAVE + fw % INTERLEAVE) * STRIDE_W;
+}
+__device__ __forceinline__ bool exists(int turn, int tap) {  // of a step's eight: only the last step may lack some
+  return DEPTH % 8 == 0 || turn + 1 < TURNS || tap < DEPTH % 8;
+}
 
 //: folded
-// acc += weight × input, which is TF32 already, for all taps. `offsets(turn)` says where a lane's two inputs of a step lie; those beyond the last tap are
-// zeros, whatever lies there. At each of its TURNS, one for each step, it calls stage(turn), which starts the copies of a share of
-// the next tile.
+// acc += weight × input, which is TF32 already, for all taps. `offsets(turn)` says where a lane's two inputs of a step lie; those beyond
+// the last tap are zeros, whatever lies there. At each of its TURNS, one for each step, it calls stage(turn), which starts the copies of
+// a share of the next tile.
 template <class Read, class Stage>
 __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* lane_input,
                                          const uint4* lane_weight, int quad, Read offsets, Stage stage) {
@@ -66,15 +73,11 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
   for (int turn = 0; turn < TURNS; ++turn) {
     const Offsets at = offsets(turn);
     const float *const first = lane_input + at.first, *const second = lane_input + at.second;
-    const bool last = DEPTH % 8 != 0 && turn + 1 == TURNS;
-    const bool first_exists = !last || quad < (DEPTH - 1) % 8 + 1, second_exists = !last || quad + 4 < (DEPTH - 1) % 8 + 1;
     uint32_t x[FRAGMENTS][2];
 #pragma unroll
     for (int f = 0; f < FRAGMENTS; ++f) {
-      const int fd = f / (FRAGMENTS_H * FRAGMENTS_W), fh = f / FRAGMENTS_W % FRAGMENTS_H, fw = f % FRAGMENTS_W;
-      const int place = (fd * STRIDE_D * ROWS_H + fh * STRIDE_H) * PITCH + (fw / INTERLEAVE * 8 * INTERLEAVE + fw % INTERLEAVE) * STRIDE_W;
-      x[f][0] = __float_as_uint(first_exists ? first[place] : 0.0f);
-      x[f][1] = __float_as_uint(second_exists ? second[place] : 0.0f);
+      x[f][0] = __float_as_uint(exists(turn, quad) ? first[fragment_place(f)] : 0.0f);
+      x[f][1] = __float_as_uint(exists(turn, quad + 4) ? second[fragment_place(f)] : 0.0f);
     }
     stage(turn);
 #pragma unroll
@@ -237,15 +240,11 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
   for (int turn = 0; turn < TURNS; ++turn) {
     const Offsets at = offsets(turn);
     const float *const first = lane_input + at.first, *const second = lane_input + at.second;
-    const bool last = DEPTH % 8 != 0 && turn + 1 == TURNS;
-    const bool first_exists = !last || quad < (DEPTH - 1) % 8 + 1, second_exists = !last || quad + 4 < (DEPTH - 1) % 8 + 1;
     uint32_t high[FRAGMENTS][2], low[FRAGMENTS][2];
 #pragma unroll
     for (int f = 0; f < FRAGMENTS; ++f) {
-      const int fd = f / (FRAGMENTS_H * FRAGMENTS_W), fh = f / FRAGMENTS_W % FRAGMENTS_H, fw = f % FRAGMENTS_W;
-      const int place = (fd * STRIDE_D * ROWS_H + fh * STRIDE_H) * PITCH + (fw / INTERLEAVE * 8 * INTERLEAVE + fw % INTERLEAVE) * STRIDE_W;
-      split(first_exists ? first[place] : 0.0f, high[f][0], low[f][0]);
-      split(second_exists ? second[place] : 0.0f, high[f][1], low[f][1]);
+      split(exists(turn, quad) ? first[fragment_place(f)] : 0.0f, high[f][0], low[f][0]);
+      split(exists(turn, quad + 4) ? second[fragment_place(f)] : 0.0f, high[f][1], low[f][1]);
     }
     stage(turn);
 #pragma unroll

@@ -82,7 +82,7 @@ def every_third(pairs: Iterable[tuple[object, ...]]) -> Iterator[Any]:
         yield pytest.param(*pair, id=words("-".join(map(str, pair))), marks=[pytest.mark.slow] if number % 3 else [])
 
 
-@pytest.mark.parametrize(("name", "ending"), every_third(product(TILES, TILE_ENDINGS)))
+@pytest.mark.parametrize(("name", "ending"), [*every_third(product(TILES, TILE_ENDINGS))])
 def test_tiles(name: str, ending: str) -> None:
     """Also with where taps lie in registers, not in a table."""
     in_registers = name in ("shared", "two warps over channels", "three rounds")
@@ -150,7 +150,7 @@ SANITIZED = product(
 )
 
 
-@pytest.mark.parametrize(("sanitize", "name", "kernel", "kind"), every_third((how, *tile, kind) for how, tile, kind in SANITIZED))
+@pytest.mark.parametrize(("sanitize", "name", "kernel", "kind"), [*every_third((how, *tile, kind) for how, tile, kind in SANITIZED)])
 def test_sanitized(sanitize: str, name: str, kernel: int, kind: str) -> None:
     conv = conv2d(3, 20, kernel, padding=kernel // 2)
     rows = Ending(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
