@@ -20,7 +20,7 @@ from fusewright.kernels.text import with_fast_functions
 from fusewright.prelude import used
 
 FUNCTIONS = ("log1p_unit({x})", "expm1_below({x})", "sigmoid_of({x})", "mish_of({x}, expf({x}))", "sigmoid_fast({x})", "inverse_of({x})")
-FUNCTIONS += ("exp_below({x})",)
+FUNCTIONS += ("exp_below({x})", "turn_of({x})")
 DIVISORS = (0.7, -0.4, 1.0, 1.0000001, 1.9999999, 3.0, 1e-20, 1e20, 1e-35, 3e38)
 FUNCTIONS += tuple(f"fmod_of({{x}}, (float){divisor!r})" for divisor in DIVISORS)
 SOURCE = """
@@ -137,6 +137,15 @@ def test_special_values(short: Function, name: str, special: dict[float, float])
 
 def test_the_sign_of_zero_stays(short: Function) -> None:
     assert torch.signbit(short("expm1_below", torch.tensor([-0.0]))).all()
+
+
+def test_angles_without_their_whole_turns(short: Function) -> None:
+    x = torch.cat([floats(-1e5, 1e5), torch.linspace(-1e5, 1e5, 1 << 19)])
+    turned = short("turn_of", x)
+    assert turned.abs().max() < 3.15
+    assert (turned.double().sin() - x.double().sin()).abs().max() < 1e-6
+    assert (turned.double().cos() - x.double().cos()).abs().max() < 1e-6
+    assert short("turn_of", torch.tensor([math.inf, -math.inf, math.nan])).isnan().all()
 
 
 def test_halves_take_the_shorter_one() -> None:

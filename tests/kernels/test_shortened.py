@@ -75,6 +75,24 @@ def test_two_polynomials() -> None:
     assert run(made, "s", y=0.4, y2=-1.1) + left_out == pytest.approx(run(lines, "s", y=0.4, y2=-1.1), abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    "line, made",
+    [
+        ("const float a = sinf(x) * x;", "const float a = sin_fast(x) * x;"),
+        ("const float a = asinf(x) + cosf(x);", "const float a = asinf(x) + cos_fast(x);"),
+        ("const float a = x / scale;", "const float a = div_fast(x, scale);"),
+        ("const float a = 1.0f / x;", "const float a = div_fast(1.0f, x);"),
+        ("const float a = x / (1.0f + y);", "const float a = div_fast(x, (1.0f + y));"),
+        ("const float a = x / y + z;", "const float a = x / y + z;"),
+        ("const float a = x / (y + z) * (y - z);", "const float a = x / (y + z) * (y - z);"),
+        ("const int a = i / j;", "const int a = i / j;"),
+    ],
+)
+def test_angles_and_quotients_behind_tf32(line: str, made: str) -> None:
+    assert shortened([], [line], "a", hoist=False, exact=False, may_shift=False).element == [made]
+    assert shortened([], [line], "a", hoist=False, exact=True, may_shift=False).element == [line]
+
+
 def test_exact_functions_are_left_alone() -> None:
     lines = ["const float t = tanhf(value);", "const float a = t * 0.5f;"]
     kept = shortened([], lines, "a", hoist=True, exact=True, may_shift=True)

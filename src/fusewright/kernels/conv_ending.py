@@ -182,10 +182,15 @@ def store_turned(shape: Layout, value: str, where: dict[str, str], inside: str, 
     sector of memory takes as long to write as several whole ones, and rows that begin anywhere have such parts at their ends only."""
     _, _, wide = shape.held
     rows, pitch, columns = shape.held[0] * shape.held[1], shape.run_pitch, shape.run_columns
-    abreast = max(1, 32 // columns)  # channels
-    own, step = (f"lane / {columns}", f"lane % {columns}") if abreast > 1 else ("0", "lane")
+    abreast, turns = max(1, 32 // columns), -(-columns // 32)  # channels that a warp writes at once, or how often it does for one
+    each = 8 // abreast * turns  # elements of a lane
+    lot = max(k for k in range(1, 9) if each % k == 0)
     first, column = where["w"].split(" + ", 1)
     at = {axis: re.sub(r"\bf\b", f"row * {wide}", where[axis]) for axis in "dh"}
+    own = ("", "lane") if abreast == 1 else (f"lane / {columns} + ", f"lane % {columns}")
+    which = f"const int channel = {own[0]}(k + j) / {turns} * {abreast}, column = {own[1]} + (k + j) % {turns} * 32;"
+    ends = [] if columns % 32 == 0 or abreast > 1 else [f"column < {columns}"]
+    exists = " && ".join([inside, *ends, *([] if shape.whole_channels else ["c < channel_end"])])
     return dedent(f"""
         float* const side = run_words + warp * {8 * pitch};
         #pragma unroll
@@ -198,14 +203,19 @@ def store_turned(shape: Layout, value: str, where: dict[str, str], inside: str, 
               for (int e = 0; e < PAIR; ++e) side[group * {pitch} + {column}] = {value};
             __syncwarp();
             const int d = {at["d"]}, h = {at["h"]};
-        #pragma unroll 1
-            for (int channel = {own}; channel < 8; channel += {abreast}) {{
-              const int c = channel0 + lane_channel - group + 8 * i + channel;
         #pragma unroll
-              for (int column = {step}; column < {columns}; column += 32) {{
-                const int w = {first} + column;
-                if ({inside}{"" if shape.whole_channels else " && c < channel_end"})
-                  *({place}) = {in_memory(shape, f"side[channel * {pitch} + column]")};
+            for (int k = 0; k < {each}; k += {lot}) {{
+              float lot[{lot}];  // read together, so that no store waits for its own
+        #pragma unroll
+              for (int j = 0; j < {lot}; ++j) {{
+                {which}
+                lot[j] = side[channel * {pitch} + column];
+              }}
+        #pragma unroll
+              for (int j = 0; j < {lot}; ++j) {{
+                {which}
+                const int c = channel0 + lane_channel - group + 8 * i + channel, w = {first} + column;
+                if ({exists}) *({place}) = {in_memory(shape, "lot[j]")};
               }}
             }}
             __syncwarp();

@@ -34,10 +34,9 @@ ISSUE_PER_MS = MULTIPROCESSORS * 4 * CYCLES_PER_MS  # warp instructions: product
 SPECIAL_SLOTS = 5.0  # H200: of the 8 cycles a special function takes of its own unit, those not hidden
 SMALL_TILE = 1.10  # H200, statistics of the first founding model: 0.125 ms with 64 accumulators a lane, 0.115 with 128
 FEW_WARPS = 1.15  # H200, its second kernel: 0.225 ms with 8 warps on a multiprocessor, 0.204 with 16
-PHASED_OVERHEAD = 1.4  # not measured: reads of shared memory and products overlap only in part
-# Strided ones of images and volumes take what is predicted for them alone this many times. H200, whole forwards (benchmarks/results):
-# by this s1013 should take 0.77 ms and took 0.82, s1033 0.71 and 1.05. No kernel was timed alone.
-PHASED = 5.0
+# Reads of shared memory and products overlap only in part. H200, six convolutions alone (benchmarks/results/transposed.txt): they take
+# 0.7 to 1.3 times what is predicted.
+PHASED_OVERHEAD = 1.4
 STEP_MS = 0.0003  # H200: what a barrier costs all warps of a block (columns 3 against 9 in the second founding model)
 LAUNCH_MS = 0.004
 CANDIDATES = 24  # more would be noise
@@ -47,8 +46,9 @@ FOUR_WARPS_TFLOPS = 390.0  # H200: products of four warps with nothing copied in
 # costs on its way to shared memory, and the cycles it takes: where it is stored earlier than that after its load, warps wait.
 FOUR_WARPS_OVERHEAD, FOUR_WARPS_STAGED_MS, FOUR_WARPS_LATENCY = 1.15, 0.6e-9, 1500
 # H200: what it costs more to write rows that do not begin at whole sectors, eight elements at a time: 110 columns instead of 112 took
-# 0.26 ms for 200 MB; of 64 at a time, 126 columns 0.47 ms instead of 0.64 (benchmarks/results/widths.txt).
-SECTOR, UNALIGNED_TB_PER_S = 32, 0.77
+# 0.26 ms for 200 MB (benchmarks/results/widths.txt); of runs by way of shared memory, two sectors of each at this rate: 443 MB in rows of
+# 81 take 0.32 ms in runs of 32 and 0.29 in runs of 64, in rows of 80 0.19 (benchmarks/results/transposed.txt).
+SECTOR, UNALIGNED_TB_PER_S, RUN_ENDS_TB_PER_S = 32, 0.77, 1.5
 HALF_SECTORS = 1.3  # not measured: eight halves of a fragment's row are half a sector, which the caches join
 # Folded taps: what they lose beside what is counted (H200, benchmarks/results/few_channels.txt: 1.14 to 1.35), and the slots for each
 # product that PRODUCT_TFLOPS contains (3×3 of 32 products: 20 reads, two instructions to round each and 12 reads of weights for 96).
@@ -108,11 +108,7 @@ def best_tile(conv: Conv, ending: Ending, sizes: Sequence[int]) -> Tile:
 def expected_ms(conv: Conv, ending: Ending, sizes: Sequence[int]) -> float:
     """What the convolution and this ending are expected to take with the tile that suits them."""
     conv = for_sizes(conv, ending, sizes)
-    predicted = predicted_ms(conv, ending, sizes, best_tile(conv, ending, sizes))
-    if not conv.is_phased or conv.dims == 1:
-        return predicted
-    alone = predicted_ms(conv, Ending(), sizes, best_tile(conv, Ending(), sizes)) - 1.5 * LAUNCH_MS
-    return predicted + (PHASED - 1) * max(0.0, alone)
+    return predicted_ms(conv, ending, sizes, best_tile(conv, ending, sizes))
 
 
 def proposed_tiles(conv: Conv, ending: Ending) -> Iterator[Tile]:
@@ -299,7 +295,7 @@ def instructions(body: Body) -> float:
         return 0.0
     statements, result = body.element("value", "n", "c", ("d", "h", "w"))
     text = " ".join([*statements, result])
-    special = len(re.findall(r"(exp|tanh|log|rsqrt|sqrt|rcp|sigmoid|erf|sin|cos)\w*\(| / ", text))
+    special = len(re.findall(r"(exp|tanh|log|rsqrt|sqrt|rcp|sigmoid|erf|sin|cos|div)\w*\(| / ", text))
     return len(re.findall(r"[-+*<>?]|f[a-z]+f\(", text)) + SPECIAL_SLOTS * special
 
 
@@ -362,9 +358,9 @@ def predicted_ms(conv: Conv, ending: Ending, sizes: Sequence[int], tile: Tile) -
     writing = written / MEMORY_TB_PER_S * 1e-9  # hardly overlaps where there are few blocks to a multiprocessor
     if conv.packed_in > 1 and shape.run == 1 and not shape.turns_rows:
         writing *= HALF_SECTORS
-    if conv.in_runs and not conv.is_phased:  # in PHASED it is contained
-        parts = min(1.0, SECTOR / conv.item_bytes / shape.run_columns) if shape.turns_rows else 1.0  # two of each run
-        writing += parts * written / UNALIGNED_TB_PER_S * 1e-9
+    if conv.in_runs:
+        ends = SECTOR / conv.item_bytes / shape.run_columns / RUN_ENDS_TB_PER_S if shape.turns_rows else 1.0 / UNALIGNED_TB_PER_S
+        writing += ends * written * 1e-9
     launches = LAUNCH_MS + (0.0 if tile.resident else LAUNCH_MS / 2)  # with that which packs the weights
     if tile.warpgroups:
         return max(warpgroup_ms(shape, ending, work * crowd, rounds) + writing, least) + launches
