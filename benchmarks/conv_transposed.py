@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -23,23 +24,36 @@ from fusewright.kernels.conv_tiles import best_tile, for_sizes, predicted_ms
 PLAIN = Ending()
 SIGMOIDS = Ending(
     before=Pointwise(
-        lambda value, n, c, at: ([f"const float a = sigmoid_fast({value});", "const float b = a * sigmoid_fast(a) + a;"], "tanh_fast(b)")
+        lambda value, n, c, at: (
+            [f"const float a = sigmoid_fast({value});", "const float b = a * sigmoid_fast(a) + a;"],
+            "tanh_fast(b)",
+        )
     )
 )
 
 
-def conv(dims: int, channels: int, out: int, kernel: int, stride: int = 1, padding: int = 0, more: int = 0, transposed: bool = False) -> Conv:
-    form = {"transposed": transposed, "output_padding": (more,) * dims}
-    return Conv(dims, channels, out, (kernel,) * dims, (stride,) * dims, (padding,) * dims, (1,) * dims, **form)  # type: ignore[arg-type]
+def conv(dims: int, channels: int, out: int, kernel: int) -> Conv:
+    return Conv(dims, channels, out, (kernel,) * dims, (1,) * dims, (0,) * dims, (1,) * dims)
+
+
+def transposed(dims: int, channels: int, out: int, kernel: int, padding: int = 0, more: int = 0) -> Conv:
+    strides = (2,) * dims
+    return replace(
+        conv(dims, channels, out, kernel),
+        stride=strides,
+        padding=(padding,) * dims,
+        output_padding=(more,) * dims,
+        transposed=True,
+    )
 
 
 CASES = {
-    "transposed line 128->64, 4 by 2: 16x16384": (conv(1, 128, 64, 4, 2, 1, transposed=True), (16, 16384), PLAIN),
-    "transposed volume 16->32, 3 by 2: 16x16x40x40, rows of 81": (conv(3, 16, 32, 3, 2, transposed=True), (16, 16, 40, 40), PLAIN),
-    "the same, sigmoids behind it": (conv(3, 16, 32, 3, 2, transposed=True), (16, 16, 40, 40), SIGMOIDS),
-    "the same, rows of 80": (conv(3, 16, 32, 3, 2, 1, 1, transposed=True), (16, 16, 40, 40), PLAIN),
-    "transposed image 64->64, 4 by 2: 32x64x64": (conv(2, 64, 64, 4, 2, 1, transposed=True), (32, 64, 64), PLAIN),
-    "transposed image 64->32, 3 by 2: 32x64x64, rows of 129": (conv(2, 64, 32, 3, 2, transposed=True), (32, 64, 64), PLAIN),
+    "transposed line 128->64, 4 by 2: 16x16384": (transposed(1, 128, 64, 4, 1), (16, 16384), PLAIN),
+    "transposed volume 16->32, 3 by 2: 16x16x40x40, rows of 81": (transposed(3, 16, 32, 3), (16, 16, 40, 40), PLAIN),
+    "the same, sigmoids behind it": (transposed(3, 16, 32, 3), (16, 16, 40, 40), SIGMOIDS),
+    "the same, rows of 80": (transposed(3, 16, 32, 3, 1, 1), (16, 16, 40, 40), PLAIN),
+    "transposed image 64->64, 4 by 2: 32x64x64": (transposed(2, 64, 64, 4, 1), (32, 64, 64), PLAIN),
+    "transposed image 64->32, 3 by 2: 32x64x64, rows of 129": (transposed(2, 64, 32, 3), (32, 64, 64), PLAIN),
     "image 64->64, 3: 64x128x128, rows of 126": (conv(2, 64, 64, 3), (64, 128, 128), PLAIN),
     "image 32->64, 3: 64x112x112, rows of 110": (conv(2, 32, 64, 3), (64, 112, 112), PLAIN),
     "volume 16->32, 3: 8x24x56x56, rows of 54": (conv(3, 16, 32, 3), (8, 24, 56, 56), PLAIN),
@@ -54,12 +68,24 @@ def words(tile: Tile) -> str:
 
 def chosen(of: Conv, ending: Ending, sizes: tuple[int, ...], count: int) -> list[tuple[float, Tile]]:
     """The tile that is taken, and the best of each other shape."""
-    found = sorted(((predicted_ms(of, ending, sizes, t), t) for t in candidate_tiles(of, ending)), key=lambda pair: pair[0])
+    found = sorted(
+        ((predicted_ms(of, ending, sizes, t), t) for t in candidate_tiles(of, ending)), key=lambda pair: pair[0]
+    )
     kept: dict[tuple[object, ...], tuple[float, Tile]] = {}
     best = best_tile(of, ending, sizes)
     for ms, t in [(predicted_ms(of, ending, sizes, best), best), *found]:
         kept.setdefault((t.channel_tiles, t.fragments, t.warps_c, t.alone, t.warpgroups), (ms, t))
     return list(kept.values())[:count]
+
+
+def library_times(of: Conv, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, flush: torch.Tensor) -> str:
+    apply, last = (
+        operator(of),
+        {2: torch.channels_last, 3: torch.channels_last_3d}.get(of.dims, torch.contiguous_format),
+    )
+    turned, turned_w = x.contiguous(memory_format=last), w.contiguous(memory_format=last)
+    plain, other = median_ms(lambda: apply(x, w, b), flush), median_ms(lambda: apply(turned, turned_w, b), flush)
+    return f"  library: {plain:.4f} ms, channels last {other:.4f}"
 
 
 def main() -> None:
@@ -83,14 +109,20 @@ def main() -> None:
                 run = ready(library.result(), text, {"input": x, "weight": w, "out": out, "bias": b}, named)
                 run()
                 value, allowed = convolved(of, x[some], w, b, tile.warpgroups)
-                wrong = explain(out[some], value, allowed) if ending is PLAIN else None if out.isfinite().all() else "not finite"
+                wrong = (
+                    explain(out[some], value, allowed)
+                    if ending is PLAIN
+                    else None
+                    if out.isfinite().all()
+                    else "not finite"
+                )
                 ms = median_ms(run, flush)
-                print(f"  {ms:.4f} ms ({expected:.4f} expected)  {words(tile)}{f'  WRONG: {wrong}' if wrong else ''}", flush=True)
+                print(
+                    f"  {ms:.4f} ms ({expected:.4f} expected)  {words(tile)}{f'  WRONG: {wrong}' if wrong else ''}",
+                    flush=True,
+                )
             if ending is PLAIN:
-                apply, last = operator(of), {2: torch.channels_last, 3: torch.channels_last_3d}.get(of.dims, torch.contiguous_format)
-                turned, turned_w = x.contiguous(memory_format=last), w.contiguous(memory_format=last)
-                plain, other = median_ms(lambda: apply(x, w, b), flush), median_ms(lambda: apply(turned, turned_w, b), flush)
-                print(f"  library: {plain:.4f} ms, channels last {other:.4f}")
+                print(library_times(of, x, w, b, flush))
     print(f"{time.perf_counter() - started:.0f} s")
 
 

@@ -195,7 +195,7 @@ def describe(case: Case, inputs: list[torch.Tensor], got: torch.Tensor, expected
     return f"{case.text()}: got {got[at].item()!r}, expected {expected[at].item()!r} at {values}"
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)], ids=str)
 def test_every_record_on_floats(dtype: torch.dtype, tmp_path: Path) -> None:
     inputs = awkward(dtype)
     chosen = accepted(list(cases()), inputs)

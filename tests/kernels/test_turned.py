@@ -101,7 +101,7 @@ def awkward(planned: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [(3, 4, 7, 13), (2, 4, 33, 10), (2, 4, 4, 4)] if len(planned) == 2 else [(2, 4, 5, 6, 7), (3, 4, 4, 4, 9)]
 
 
-@pytest.mark.parametrize("channels", [8, 37])
+@pytest.mark.parametrize("channels", [pytest.param(8, marks=pytest.mark.slow), 37])
 @pytest.mark.parametrize("case", POOLS, ids=lambda name: name.replace(" ", "-"))
 def test_results_of_pools_are_turned(case: str, channels: int, tmp_path: Path) -> None:
     forward, planned = POOLS[case]
@@ -109,7 +109,7 @@ def test_results_of_pools_are_turned(case: str, channels: int, tmp_path: Path) -
     assert "_tile[k][j]" in text
 
 
-@pytest.mark.parametrize("channels", [8, 37])
+@pytest.mark.parametrize("channels", [pytest.param(8, marks=pytest.mark.slow), 37])
 @pytest.mark.parametrize("case", ROWS, ids=lambda name: name.replace(" ", "-"))
 def test_what_is_written_along_rows_is_turned(case: str, channels: int, tmp_path: Path) -> None:
     forward, planned = ROWS[case]
@@ -117,7 +117,7 @@ def test_what_is_written_along_rows_is_turned(case: str, channels: int, tmp_path
     assert "_tile[threadIdx.x][place" in text
 
 
-@pytest.mark.parametrize("channels", [8, 37])
+@pytest.mark.parametrize("channels", [pytest.param(8, marks=pytest.mark.slow), 37])
 @pytest.mark.parametrize("case", PATCHES, ids=lambda name: name.replace(" ", "-"))
 def test_what_is_written_along_other_rows_is_turned(case: str, channels: int, tmp_path: Path) -> None:
     forward, planned = PATCHES[case]
@@ -125,7 +125,7 @@ def test_what_is_written_along_other_rows_is_turned(case: str, channels: int, tm
     assert "_tile[u][k][j]" in text
 
 
-@pytest.mark.parametrize("channels", [8, 37, 64])
+@pytest.mark.parametrize("channels", [pytest.param(8, marks=pytest.mark.slow), 37, pytest.param(64, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", CHANNELS, ids=lambda name: name.replace(" ", "-"))
 def test_rows_that_lie_together_are_staged(case: str, channels: int, tmp_path: Path) -> None:
     forward, planned = CHANNELS[case]

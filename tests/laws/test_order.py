@@ -127,13 +127,13 @@ def test_halves_are_summed_in_float() -> None:
 
 def test_a_long_chain_settles() -> None:
     def deep(x: Tensor) -> Tensor:
-        for i in range(100):
+        for i in range(40):
             x = torch.tanh(torch.relu(torch.relu(x * 2 * 0.25)) + i)
         return x
 
     before = lawbook.captured(OfOne(deep), [(4, 5)])
     after, applied = rewrite(before)
-    assert len(applied) >= 200 and len(after.nodes) <= len(before.nodes) - 200
+    assert len(applied) >= 80 and len(after.nodes) <= len(before.nodes) - 80
 
 
 def test_two_inputs() -> None:

@@ -99,7 +99,7 @@ def test_a_convolution_goes_to_whoever_is_faster(front: Front, prices: Prices) -
     assert len(own_of(front.finish(fast.choices)[0])) == 1, fast
 
 
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_what_two_kernels_read_is_stored_or_computed_again(again: bool, tmp_path: Path, prices: Prices) -> None:
     norm = CHAIN.replace("torch.logsumexp(torch.tanh(self.conv(x)), 1)", "torch.tanh(self.norm(self.conv(x)))")
     (tmp_path / "model.py").write_text(norm.replace("self.lin =", "self.norm = nn.GroupNorm(4, 16)\n        self.lin ="))
@@ -111,8 +111,18 @@ def test_what_two_kernels_read_is_stored_or_computed_again(again: bool, tmp_path
     assert Choices.from_dict(found.choices.to_dict()) == found.choices
 
 
-@pytest.mark.parametrize(("ms", "ours"), [(0.1, True), (50.0, False)])
-@pytest.mark.parametrize("weighed", ["torch.softmax(z @ z.mT, -1) @ z", "nn.functional.scaled_dot_product_attention(z, z, z)"])
+WRITTEN_OUT, BY_NAME = "torch.softmax(z @ z.mT, -1) @ z", "nn.functional.scaled_dot_product_attention(z, z, z)"
+
+
+@pytest.mark.parametrize(
+    ("weighed", "ms", "ours"),
+    [
+        (WRITTEN_OUT, 0.1, True),
+        (BY_NAME, 50.0, False),
+        pytest.param(WRITTEN_OUT, 50.0, False, marks=pytest.mark.slow),
+        pytest.param(BY_NAME, 0.1, True, marks=pytest.mark.slow),
+    ],
+)
 def test_attention_by_one_kernel_or_in_steps(weighed: str, ms: float, ours: bool, tmp_path: Path, prices: Prices) -> None:
     text = CHAIN.replace("torch.softmax(self.lin(y), -1)", f"(lambda z: {weighed})(self.lin(y))")
     (tmp_path / "model.py").write_text(text)

@@ -135,7 +135,7 @@ def get_init_inputs():
 """
 
 
-@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("stored", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_layers_with_norms_of_their_own_share_kernels(stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Statistics, and what is made of them in a convolution's registers, have other names in each layer."""
     path = tmp_path / "model.py"
