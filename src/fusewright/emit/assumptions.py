@@ -10,7 +10,7 @@ from torch import nn
 from .. import sizes
 from ..errors import Unsupported
 from ..graph import Dim, Ref
-from ..pytext import shape_text
+from ..pytext import plain_text, shape_text
 from .kernels import Shared
 from .launches import Launches
 from .signature import Signature
@@ -84,7 +84,7 @@ class Assumptions:
         for name, argument in zip(self.signature.argument_names(), self.graph.arguments, strict=True):
             if not isinstance(argument, Ref):
                 tests.append(
-                    f"type({name}) is {type(argument).__name__} and {name} == {argument!r}"
+                    f"type({name}) is {type(argument).__name__} and {name} == {plain_text(argument)}"
                     if argument is not None
                     else f"{name} is None"
                 )
