@@ -207,7 +207,7 @@ def test_every_record_on_floats(dtype: torch.dtype, tmp_path: Path) -> None:
     assert not any(wrong), "\n".join(filter(None, wrong))
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool], ids=str)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool], ids=str)
 def test_every_record_on_whole_numbers(dtype: torch.dtype, tmp_path: Path) -> None:
     inputs = awkward(dtype)
     chosen = accepted(list(cases(whole=True)), inputs)

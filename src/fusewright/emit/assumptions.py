@@ -81,6 +81,8 @@ class Assumptions:
             shared = max(text.shared_bytes for text in (*on_tensor_cores, *in_backward))
             allowed = "_tf32_allowed() and " if any(text.tf32 for text in on_tensor_cores) else ""
             tests.append(f"{allowed}_has_tensor_cores({self.values.device()}, {shared})")
+        if self.graph.own_gradients:
+            tests.append(f"not _needs_gradients({', '.join([*inputs, *([f'*{tensors}'] if self.held else [])])})  # the model has its own")
         for name, argument in zip(self.signature.argument_names(), self.graph.arguments, strict=True):
             if not isinstance(argument, Ref):
                 tests.append(
