@@ -71,6 +71,24 @@ def test_in_vectors(tmp_path: Path, case: str) -> None:
         assert source.count("load(&x_ptr[") == source.count("x_ptr[") == 1
 
 
+EVERY = 9223372036854775807
+ANYWHERE = {
+    "every second column": (f"torch.slice_scatter(x, torch.sigmoid(x[..., ::2]), 3, 0, {EVERY}, 2) * 2", IMAGE),
+    "every third row but the first": (f"torch.slice_scatter(x, x[:, :, 1::3] - 1, 2, 1, {EVERY}, 3) * 2", IMAGE),
+    "the last row": ("torch.select_scatter(x, x[:, :, -1] * 2, 2, -1) + 1", IMAGE),
+    "rows counted from the end": ("torch.slice_scatter(x, x[:, :, :3] * 2, 2, -3) + 1", IMAGE),
+    "a diagonal": ("torch.diagonal_scatter(x, x.diagonal(0, -2, -1) * 3, 0, -2, -1) + 1", IMAGE),
+    "a diagonal above": ("torch.diagonal_scatter(x, x.diagonal(2, -2, -1) * 3, 2, -2, -1) + 1", IMAGE),
+    "a diagonal below": ("torch.diagonal_scatter(x, x.diagonal(-3, -2, -1) * 3, -3, -2, -1) + 1", IMAGE),
+    "ones on a diagonal": ("x * torch.eye(x.shape[-2], x.shape[-1]) + torch.eye(x.shape[-1])[0]", IMAGE),
+}
+
+
+@pytest.mark.parametrize("case", ANYWHERE, ids=lambda name: name.replace(" ", "-"))
+def test_written_over(tmp_path: Path, case: str) -> None:
+    check(problem_of(tmp_path, *ANYWHERE[case]), ANYWHERE[case][1], torch.float32)
+
+
 @pytest.mark.parametrize("case", SCANNED, ids=lambda name: name.replace(" ", "-"))
 def test_under_scans(tmp_path: Path, case: str) -> None:
     source = check(problem_of(tmp_path, *SCANNED[case]), SCANNED[case][1], torch.float32)
