@@ -232,3 +232,16 @@ def test_sizes_that_say_how_a_convolution_pads_are_those_of_the_example() -> Non
     assert {str(symbol) for symbol in graph.symbols} == {"x_0"}
     take_over(plan(lower(rewrite(graph)[0])))
     torch.testing.assert_close(interpret(graph, model, inputs)[0], model(*inputs))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_instance_norm_with_running_statistics_is_no_operator_of_its_own(training: bool) -> None:
+    model = nn.InstanceNorm2d(4, affine=True, track_running_stats=True, momentum=0.3).train(training)
+    model(torch.randn(3, 4, 5, 6) * 2 + 1)  # statistics that are not the first ones
+    x = torch.randn(3, 4, 5, 6)
+    graph = capture(model, [x])
+    assert not plan(lower(rewrite(graph)[0])).calls
+    found = dict(zip([o.path for o in graph.outputs], interpret(graph, model, [x]), strict=True))
+    torch.testing.assert_close(found[""], model(x))  # which changes its buffers
+    for path in ("running_mean", "running_var") if training else ():
+        torch.testing.assert_close(found[path], getattr(model, path))
