@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,16 @@ def test_samples_changed_in_place(tmp_path: Path) -> None:
         x = torch.randn(shape)
         with torch.no_grad():
             torch.testing.assert_close(new(x), original(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_long_chain_whose_values_are_used_often(tmp_path: Path) -> None:
+    """A recurrence unrolled: what each value costs is counted once, not along every way to it (there are 3 to the power of 30)."""
+    lines = ["for _ in range(30):", "    x = x * torch.sigmoid(x) + x"]
+    signal.alarm(120)
+    try:
+        _, _, original, new = made_of(frame.problem_of(tmp_path, "torch.cat((x, x * 2), 1) + 1", "torch.rand(3, 4, 32) - 3", lines=lines))
+    finally:
+        signal.alarm(0)
+    x = torch.rand(3, 4, 32) - 3
+    with torch.no_grad():
+        torch.testing.assert_close(new(x), original(x), rtol=1e-4, atol=1e-4)
