@@ -75,9 +75,9 @@ BAD = {
         changed("return [torch.rand(2, 3)]", "return"), r"^model\.py:9: .*returned None, not a list"
     ),
     "get_inputs gives nothing": Bad(changed(INPUTS, "[]"), r"^model\.py:9: get_inputs\(\) returned no tensor"),
-    "a string among the inputs": Bad(
-        changed(INPUTS, "[torch.rand(2, 3), 'sum']"),
-        r"^model\.py:9: item 1 of get_inputs\(\) is a str; only tensors and plain numbers are supported",
+    "a set among the inputs": Bad(
+        changed(INPUTS, "[torch.rand(2, 3), {1}]"),
+        r"^model\.py:9: item 1 of get_inputs\(\) is a set; only tensors and plain values are supported",
     ),
     "an array among the inputs": Bad(
         changed("torch.rand(2, 3)]", "torch.rand(2, 3).numpy()]"), r"item 0 .* is an? ndarray"

@@ -50,6 +50,11 @@ NUMBERS: dict[str, list[dict[str, Any]]] = {
     "aten.hardtanh.default": [{}, {"min_val": -0.25, "max_val": 4.0}],
     "aten.addcmul.default": [{}, {"value": 0.5}],
     "aten.addcdiv.default": [{}, {"value": 0.5}],
+    "aten.floor_divide.Scalar": [{"other": n} for n in (3, -1, -4)],
+    "aten.fmod.Scalar": [{"other": n} for n in (3, -1, -4)],
+    "aten.remainder.Scalar": [{"other": n} for n in (3, -1, -4)],
+    "aten.__lshift__.Scalar": [{"other": n} for n in (0, 3, 7, 31, 70, -1)],
+    "aten.__rshift__.Scalar": [{"other": n} for n in (0, 3, 7, 31, 70, -1)],
 }
 FILLED = {"other": 0.75, "self": 1.25, "weight": 0.25, "lambd": 0.5, "threshold": 0.25, "value": 2.0}
 FILLED |= {"min": -0.5, "max": 0.75}
@@ -135,11 +140,12 @@ def awkward(dtype: torch.dtype, seed: int = 0) -> list[torch.Tensor]:
 
 
 def accepted(chosen: list[Case], inputs: list[torch.Tensor]) -> list[Case]:
-    """Those that PyTorch itself takes in this type."""
+    """Those that PyTorch itself takes in this type, and its exporter."""
     found = []
     for case in chosen:
         try:
             evaluate(case, inputs)
+            evaluate(case, [x.to("meta") for x in inputs])
         except (RuntimeError, NotImplementedError):
             continue
         found.append(case)
@@ -207,7 +213,7 @@ def test_every_record_on_floats(dtype: torch.dtype, tmp_path: Path) -> None:
     assert not any(wrong), "\n".join(filter(None, wrong))
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool], ids=str)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool], ids=str)
 def test_every_record_on_whole_numbers(dtype: torch.dtype, tmp_path: Path) -> None:
     inputs = awkward(dtype)
     chosen = accepted(list(cases(whole=True)), inputs)

@@ -156,9 +156,9 @@ if __name__ == "__main__":
     assert isinstance(load_problem(write(tmp_path, source)), Problem)
 
 
-def test_plain_numbers_and_tuples_are_inputs(tmp_path: Path) -> None:
-    problem = load_problem(write(tmp_path, changed("[torch.rand(2, 3)]", "(torch.rand(2, 3), 2, 0.5, True)")))
-    assert problem.inputs()[1:] == [2, 0.5, True]
+def test_plain_values_and_tuples_of_them_are_inputs(tmp_path: Path) -> None:
+    problem = load_problem(write(tmp_path, changed("[torch.rand(2, 3)]", "(torch.rand(2, 3), 2, 0.5, True, None, 'sum', (4, [5]))")))
+    assert problem.inputs()[1:] == [2, 0.5, True, None, "sum", (4, [5])]
 
 
 def test_inputs_that_carry_a_gradient_are_detached(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ import re
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import sympy
 import torch
@@ -57,10 +59,10 @@ def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
     failure: Exception | None = None
     for shapes in (dynamic, batches, None):  # static sizes where symbolic ones cannot be had or say too little
         try:
-            with quiet(), stand_ins.in_place(), stand_ins.kept(model):
+            with quiet(), stand_ins.in_place(), stand_ins.kept(model), own_functions() as own:
                 exported = _export(model, given, shapes)
             if _symbols_are_input_sizes(exported) and (shapes is None or _divides_by_numbers(exported)):
-                graph = _Reader(exported, inputs, file).graph()
+                graph = replace(_Reader(exported, inputs, file).graph(), own_gradients=bool(own))
                 if shapes is None or _can_be_written(graph):
                     return graph.check()
         except Hopeless:
@@ -81,6 +83,21 @@ def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.exp
         exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
         detach_what_needs_no_gradient(exported.graph_module)
         return functional(exported)
+
+
+@contextlib.contextmanager
+def own_functions() -> Iterator[list[type]]:
+    """The classes whose `apply` is called meanwhile: functions that define their own derivative. PyTorch's own tell the truth of theirs."""
+    found: list[type] = []
+    apply = torch.autograd.Function.__dict__["apply"].__func__
+
+    def seen(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if not cls.__module__.startswith("torch."):
+            found.append(cls)
+        return apply(cls, *args, **kwargs)
+
+    with mock.patch.object(torch.autograd.Function, "apply", classmethod(seen)):
+        yield found
 
 
 def _can_be_written(graph: Graph) -> bool:
@@ -383,11 +400,15 @@ class _Reader(Tracer):
 
     @functools.cached_property
     def pinned(self) -> set[sympy.Basic]:
-        """Sizes whose product has to be a number (windows cut out, and put together to an image of a given size): as in the example."""
+        """Sizes that are as in the example: those whose product has to be a number (windows cut out, and put together to an image
+        of a given size), and those that say how a convolution pads (an output of a given size)."""
         environment = self._shape_environment()
         guards = [environment.simplify(guard.expr) for guard in environment.guards] if environment is not None else []
         products = [g.lhs for g in guards if isinstance(g, sympy.Eq) and g.rhs.is_Integer and g.lhs.is_Mul]
-        return {symbol for product in products if len(product.free_symbols) > 1 for symbol in product.free_symbols}
+        found = {symbol for product in products if len(product.free_symbols) > 1 for symbol in product.free_symbols}
+        convolutions = [fx for fx in self.exported.graph.nodes if str(fx.target).startswith("aten.conv")]
+        given = [argument.meta.get("val") for fx in convolutions for argument in fx.all_input_nodes]
+        return found.union(*(value.node.expr.free_symbols for value in given if isinstance(value, torch.SymInt)))
 
     def _shape_environment(self) -> Any:
         for fx in self.exported.graph.nodes:

@@ -104,6 +104,7 @@ class Graph:
     arguments: tuple[Any, ...] = ()  # forward's arguments, flattened: a Ref to an input, or a plain value that was baked in
     structure: Any = None  # forward's arguments as given, with positions in `arguments` as leaves
     result: Any = None  # the structure returned to the user, with positions of `outputs` as leaves
+    own_gradients: bool = False  # the model defines derivatives itself (torch.autograd.Function), which its operators do not tell
 
     def __getitem__(self, name: str) -> Node:
         return self.index[name]

@@ -229,6 +229,28 @@ def class_target(build: Lowering, scores: str, target: str) -> bool:
     return fits and build[scores].dtype is torch.float32 and isinstance(shape[1], int)
 
 
+def probable_target(build: Lowering, scores: str, target: str) -> bool:
+    """Targets are a probability for each class, of scores of fp32 in a known number of classes."""
+    shape, given = build[scores].shape, build[target].shape
+    same = len(shape) == len(given) >= 2 and all(map(sizes.same, shape, given))
+    return same and build[scores].dtype is build[target].dtype is torch.float32 and isinstance(shape[1], int)
+
+
+def cross_entropy_of_probabilities(build: Lowering, scores: str, target: str, a: dict[str, Any]) -> str:
+    """Σ t (log Σ exp(x) − x), smoothed and weighed class by class; a mean is over rows."""
+    smoothing, classes = a["label_smoothing"], build[scores].shape[1]
+    if smoothing != 0:
+        own, share = (literal(n, torch.float32) for n in (1 - smoothing, smoothing / classes))
+        target = build.pointwise("smooth_target", f"{{0}} * {own} + {share}", [target], torch.float32)
+    largest = build.reduce("max", "LogSumExp", scores, [1], "pivot()")
+    log_total = build.reduce("log_sum", "LogSumExp", scores, [1], "log_total()")
+    weights = class_weights(build, scores, a["weight"])
+    names = [scores, log_total, largest, target, *([weights] if weights is not None else [])]
+    text = "({1} - ({0} - {2})) * {3}" + ("" if weights is None else " * {4}")
+    loss = build.reduce("row_loss", "Sum", build.pointwise("class_loss", text, names, torch.float32), [1])
+    return reduced(build, build.drop(loss, [1], False), a["reduction"])
+
+
 def class_weights(build: Lowering, scores: str, weight: Any) -> str | None:
     """One weight for each class, in the shape of the scores; None where there are none."""
     if weight is None:
@@ -255,6 +277,8 @@ def rows_reduced(build: Lowering, loss: str, counts: str, reduction: int, weight
 def cross_entropy(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """log Σ exp(x) − x[class], the maximum taken out first; smoothed, partly the mean of that over all classes."""
     scores, target, smoothing = value_of(build, a["self"]), value_of(build, a["target"]), a["label_smoothing"]
+    if probable_target(build, scores, target):
+        return cross_entropy_of_probabilities(build, scores, target, a)
     if not class_target(build, scores, target):
         return None
     weights = class_weights(build, scores, a["weight"])

@@ -71,18 +71,19 @@ def pointwise(
     bounds: Callable[..., Interval] | None = None,
     cost: int = 1,
     floats: bool = False,
+    whole: bool = False,
     exact: bool = False,
 ) -> None:
     """A record for an operator that works element by element. `cuda` gets every schema argument by name, as C++ text.
 
-    `floats`: the expression is right for floats only; on integers the operator stays with PyTorch.
+    `floats`: the expression is right for floats only; on integers the operator stays with PyTorch. `whole`: the other way round.
     `exact`: a half is first rounded as memory would round it, because a bit decides the result.
     """
 
     def lower(build: Lowering, node: Node) -> str | None:
         assert node.dtype is not None
         compute = compute_type(node, build.graph)
-        if floats and not compute.is_floating_point:
+        if (floats and not compute.is_floating_point) or (whole and (compute.is_floating_point or compute is torch.bool)):
             return None
         placeholders: list[str] = []
         texts: dict[str, Any] = {}
@@ -101,7 +102,7 @@ def pointwise(
                 texts[argument] = literal(value, compute)
             else:
                 texts[argument] = value
-        expression = cuda(SimpleNamespace(**texts))
+        expression = cuda(SimpleNamespace(**texts, is_whole=not compute.is_floating_point))
         if compute is torch.float64:
             expression = in_double(expression)
         return build.pointwise("", expression, placeholders, node.dtype, compute, cost)
@@ -240,7 +241,10 @@ def _lerp(a: Any) -> str:
     return near if abs(_number(a.weight)) < 0.5 else far
 
 
-def _rounded_quotient(x: str, y: str, mode: str | None) -> str:
+def _rounded_quotient(a: Any) -> str:
+    x, y, mode = a.self, a.other, getattr(a, "rounding_mode", "floor")
+    if a.is_whole:
+        return f"{'whole_floor_divided' if mode == 'floor' else 'whole_truncated'}({x}, {y})"
     if mode == "floor":
         return f"floor_divided({x}, {y})"
     return f"truncf({x} / {y})" if mode == "trunc" else f"{x} / {y}"
@@ -265,12 +269,11 @@ pointwise(
 pointwise(
     "div_rounded",
     *(aten.div.Tensor_mode, aten.div.Scalar_mode, aten.floor_divide.default, aten.floor_divide.Scalar),
-    cuda=lambda a: _rounded_quotient(a.self, a.other, getattr(a, "rounding_mode", "floor")),
+    cuda=_rounded_quotient,
     cost=12,
-    floats=True,
     exact=True,
 )
-pointwise("fmod", aten.fmod.Scalar, aten.fmod.Tensor, cuda=lambda a: f"fmod_of({a.self}, {a.other})", cost=8, floats=True)
+pointwise("fmod", aten.fmod.Scalar, aten.fmod.Tensor, cuda=lambda a: f"fmod_of({a.self}, {a.other})", cost=8)
 
 # ---- powers, exponentials, trigonometry
 
@@ -529,6 +532,9 @@ for _name, _symbol in {"and": "&", "or": "|", "xor": "^"}.items():
     _packets = getattr(aten, f"__{_name}__"), getattr(aten, f"bitwise_{_name}")
     _targets = [getattr(packet, kind) for packet in _packets for kind in ("Tensor", "Scalar")]
     pointwise(f"bitwise_{_name}", *_targets, cuda=lambda a, symbol=_symbol: f"({a.self} {symbol} {a.other})")
+for _name, _packets in {"left": (aten.__lshift__, aten.bitwise_left_shift), "right": (aten.__rshift__, aten.bitwise_right_shift)}.items():
+    _targets = [getattr(packet, kind) for packet in _packets for kind in packet.overloads() if not kind.endswith(("out", "int"))]
+    pointwise(f"shifted_{_name}", *_targets, cuda=lambda a, side=_name: f"shifted_{side}({a.self}, {a.other})", whole=True)
 pointwise("isinf", aten.isinf.default, cuda=lambda a: f"(fabsf({a.self}) == INFINITY)", floats=True)
 pointwise("isfinite", aten.isfinite.default, cuda=lambda a: f"(fabsf({a.self}) < INFINITY)", floats=True)
 pointwise("signbit", aten.signbit.default, cuda=lambda a: f"(copysignf(1.0f, {a.self}) < 0.0f)", floats=True)

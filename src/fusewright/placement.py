@@ -30,20 +30,25 @@ def placed(build: Lowering, source: str, shape: Sequence[Dim], starts: Sequence[
     return build.add(label, window, [source], shape, build[source].dtype)
 
 
-def inside(build: Lowering, source: str, shape: Sequence[Dim], starts: Sequence[int]) -> str:
-    """Whether a position of `shape` lies in the source, put there from `starts` on."""
+def inside(build: Lowering, source: str, shape: Sequence[Dim], starts: Sequence[Dim], step: int = 1) -> str:
+    """Whether a position of `shape` lies in the source, put there from `starts` on; along the first of these, one of `step`."""
     tests: list[str] = []
     names: list[str] = []
     first = len(shape) - len(starts)
     for dim, start in enumerate(starts, first):
-        stop = sizes.tidy(start + build[source].shape[dim])
-        if start == 0 and sizes.same(stop, shape[dim]):
+        stop, steps = sizes.tidy(start + build[source].shape[dim]), step if dim == first else 1
+        if start == 0 and steps == 1 and sizes.same(stop, shape[dim]):
             continue
         at = len(names)
         names.append(build.add(f"position{dim}", Iota(dim), [], shape, torch.int64))
         names.append(build.add(f"stop{dim}", Size(stop), [], (), torch.int64))
-        tests += [f"{{{at}}} >= {start}"] if start else []
+        first_text = str(start)
+        if not isinstance(start, int):
+            first_text = f"{{{len(names)}}}"
+            names.append(build.add(f"start{dim}", Size(start), [], (), torch.int64))
+        tests += [f"{{{at}}} >= {first_text}"] if start != 0 else []
         tests.append(f"{{{at}}} < {{{at + 1}}}")
+        tests += [f"({{{at}}} - {first_text}) % {steps} == 0"] if steps > 1 else []
     return build.pointwise("inside", " && ".join(tests) or "true", names, torch.bool, torch.int64)
 
 
@@ -67,28 +72,31 @@ def pad(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     return build.pointwise("", f"({{0}} ? {{1}} : {literal(value, node.dtype)})", [where, result], node.dtype)
 
 
-def scattered(build: Lowering, node: Node, base: str, part: str, dim: int, start: Dim | None) -> str | None:
-    """`base` with `part` written over it from `start` along `dim` on."""
+def scattered(build: Lowering, node: Node, base: str, part: str, dim: int, start: Dim | None, step: int = 1) -> str | None:
+    """`base` with `part` written over it from `start` along `dim` on, at every place or one of `step`."""
     assert node.shape is not None and node.dtype is not None
-    if not isinstance(start, int) or start < 0:
+    least = {symbol: symbol + max(0, binding.lower - 1) for symbol, binding in build.graph.symbols.items()}
+    if start is None or not sizes.never_negative(sympy.sympify(start).subs(least)):
         return None
-    whole = start == 0 and sizes.same(build[part].shape[dim], node.shape[dim])
-    if whole:
+    if start == 0 and step == 1 and sizes.same(build[part].shape[dim], node.shape[dim]):
         return part
+    if step > 1:  # each element as wide as a step; only the first place of it is its own
+        wide = [*build[part].shape[:dim], sizes.tidy(build[part].shape[dim] * step), *build[part].shape[dim + 1 :]]
+        part = spread(build, part, [dim], [step], True, wide)
     starts = [start, *[0] * (len(node.shape) - dim - 1)]
-    names = [inside(build, part, node.shape, starts), placed(build, part, node.shape, starts), base]
+    names = [inside(build, part, node.shape, starts, step), placed(build, part, node.shape, starts), base]
     return build.pointwise("", "({0} ? {1} : {2})", names, node.dtype)
 
 
 @lowers("slice_scatter", aten.slice_scatter.default)
 def slice_scatter(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    """x[..., start:end] = part, as a new tensor."""
+    """x[..., start:end:step] = part, as a new tensor."""
     base, part = value_of(build, a["self"]), value_of(build, a["src"])
     rank = len(build[base].shape)
-    if a["step"] != 1 or build[base].dtype != build[part].dtype or len(build[part].shape) != rank:
+    if not isinstance(a["step"], int) or build[base].dtype != build[part].dtype or len(build[part].shape) != rank:
         return None
     dim = a["dim"] % rank
-    return scattered(build, node, base, part, dim, slice_start(a["start"], build[base].shape[dim]))
+    return scattered(build, node, base, part, dim, slice_start(a["start"], build[base].shape[dim]), a["step"])
 
 
 @lowers("select_scatter", aten.select_scatter.default)
@@ -101,6 +109,21 @@ def select_scatter(build: Lowering, node: Node, a: dict[str, Any]) -> str | None
     if build[base].dtype != build[part].dtype or len(build[part].shape) != len(shape) - 1:
         return None
     return scattered(build, node, base, build.reshape(part, row), dim, slice_start(a["index"], shape[dim]))
+
+
+@lowers("diagonal_scatter", aten.diagonal_scatter.default)
+def diagonal_scatter(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """A diagonal of the last two dimensions written over, as a new tensor: element n of it is in row n, or so much below."""
+    assert node.shape is not None and node.dtype is not None
+    base, part, rank, offset = value_of(build, a["self"]), value_of(build, a["src"]), len(node.shape), a["offset"]
+    last = (a["dim1"] % rank, a["dim2"] % rank) == (rank - 2, rank - 1)
+    if not last or not isinstance(offset, int) or build[base].dtype != build[part].dtype:
+        return None
+    column = build.reshape(part, [*build[part].shape, 1], "column")
+    rows = placed(build, column, [*node.shape[:-1], 1], [max(0, -offset), 0])
+    row, at = (build.add(label, Iota(dim), [], node.shape, torch.int64) for label, dim in (("row", rank - 2), ("at", rank - 1)))
+    here = build.pointwise("here", f"{{1}} - {{0}} == {offset}", [row, at], torch.bool, torch.int64)
+    return build.pointwise("", "({0} ? {1} : {2})", [here, build.expand(rows, node.shape), base], node.dtype)
 
 
 MOST_PARTS = 8  # that an element of a joined tensor is chosen from
@@ -312,6 +335,14 @@ def arange(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     position = build.add("position", Iota(0), [], node.shape, torch.int64)
     text = f"{start} + {{0}} * {step}" if (start, step) != (0, 1) else "{0}"
     return build.pointwise("", text, [position], node.dtype, torch.int64)
+
+
+@lowers("eye", aten.eye.default, aten.eye.m)
+def eye(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    assert node.shape is not None and node.dtype is not None
+    row, column = (build.add(label, Iota(dim), [], node.shape, torch.int64) for dim, label in enumerate(("row", "column")))
+    here = build.pointwise("here", "{0} == {1}", [row, column], torch.bool, torch.int64)
+    return here if node.dtype is torch.bool else cast(build, here, node.dtype)
 
 
 @element_of(aten.broadcast_tensors.default)

@@ -48,7 +48,28 @@ __device__ __forceinline__ float exp_below(float x) {
   return choose(x > -1000.0f, fmaf(e, rest, e), e);
 }
 
-//: section fmod_of needs rcp_fast
+//: section whole_division
+// Of whole numbers. By 0, of which PyTorch says nothing on a GPU, it is 0; by -1 nothing overflows.
+template <typename T> __device__ __forceinline__ bool is_minus_one(T b) { return b < T(0) && b == T(-1); }
+template <typename T> __device__ __forceinline__ T whole_quotient(T a, T b) {
+  return b == T(0) ? T(0) : is_minus_one(b) ? static_cast<T>(0ULL - static_cast<unsigned long long>(a)) : static_cast<T>(a / b);
+}
+template <typename T> __device__ __forceinline__ T whole_rest(T a, T b) { return b == T(0) || is_minus_one(b) ? T(0) : static_cast<T>(a % b); }
+
+//: section shifted_left
+// By more than there are bits, or by less than 0, nothing is left.
+template <typename T, typename U> __device__ __forceinline__ T shifted_left(T a, U by) {
+  return by < U(0) || by >= U(8 * sizeof(T)) ? T(0) : static_cast<T>(static_cast<unsigned long long>(a) << by);
+}
+
+//: section shifted_right
+// By more than there are bits, or by less than 0, the sign is left.
+template <typename T, typename U> __device__ __forceinline__ T shifted_right(T a, U by) {
+  constexpr U most = 8 * sizeof(T) - (T(-1) < T(0) ? 1 : 0);
+  return by < U(0) || by >= most ? static_cast<T>(a < T(0) ? -1 : 0) : static_cast<T>(a >> by);
+}
+
+//: section fmod_of needs rcp_fast whole_division
 // What is left of a after a whole number of b, exactly. The quotient is never too small, and may be one too large: then less than
 // nothing is left.
 __device__ __forceinline__ float fmod_of(float a, float b) {
@@ -58,12 +79,13 @@ __device__ __forceinline__ float fmod_of(float a, float b) {
   return copysignf(rest < 0.0f ? rest + y : rest, a);
 }
 __device__ __forceinline__ double fmod_of(double a, double b) { return fmod(a, b); }
+template <typename T, typename U> __device__ __forceinline__ T fmod_of(T a, U b) { return whole_rest(a, static_cast<T>(b)); }
 
 //: section remainder_of needs fmod_of
 // Has the sign of the divisor, as Python's %.
 __device__ __forceinline__ float remainder_of(float a, float b) { const float r = fmod_of(a, b); return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? r + b : r; }
 __device__ __forceinline__ double remainder_of(double a, double b) { const double r = fmod(a, b); return r != 0.0 && (r < 0.0) != (b < 0.0) ? r + b : r; }
-template <typename T, typename U> __device__ __forceinline__ T remainder_of(T a, U b) { const T r = a % static_cast<T>(b); return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
+template <typename T, typename U> __device__ __forceinline__ T remainder_of(T a, U b) { const T r = whole_rest(a, static_cast<T>(b)); return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
 
 //: section floor_divided needs fmod_of
 // The whole number below a / b, as Python's //: what is left over is taken off first, so that the quotient is whole or nearly so.
@@ -73,6 +95,15 @@ template <typename T> __device__ __forceinline__ T floor_divided(T a, T b) {
   const T whole = floor(quotient);
   return quotient == T(0) ? copysign(T(0), a / b) : whole + (quotient - whole > T(0.5) ? T(1) : T(0));
 }
+
+//: section whole_floor_divided needs whole_division
+template <typename T, typename U> __device__ __forceinline__ T whole_floor_divided(T a, U b) {
+  const T by = static_cast<T>(b), rest = whole_rest(a, by);
+  return static_cast<T>(whole_quotient(a, by) - (rest != T(0) && (rest < T(0)) != (by < T(0)) ? 1 : 0));
+}
+
+//: section whole_truncated needs whole_division
+template <typename T, typename U> __device__ __forceinline__ T whole_truncated(T a, U b) { return whole_quotient(a, static_cast<T>(b)); }
 
 //: section sigmoid_of needs choose rcp_fast
 // 1 / (1 + exp(-x)); what is divided by lies between 1 and 2.

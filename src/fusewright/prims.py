@@ -321,5 +321,7 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
         text = f"{number:.9g}" if kind == "float" else repr(number)
         text = text if any(mark in text for mark in ".e") else f"{text}.0"
         return f"({text}{suffix})" if text.startswith("-") else f"{text}{suffix}"
+    if dtype is torch.uint8:
+        value = int(value) % 256  # as PyTorch converts a negative one
     text = str(int(value)) + ("LL" if kind == "long long" and abs(int(value)) > 2**31 - 1 else "")
     return f"({text})" if text.startswith("-") else text

@@ -211,10 +211,10 @@ def _check_inputs(problem: Problem, values: list[Any] | tuple[Any, ...]) -> None
     at = _defined(problem, "get_inputs")
     for position, value in enumerate(values):
         item = f"item {position} of get_inputs()"
-        if isinstance(value, (bool, int, float)):
+        if _is_plain(value):
             continue
         if not isinstance(value, torch.Tensor):
-            raise Refused(f"{at}: {item} is {_kind(value)}; only tensors and plain numbers are supported")
+            raise Refused(f"{at}: {item} is {_kind(value)}; only tensors and plain values are supported")
         shape = tuple(value.shape)
         if value.is_complex():
             raise Refused(f"{at}: {item} is complex ({value.dtype}); only real tensors are supported")
@@ -224,6 +224,13 @@ def _check_inputs(problem: Problem, values: list[Any] | tuple[Any, ...]) -> None
             raise Refused(f"{at}: {item} has size zero (shape {shape}); there is nothing to compute or compare")
     if not any(isinstance(value, torch.Tensor) for value in values):
         raise Refused(f"{at}: get_inputs() returned no tensor")
+
+
+def _is_plain(value: Any) -> bool:
+    """A number, a word or nothing, or a list or tuple of such: what a plan is made for and a file can compare with."""
+    if isinstance(value, (list, tuple)):
+        return type(value) in (list, tuple) and all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _check_model(problem: Problem, model: Any, parameters: dict[str, nn.Parameter]) -> None:

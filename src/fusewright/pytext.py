@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -56,16 +57,14 @@ def argument_text(argument: Any, value: Callable[[str], str], device: str) -> st
         return sizes.text(argument)
     if isinstance(argument, torch.device):
         return device
-    if isinstance(argument, float) and argument in (float("inf"), float("-inf")):
-        return f'float("{argument}")'
-    if isinstance(argument, float) and argument != argument:
-        return 'float("nan")'
-    if (
-        isinstance(argument, (torch.dtype, torch.layout, torch.memory_format, bool, int, float, str))
-        or argument is None
-    ):
-        return repr(argument)
+    if isinstance(argument, (torch.dtype, torch.layout, torch.memory_format, bool, int, float, str)) or argument is None:
+        return plain_text(argument)
     raise Unsupported(f"an argument of type {type(argument).__name__} cannot be written down")
+
+
+def plain_text(value: Any) -> str:
+    """A value that is no tensor. Python has no words of its own for infinities and NaN."""
+    return f'float("{value}")' if isinstance(value, float) and not math.isfinite(value) else repr(value)
 
 
 def shape_text(shape: tuple[Any, ...]) -> str:

@@ -129,6 +129,9 @@ def moments(
     return mean_, build.pointwise(f"{label}var", f"{{0}} / {divisor}", [squares, count], build[squares].dtype, cost=4)
 
 
+SUMMED_IN_FLOAT = (torch.float32, torch.float16, torch.bfloat16)  # and rounded once, to the type of the result
+
+
 def _correction(a: dict[str, Any]) -> float:
     if "correction" in a:
         return 1 if a["correction"] is None else a["correction"]
@@ -138,25 +141,25 @@ def _correction(a: dict[str, Any]) -> float:
 @lowers("var", aten.var.default, aten.var.dim, aten.var.correction, aten.std.default, aten.std.dim, aten.std.correction)
 def variance(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     source = value_of(build, a["self"])
-    if build[source].dtype is not torch.float32:
+    if build[source].dtype not in SUMMED_IN_FLOAT or node.dtype is None:
         return None
     dims = dims_of(a.get("dim"), len(build[source].shape))
     _, found = moments(build, source, dims, _correction(a))
     if "std" in str(node.target):
-        found = build.pointwise("", "sqrtf({0})", [found], torch.float32, cost=4)
-    return build.drop(found, dims, a.get("keepdim", False))
+        found = build.pointwise("std", "sqrtf({0})", [found], torch.float32, cost=4)
+    return build.drop(float_result(build, found, node.dtype), dims, a.get("keepdim", False))
 
 
 @element_of(aten.var_mean.correction, aten.var_mean.dim, aten.std_mean.correction, aten.std_mean.dim)
 def var_mean_part(build: Lowering, node: Node, a: dict[str, Any], i: int, parent: Node) -> str | None:
     source = value_of(build, a["self"])
-    if build[source].dtype is not torch.float32:
+    if build[source].dtype not in SUMMED_IN_FLOAT or node.dtype is None:
         return None
     dims = dims_of(a.get("dim"), len(build[source].shape))
     mean_, var = moments(build, source, dims, _correction(a))
     if "std" in str(parent.target) and i == 0:
         var = build.pointwise("std", "sqrtf({0})", [var], torch.float32, cost=4)
-    return build.drop(mean_ if i == 1 else var, dims, a.get("keepdim", False))
+    return build.drop(float_result(build, mean_ if i == 1 else var, node.dtype), dims, a.get("keepdim", False))
 
 
 @lowers("norm", aten.linalg_vector_norm.default, aten.norm.ScalarOpt_dim, aten.norm.Scalar)
@@ -164,7 +167,7 @@ def vector_norm(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     source = value_of(build, a["self"])
     order = a.get("ord", a.get("p"))
     order = 2 if order is None else order
-    if build[source].dtype is not torch.float32 or a.get("dtype") is not None:
+    if build[source].dtype not in SUMMED_IN_FLOAT or a.get("dtype") is not None or node.dtype is None:
         return None
     dims = dims_of(a.get("dim"), len(build[source].shape))
     size = build.pointwise("abs", "fabsf({0})", [source], torch.float32)
@@ -188,7 +191,7 @@ def vector_norm(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         found = build.pointwise("", f"powf({{0}}, {literal(1 / order, torch.float32)})", [total], torch.float32, cost=16)
     else:
         return None
-    return build.drop(found, dims, a.get("keepdim", False))
+    return build.drop(float_result(build, found, node.dtype), dims, a.get("keepdim", False))
 
 
 @element_of(aten.aminmax.default)

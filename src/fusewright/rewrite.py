@@ -322,12 +322,17 @@ def whatever_the_strides(node: Node) -> Node:
     return replace(node, target=aten.reshape.default) if node.target in views else node
 
 
+def draws(node: Node) -> bool:
+    """It draws random numbers: attention does not, where nothing is dropped."""
+    random = isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    return random and node.bound().get("dropout_p") != 0.0
+
+
 def without_dead(graph: Graph) -> Graph:
     """A value nobody uses is dropped, unless making it draws random numbers."""
     live: set[str] = {o.value.name for o in graph.outputs if isinstance(o.value, Ref)}
     for node in reversed(graph.nodes):
-        random = isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
-        if node.name in live or random:
+        if node.name in live or draws(node):
             live.add(node.name)
             live |= set(node.inputs)
     nodes = tuple(n for n in graph.nodes if n.name in live or n.target == "input")

@@ -81,7 +81,8 @@ def space_of(graph: Graph | None, model: nn.Module, inputs: Sequence[Any]) -> Sp
     if graph is not None:
         by_position = {node.args[0]: node.shape for node in graph.nodes if node.target == "input"}
         shapes = [tuple(x.shape) if isinstance(x, Tensor) else None for x in inputs]
-        dims = tuple(None if shape is None else by_position.get(i, shape) for i, shape in enumerate(shapes))
+        places = itertools.accumulate((len(pytree.tree_leaves(x)) for x in inputs), initial=0)  # a graph counts what lists hold
+        dims = tuple(None if shape is None else by_position.get(i, shape) for i, shape in zip(places, shapes, strict=False))
         axes = tuple(Axis(s, b.hint, b.lower, b.dim == 0) for s, b in graph.symbols.items())
         return Space(dims, axes, graph.guards)
     return _probed(model, inputs)

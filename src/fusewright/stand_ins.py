@@ -1,4 +1,5 @@
-"""PyTorch's functions that branch on the values of a tensor, in a form that is one graph. In place while a model is captured."""
+"""PyTorch's functions that branch on the values of a tensor, or do at once what kernels would share, in a form that is one graph of
+ordinary operators. In place while a model is captured."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 batch_norm_forward = _BatchNorm.forward
+plain_instance_norm = F.instance_norm
 
 
 def gaussian_nll_loss(
@@ -42,9 +44,38 @@ def batch_norm(self: Any, x: Tensor) -> Tensor:
     return F.batch_norm(x, None, None, self.weight, self.bias, True, 0.0, self.eps)
 
 
+def instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """With running statistics, which take in the averages over the batch; in evaluation it is a batch norm. PyTorch repeats them for
+    each image and runs a batch norm over all, one operator that no kernel could join."""
+    if running_mean is None or running_var is None:
+        return plain_instance_norm(input, None, None, weight, bias, use_input_stats, momentum, eps)
+    if not use_input_stats:
+        return F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    result = plain_instance_norm(input, None, None, weight, bias, True, momentum, eps)
+    variance, mean = torch.var_mean(input.detach().to(running_mean.dtype), list(range(2, input.dim())))
+    running_mean.lerp_(mean.mean(0), momentum)
+    running_var.lerp_(variance.mean(0), momentum)
+    return result
+
+
 @contextlib.contextmanager
 def in_place() -> Iterator[None]:
-    with mock.patch.object(F, "gaussian_nll_loss", gaussian_nll_loss), mock.patch.object(_BatchNorm, "forward", batch_norm):
+    with contextlib.ExitStack() as stack:
+        for owner, name, stand_in in (
+            (F, "gaussian_nll_loss", gaussian_nll_loss),
+            (F, "instance_norm", instance_norm),
+            (_BatchNorm, "forward", batch_norm),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, stand_in))
         yield
 
 

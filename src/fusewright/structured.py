@@ -105,6 +105,16 @@ def where(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     return build.pointwise("", f"({{0}} ? {texts[0]} : {texts[1]})", names, node.dtype, None)
 
 
+@lowers("rrelu", aten.rrelu.default)
+def rrelu(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+    """In evaluation its slope is the middle one."""
+    assert node.dtype is not None
+    if a["training"] or not isinstance(a["lower"], (int, float)) or not isinstance(a["upper"], (int, float)):
+        return None
+    slope = literal((a["lower"] + a["upper"]) / 2, node.dtype)
+    return build.pointwise("", f"({{0}} > 0.0f ? {{0}} : {slope} * {{0}})", [value_of(build, a["self"])], node.dtype)
+
+
 @lowers("masked_fill", aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def masked_fill(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.dtype is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,24 @@ def test_in_vectors(tmp_path: Path, case: str) -> None:
         assert source.count("load(&x_ptr[") == source.count("x_ptr[") == 1
 
 
+EVERY = 9223372036854775807
+ANYWHERE = {
+    "every second column": (f"torch.slice_scatter(x, torch.sigmoid(x[..., ::2]), 3, 0, {EVERY}, 2) * 2", IMAGE),
+    "every third row but the first": (f"torch.slice_scatter(x, x[:, :, 1::3] - 1, 2, 1, {EVERY}, 3) * 2", IMAGE),
+    "the last row": ("torch.select_scatter(x, x[:, :, -1] * 2, 2, -1) + 1", IMAGE),
+    "rows counted from the end": ("torch.slice_scatter(x, x[:, :, :3] * 2, 2, -3) + 1", IMAGE),
+    "a diagonal": ("torch.diagonal_scatter(x, x.diagonal(0, -2, -1) * 3, 0, -2, -1) + 1", IMAGE),
+    "a diagonal above": ("torch.diagonal_scatter(x, x.diagonal(2, -2, -1) * 3, 2, -2, -1) + 1", IMAGE),
+    "a diagonal below": ("torch.diagonal_scatter(x, x.diagonal(-3, -2, -1) * 3, -3, -2, -1) + 1", IMAGE),
+    "ones on a diagonal": ("x * torch.eye(x.shape[-2], x.shape[-1]) + torch.eye(x.shape[-1])[0]", IMAGE),
+}
+
+
+@pytest.mark.parametrize("case", ANYWHERE, ids=lambda name: name.replace(" ", "-"))
+def test_written_over(tmp_path: Path, case: str) -> None:
+    check(problem_of(tmp_path, *ANYWHERE[case]), ANYWHERE[case][1], torch.float32)
+
+
 @pytest.mark.parametrize("case", SCANNED, ids=lambda name: name.replace(" ", "-"))
 def test_under_scans(tmp_path: Path, case: str) -> None:
     source = check(problem_of(tmp_path, *SCANNED[case]), SCANNED[case][1], torch.float32)
@@ -99,3 +118,16 @@ def test_samples_changed_in_place(tmp_path: Path) -> None:
         x = torch.randn(shape)
         with torch.no_grad():
             torch.testing.assert_close(new(x), original(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_long_chain_whose_values_are_used_often(tmp_path: Path) -> None:
+    """A recurrence unrolled: what each value costs is counted once, not along every way to it (there are 3 to the power of 30)."""
+    lines = ["for _ in range(30):", "    x = x * torch.sigmoid(x) + x"]
+    signal.alarm(120)
+    try:
+        _, _, original, new = made_of(frame.problem_of(tmp_path, "torch.cat((x, x * 2), 1) + 1", "torch.rand(3, 4, 32) - 3", lines=lines))
+    finally:
+        signal.alarm(0)
+    x = torch.rand(3, 4, 32) - 3
+    with torch.no_grad():
+        torch.testing.assert_close(new(x), original(x), rtol=1e-4, atol=1e-4)

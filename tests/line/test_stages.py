@@ -213,3 +213,35 @@ def test_batch_and_heads_joined_and_taken_apart_again_are_not_copied() -> None:
     module = Heads()
     text = emit(plan(lower(capture(module, [torch.randn(3, 5, 16)]))), "", module, False).text
     assert ".reshape((x_0, x_1, 2, 4)).permute((0, 2, 1, 3))" in text and "[:, :, 8:16]" in text
+
+
+def test_sizes_that_say_how_a_convolution_pads_are_those_of_the_example() -> None:
+    """An output of a given size: what is added to it was an expression, which no kernel of ours can be asked about."""
+
+    class Up(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.ConvTranspose2d(6, 5, 3, stride=2, padding=1)
+
+        def forward(self, x: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.up(x, output_size=skip.shape[-2:])) + skip
+
+    model, inputs = Up(), [torch.randn(2, 6, 7, 8), torch.randn(2, 5, 14, 15)]
+    graph = capture(model, inputs)
+    assert graph["conv_transpose2d"].bound()["output_padding"] == [1, 0]
+    assert {str(symbol) for symbol in graph.symbols} == {"x_0"}
+    take_over(plan(lower(rewrite(graph)[0])))
+    torch.testing.assert_close(interpret(graph, model, inputs)[0], model(*inputs))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_instance_norm_with_running_statistics_is_no_operator_of_its_own(training: bool) -> None:
+    model = nn.InstanceNorm2d(4, affine=True, track_running_stats=True, momentum=0.3).train(training)
+    model(torch.randn(3, 4, 5, 6) * 2 + 1)  # statistics that are not the first ones
+    x = torch.randn(3, 4, 5, 6)
+    graph = capture(model, [x])
+    assert not plan(lower(rewrite(graph)[0])).calls
+    found = dict(zip([o.path for o in graph.outputs], interpret(graph, model, [x]), strict=True))
+    torch.testing.assert_close(found[""], model(x))  # which changes its buffers
+    for path in ("running_mean", "running_var") if training else ():
+        torch.testing.assert_close(found[path], getattr(model, path))

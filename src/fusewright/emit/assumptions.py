@@ -10,7 +10,7 @@ from torch import nn
 from .. import sizes
 from ..errors import Unsupported
 from ..graph import Dim, Ref
-from ..pytext import shape_text
+from ..pytext import plain_text, shape_text
 from .kernels import Shared
 from .launches import Launches
 from .signature import Signature
@@ -81,10 +81,12 @@ class Assumptions:
             shared = max(text.shared_bytes for text in (*on_tensor_cores, *in_backward))
             allowed = "_tf32_allowed() and " if any(text.tf32 for text in on_tensor_cores) else ""
             tests.append(f"{allowed}_has_tensor_cores({self.values.device()}, {shared})")
+        if self.graph.own_gradients:
+            tests.append(f"not _needs_gradients({', '.join([*inputs, *([f'*{tensors}'] if self.held else [])])})  # the model has its own")
         for name, argument in zip(self.signature.argument_names(), self.graph.arguments, strict=True):
             if not isinstance(argument, Ref):
                 tests.append(
-                    f"type({name}) is {type(argument).__name__} and {name} == {argument!r}"
+                    f"type({name}) is {type(argument).__name__} and {name} == {plain_text(argument)}"
                     if argument is not None
                     else f"{name} is None"
                 )

@@ -21,7 +21,7 @@ from .kernels import KernelFacts, Shared, ascii_only, comment, facts, names_text
 from .launches import Launches
 from .regions import Regions, with_overwrites
 from .signature import Signature
-from .template import FILE, FOR_HOPPER, NEEDS_GRADIENTS, SIDE_BY_SIDE, UNCHANGED
+from .template import AS_IT_WAS, FILE, FOR_HOPPER, NEEDS_GRADIENTS, SIDE_BY_SIDE, UNCHANGED
 from .values import ForwardValues
 
 MANY = 12  # kernels that are worth several threads of nvcc: the hundred of a dense network take one 65 s
@@ -38,7 +38,7 @@ class Emitted:
 
 def emit(plan: Plan, source: str, model: nn.Module, gradients: bool = True) -> Emitted:
     regions = Regions(with_overwrites(Regions(plan), model))
-    backward = find_gradients(regions, model) if gradients else Gradients()
+    backward = find_gradients(regions, model) if gradients and not plan.graph.own_gradients else Gradients()
     regions = storing({name: gradient.kept for name, gradient in backward.regions.items()}, regions)
     calls = tuple(str(call.node.target) for call in plan.calls if call.node.target != "getitem")
     if not plan.every_kernel:
@@ -62,6 +62,8 @@ def with_kernels(
     regions_text = "\n\n\n".join([*map(functions.text, regions), *map(functions.shortcut_text, plan.shortcuts)])
     forward = Forward(values, functions, signature, looks_at_modes=bool(modes)).text()
     assumptions = Assumptions(values, launches, backward.unit, signature, modes)
+    asks = NEEDS_GRADIENTS if plan.shortcuts or plan.graph.own_gradients else ""
+    asks += AS_IT_WAS if "_as_it_was(" in forward else ""
     many = max(len(launchers), len(backward.kernels)) > MANY
     ours = Template(FILE).substitute(
         version=__version__,
@@ -75,7 +77,7 @@ def with_kernels(
         held=assumptions.held_text(),
         constants=values.constants_text(),
         planned=assumptions.planned_text(),
-        regions=(NEEDS_GRADIENTS if plan.shortcuts else "") + regions_text,
+        regions=asks + regions_text,
         forward=forward,
     )
     ours = ascii_only(re.sub(r"\n{4,}", "\n\n\n", ours))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..gradient import plain_form
-from ..graph import Graph, Node
+from ..graph import Node
 from ..kernels.text import wrapped
 from ..plan import Call, Shortcut, label
 from ..pytext import call_text
 from .flow import meaning_reads
 from .gradient import GradientText
 from .launches import Launches
-from .regions import Region, Regions, is_asked_for
+from .regions import Region, Regions, is_asked_for, is_overwritten
 from .values import Values
 
 
@@ -148,11 +148,3 @@ def gradient_sources(name: str, region: Region, regions: Regions) -> bool | tupl
         reached[node.name] = behind if node.name in smooth else set()
     found = tuple(i for i, n in enumerate(read) if n in reached[name])
     return found if len(found) < len(smooth & set(read)) else True
-
-
-def is_overwritten(name: str, graph: Graph) -> bool:
-    """A buffer or an input that `forward` changes after its kernels have read it."""
-    node = graph.index.get(name)
-    paths = {(o.kind, o.path) for o in graph.outputs}
-    of_buffer = node is not None and node.target == "buffer" and ("buffer", node.args[0]) in paths
-    return of_buffer or ("input", name) in paths

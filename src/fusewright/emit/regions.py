@@ -10,7 +10,7 @@ from torch import nn
 
 from .. import sizes
 from ..attention import Attended
-from ..graph import Node, Output, Ref
+from ..graph import Graph, Node, Output, Ref
 from ..inplace import overwritten
 from ..kernels.depthwise import is_depthwise
 from ..kernels.product import Product
@@ -288,3 +288,11 @@ def with_overwrites(regions: Regions, model: nn.Module) -> Plan:
         own = {new: old for old, (kernel, new) in found.items() if kernel is step}
         steps.append(replace(step, overwrites=own) if isinstance(step, Kernel) else step)
     return replace(plan, steps=tuple(steps))
+
+
+def is_overwritten(name: str, graph: Graph) -> bool:
+    """A buffer or an input that `forward` changes after its kernels have read it."""
+    node = graph.index.get(name)
+    paths = {(o.kind, o.path) for o in graph.outputs}
+    of_buffer = node is not None and node.target == "buffer" and ("buffer", node.args[0]) in paths
+    return of_buffer or ("input", name) in paths

@@ -86,6 +86,14 @@ def _needs_gradients(*tensors):
 
 '''
 
+AS_IT_WAS = '''
+def _as_it_was(tensor):
+    """What forward overwrites later, for a call whose backward may want it."""
+    return tensor.clone() if torch.is_grad_enabled() else tensor
+
+
+'''
+
 FOR_HOPPER = '''
 def _for_hopper():
     """Where every GPU is a Hopper, products of four warps at once are built; elsewhere the same products, warp by warp."""

@@ -17,7 +17,7 @@ from ..graph import Dim, Node
 from ..layout import is_convolution, memory_format
 from ..prims import Diagonal, Expand, Permute, Reshape, Slice, Unfold
 from ..pytext import attribute_text, call_text, shape_text
-from .regions import Regions
+from .regions import Regions, is_overwritten
 from .views import shorter
 
 
@@ -74,9 +74,16 @@ class Values:
 
         def value(name: str) -> str:
             straight = not layout or name != node.args[0].name or self.prims[self.lowered.value[name]].channels_last
-            return self.text(name) if straight else f"{self.text(name)}.contiguous({layout})"
+            text = self.text(name) if straight else f"{self.text(name)}.contiguous({layout})"
+            changes = node.name in self.regions.flow.smooth and self.is_overwritten(name)
+            return f"_as_it_was({text})" if changes else text
 
         return call_text(node, value, self.device())
+
+    def is_overwritten(self, name: str) -> bool:
+        """A node's value is a buffer or an input that `forward` will change, or a view of it."""
+        prim = self.plan.base(self.lowered.value[name]) if name in self.lowered.value else None
+        return prim is not None and prim.is_load and is_overwritten(prim.origin, self.graph)
 
     def device(self) -> str:
         return f"{self.graph.inputs[0]}.device"

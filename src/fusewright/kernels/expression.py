@@ -465,11 +465,16 @@ class Evaluator:
         return Value(f"{name}{self.place}", dtype, depends)
 
     def cost(self, name: str) -> int:
-        """Instructions from memory to a value, roughly."""
-        prim = self.prims[name]
-        if name in self.loads or prim.is_load:
-            return 0
-        return (prim.op.cost if isinstance(prim.op, Pointwise) else 0) + sum(map(self.cost, prim.inputs))
+        """Instructions from memory to a value, roughly; what several values are made of is computed once."""
+        found, stack, seen = 0, [name], set[str]()
+        while stack:
+            prim = self.prims[stack.pop()]
+            if prim.name in seen or prim.name in self.loads or prim.is_load:
+                continue
+            seen.add(prim.name)
+            found += prim.op.cost if isinstance(prim.op, Pointwise) else 0
+            stack += prim.inputs
+        return found
 
     def row_exists(self) -> str:
         """A test that a thread's row lies in its loop; nothing where that is sure."""

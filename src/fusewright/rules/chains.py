@@ -7,8 +7,9 @@ import math
 import torch
 from torch.nn import functional as F
 
-from .. import sizes
+from .. import ops, sizes
 from ..graph import Ref
+from ..placement import MOST_PARTS
 from ..ranges import same_value
 from ..rewrite import HIDES_NONFINITE, REASSOCIATES, Site, aten, law
 from ..structured import dims_of
@@ -194,6 +195,35 @@ def view_of_view(site: Site) -> Ref | None:
     if order == sorted(order):
         return Ref(source.name)
     return None if first is None else site.permute(Ref(source.inputs[0]), [first[d] for d in order])
+
+
+@law(
+    "behind many joined tensors",
+    at=[target for target, record in ops.RECORDS.items() if record.pointwise],
+    examples=[
+        of(lambda x: torch.relu(torch.cat([x[:, i:].sum(1, keepdim=True) for i in range(10)], 1)), 4, 12),
+        of(lambda x: torch.cat([x[:, i:].sum(1, keepdim=True) for i in range(10)], 1) * 2, 4, 12),
+        of(lambda x: torch.relu(torch.cat([x[:, i:].sum(1, keepdim=True) for i in range(3)], 1)), 4, 12, applies=False),
+        of(lambda x: torch.relu(torch.cat([x[:, i:] for i in range(10)], 1)), 4, 12, applies=False),
+        of(lambda x: (lambda y: (y, -y))(torch.cat([x[:, i:].sum(1, keepdim=True) for i in range(10)], 1)), 4, 12, applies=False),
+    ],
+)
+def behind_many_joined(site: Site) -> Ref | None:
+    """f(x_1, x_2, ... joined) = f(x_1), f(x_2), ... joined. So many are joined by PyTorch, which would be gone over once more."""
+    node = site.node
+    record = ops.find(node, site.graph)
+    if record is None or not record.pointwise or len(node.inputs) != 1:
+        return None
+    joined = site[Ref(node.inputs[0])]
+    if joined.target is not aten.cat.default or len(joined.args[0]) <= MOST_PARTS or not site.only_user(joined):
+        return None
+    parts = list(map(site.__getitem__, joined.args[0]))
+    kinds = [ops.find(part, site.graph) for part in parts]
+    if any(part.dtype != joined.dtype or kind is None or kind.view for part, kind in zip(parts, kinds, strict=True)):
+        return None  # what no kernel computes would need one
+    (name,) = (name for name, value in node.bound().items() if value == Ref(joined.name))
+    made = [site.again(node, part.shape or (), {name: Ref(part.name)}) for part in parts]
+    return site.call(aten.cat.default, made, joined.bound()["dim"], shape=node.shape or ())
 
 
 # ---- scales and shifts by numbers

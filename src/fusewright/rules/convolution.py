@@ -64,6 +64,25 @@ def _length(last: Dim, first: Dim) -> Dim:
     return max(0, length) if isinstance(length, int) else length
 
 
+@law(
+    "convolution without a batch",
+    at=CONVOLUTIONS | TRANSPOSED,
+    examples=[
+        after(lambda: nn.Conv2d(3, 4, 3, stride=2), torch.tanh, 3, 8, 9),
+        after(lambda: nn.Conv1d(6, 4, 3, padding="same", groups=2), torch.tanh, 6, 9),
+        after(lambda: nn.ConvTranspose2d(3, 4, 3, stride=2, bias=False), torch.tanh, 3, 5, 4),
+        after(lambda: nn.Conv2d(3, 4, 3), torch.tanh, 1, 3, 8, 9, applies=False),
+    ],
+)  # fmt: skip
+def without_batch(site: Site) -> Ref | None:
+    """A convolution of one image is that of a batch of one: what is known of those holds for it."""
+    image, shape = site.bound["input"], site.node.shape
+    if shape is None or len(shape) != len(site.shape(site.bound["weight"])) - 1:
+        return None
+    batch = site.reshape(image, [1, *site.shape(image)])
+    return site.reshape(site.again(site.node, [1, *shape], {"input": batch}), shape)
+
+
 MOST_TAPS = 64  # each may need a sum of its own
 
 

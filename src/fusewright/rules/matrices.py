@@ -7,8 +7,10 @@ exposes, and cutting the triangle into rectangles needs its size before it runs,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import sizes
@@ -267,3 +269,36 @@ def diagonal(site: Site) -> Ref | None:
     along = len(site.shape(matrix)) + dim
     nothing = site.sum(site.mul(matrix, 0.0), [along], keepdim=True)
     return site.add(scaled_rows(site, *found), site.cast(nothing, site.node.dtype))
+
+
+ATTENTION = aten.scaled_dot_product_attention.default
+
+
+@law(
+    "attention with few key heads",
+    at=[ATTENTION],
+    examples=[
+        of_two(lambda x, y: F.scaled_dot_product_attention(x, y, y.cos(), enable_gqa=True), (2, 6, 5, 4), (2, 3, 7, 4)),
+        of_two(lambda x, y: F.scaled_dot_product_attention(x, y, y, is_causal=True, enable_gqa=True), (2, 4, 5, 4), (2, 1, 5, 4)),
+        of_two(lambda x, y: F.scaled_dot_product_attention(x, y, y), (2, 4, 5, 4), (2, 4, 7, 4), applies=False),
+        of_two(
+            lambda x, y: F.scaled_dot_product_attention(x.half(), y.half(), y.half(), enable_gqa=True),
+            *((2, 4, 5, 4), (2, 2, 7, 4)), applies=False,
+        ),
+    ],
+)  # fmt: skip
+def few_key_heads(site: Site) -> Ref | None:
+    """Keys and values that several heads share, as those of each: in float32 PyTorch has no kernel that shares them."""
+    a = site.bound
+    heads = site.shape(a["query"])[-3] if len(site.shape(a["query"])) > 3 else None
+    if not a.get("enable_gqa", False) or site.node.dtype is not torch.float32 or not isinstance(heads, int):
+        return None
+    changed: dict[str, Any] = {"enable_gqa": False}
+    for name in ("key", "value"):
+        *batch, few, rows, columns = site.shape(a[name])
+        if not isinstance(few, int) or heads % few:
+            return None
+        if few != heads:
+            shape = [*batch, heads, rows, columns]
+            changed[name] = site.call(aten.repeat_interleave.self_int, a[name], heads // few, len(batch), shape=shape)
+    return site.again(site.node, site.node.shape or (), changed)

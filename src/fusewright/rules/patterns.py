@@ -347,7 +347,7 @@ def convolution_at(site: Site, node: Node) -> Convolution | None:
         return None
 
     def many(value: Any) -> tuple[int, ...]:
-        value = [value] if isinstance(value, int) else list(value)
+        value = list(value) if isinstance(value, (list, tuple)) else [value]
         return tuple(value * rank if len(value) == 1 else value)
 
     if isinstance(a["padding"], str):
@@ -357,9 +357,12 @@ def convolution_at(site: Site, node: Node) -> Convolution | None:
         padding = half if a["padding"] == "same" else (0,) * rank
     else:
         padding = many(a["padding"])
+    stride, dilation, more = many(a["stride"]), many(a["dilation"]), many(a.get("output_padding", 0))
+    if not all(isinstance(number, int) for number in (*stride, *padding, *dilation, *more, a["groups"])):
+        return None  # what an output is to measure may say how much is added to it
     return Convolution(
-        *(a["input"], a["weight"], a["bias"], tuple(kernel), many(a["stride"]), padding, many(a["dilation"])),
-        *(a["groups"], node.target in TRANSPOSED, many(a.get("output_padding", 0)), shape_in[1], node.shape[1]),
+        *(a["input"], a["weight"], a["bias"], tuple(kernel), stride, padding, dilation),
+        *(a["groups"], node.target in TRANSPOSED, more, shape_in[1], node.shape[1]),
     )
 
 
