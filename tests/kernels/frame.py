@@ -37,9 +37,11 @@ def get_init_inputs():
 """
 
 
-def problem_of(folder: Path, forward: str, *inputs: str, init: str = "pass", lines: Sequence[str] = ()) -> Problem:
+def problem_of(
+    folder: Path, forward: str, *inputs: str, init: str = "pass", lines: Sequence[str] = (), named: Sequence[str] = "xyz"
+) -> Problem:
     """The model that returns `forward`, after `lines`, of its inputs x, y and z; `init` is a statement of its constructor."""
-    names = ", ".join("xyz"[: len(inputs)])
+    names = ", ".join(named[: len(inputs)])
     body = "\n        ".join([*lines, f"return {forward}"])
     file = folder / "model.py"
     file.write_text(FILE.format(init=init, names=names, lines=body, inputs=", ".join(inputs)))

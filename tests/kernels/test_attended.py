@@ -88,6 +88,22 @@ def test_models(case: str, tmp_path: Path) -> None:
     assert name in verdict.kernels and not any("bmm" in call or "attention" in call for call in verdict.library_calls)
 
 
+@pytest.mark.parametrize("named", [("q", "k", "v"), ("k", "out", "q"), ("out", "q_z", "keys"), ("batch", "depth", "row")])
+def test_inputs_called_as_operands_are(named: tuple[str, ...], tmp_path: Path) -> None:
+    """The size `q_2` of an input q, by which a mask in memory is read, is no step of the queries."""
+    lines = [f"at = torch.arange({named[0]}.shape[2])", "far = (at[None, :] - at[:, None]).abs() * -self.slopes[:, None, None]"]
+    forward = "(F.scaled_dot_product_attention({0}, {1}, {2}, far), far)".format(*named)
+    shapes = ["torch.randn(2, 3, 33, 16)"] * 3
+    init = "self.slopes = nn.Parameter(torch.rand(3))"
+    front = read_problem(problem_of(tmp_path, forward, *shapes, lines=lines, init=init, named=named), Options(target="host"))
+    _, emitted = front.finish(Choices(own=attentions(front.graph)), gradients=False)
+    original, new = models_of(front.problem, emitted.text)
+    with torch.no_grad():
+        given = front.problem.inputs()
+        for got, expected in zip(new(*given), original(*given), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of kernels, as they are launched."""
     names: list[str] = []

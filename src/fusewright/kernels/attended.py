@@ -61,7 +61,7 @@ def attended_kernel(kernel: Kernel, comment: list[str], argument: Callable[[str]
     pointers = [handed.pop(name) for kind, name in made.launcher_args if kind.endswith("*")]
     lines = [f'_launch("{kernel.name}", {", ".join(pointers)},']
     for operand, words in OPERANDS.items():
-        steps = [handed.pop(name) for name in list(handed) if name.startswith(f"{operand}_")]
+        steps = [handed.pop(name) for name in list(handed) if name.startswith(f"{operand}_") and name in texts]  # no size of an input
         lines.append(f"    {', '.join(steps)},  # {words}")
     lines.append(f"    {', '.join(handed.values())})")
     return AnchoredText((kernel.name,), made.source, (), made.smem, (), (), tuple(lines), attention_tile(how.attention), tf32=False)
