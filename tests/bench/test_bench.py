@@ -46,7 +46,7 @@ def only(timing: Timing) -> Row:
 
 
 def test_an_honest_candidate(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With as many rounds on every machine: the desk's noise is drawn by a seed, and one count in a few shows it as a difference."""
+    """With as many rounds on every machine."""
     monkeypatch.setattr(bench_trial, "rounds_for", lambda *_: 21)
     timing = timed(problem, candidate(EXACT), backward=True)
     assert [row.name for row in timing.rows] == ["eager", CONTROL, "new.py"]

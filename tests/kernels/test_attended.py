@@ -92,7 +92,7 @@ def test_models(case: str, tmp_path: Path) -> None:
 def test_inputs_called_as_operands_are(named: tuple[str, ...], tmp_path: Path) -> None:
     """The size `q_2` of an input q, by which a mask in memory is read, is no step of the queries."""
     lines = [f"at = torch.arange({named[0]}.shape[2])", "far = (at[None, :] - at[:, None]).abs() * -self.slopes[:, None, None]"]
-    forward = "(F.scaled_dot_product_attention({0}, {1}, {2}, far), far)".format(*named)
+    forward = f"(F.scaled_dot_product_attention({', '.join(named)}, far), far)"
     shapes = ["torch.randn(2, 3, 33, 16)"] * 3
     init = "self.slopes = nn.Parameter(torch.rand(3))"
     front = read_problem(problem_of(tmp_path, forward, *shapes, lines=lines, init=init, named=named), Options(target="host"))

@@ -265,7 +265,8 @@ def test_gradients_of_parameters_share_no_memory(tmp_path: Path) -> None:
 
 POOLS = [
     "F.max_pool2d(y, 2)", "F.max_pool2d(y, 3, 2, 1)", "F.max_pool2d(y, (3, 2), (2, 1), (1, 0), ceil_mode=True)", "F.max_pool2d(y, 3, 1, 1)",
-    "F.max_pool2d(y, 2, 3)", "F.max_pool2d(y, 2, 2, dilation=2)", "F.max_pool3d(y, 2)", "F.max_pool1d(y[:, 0], 3, 2)",
+    "F.max_pool2d(y, 2, 3)", "F.max_pool2d(y, 1, 2)", "F.max_pool2d(y, 2, 2, dilation=2)", "F.max_pool3d(y, 2)",
+    "F.max_pool1d(y[:, 0], 3, 2)",
     "F.avg_pool2d(y, 2)", "F.avg_pool2d(y, 3, 2, 1)", "F.avg_pool2d(y, 3, 2, 1, count_include_pad=False)", "F.avg_pool2d(y, 3, 1, 1)",
     "F.avg_pool2d(y, 2, 3)", "F.avg_pool2d(y, 3, 2, ceil_mode=True)", "F.avg_pool2d(y, 3, 2, 1, divisor_override=5)",
     "F.avg_pool3d(y, (1, 3, 3), (1, 2, 2), (0, 1, 1))", "F.avg_pool1d(y[:, 0], 3, 2)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,11 @@ def test_numbers_become_arguments() -> None:
     assert "const Index at = step_1 * rows;" in source and "    Index rows, Index step_1) {" in source
     assert "long long rows, long long step_1, void* stream) {" in source and ">>>(x, y, rows, step_1);" in source
     assert "__launch_bounds__(256)" in source and "0.5f + 1e-5f" in source
+
+
+def test_a_launcher_over_two_lines() -> None:
+    broken = [replace(text, source=text.source.replace(", void* stream", ",\n    void* stream")) for text in map(kernel, (30, 41, 52))]
+    assert "long long rows, long long step_1,\n    void* stream) {" in shared_texts(broken)["k30"].source
 
 
 @pytest.mark.parametrize(

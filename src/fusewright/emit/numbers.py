@@ -86,4 +86,4 @@ def with_arguments(text: KernelText, named: dict[int, str], arguments: list[str]
             lines[i] = re.sub(r"\);$", f", {', '.join(arguments)});", lines[i])
     source = "\n".join(lines) + "\n"
     source = source.replace(") {\n", "".join(f", Index {name}" for name in arguments) + ") {\n", 1)  # the kernel's own comes first
-    return source.replace(", void* stream) {", "".join(f", long long {name}" for name in arguments) + ", void* stream) {", 1)
+    return re.sub(r"(?=,\s+void\* stream\) \{)", "".join(f", long long {name}" for name in arguments), source, count=1)
