@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -46,6 +49,12 @@ def problem_of(
     file = folder / "model.py"
     file.write_text(FILE.format(init=init, names=names, lines=body, inputs=", ".join(inputs)))
     return load_problem(file)
+
+
+def a_part(cases: Iterable[str], every: int = 2) -> list[Any]:
+    """Parameters of a test: one in so many with every change, all of them with the slow ones."""
+    marks = ([pytest.mark.slow] if number % every else [] for number in itertools.count())
+    return [pytest.param(case, marks=mark, id=case.replace(" ", "-")) for case, mark in zip(cases, marks, strict=False)]
 
 
 def made_of(problem: Problem, gradients: bool = False) -> tuple[Plan, str, nn.Module, nn.Module]:

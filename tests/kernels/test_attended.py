@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from kernels.frame import models_of, problem_of
+from kernels.frame import a_part, models_of, problem_of
 
 from fusewright.attention import attentions
 from fusewright.candidate import load_candidate
@@ -75,7 +75,7 @@ def front_of(folder: Path, case: str) -> Front:
     return read_problem(problem_of(folder, forward, *inputs, lines=lines, init=init), Options(target="host"))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize("case", a_part(CASES))
 def test_models(case: str, tmp_path: Path) -> None:
     """One kernel where no gradients are asked for, forward and gradients right."""
     front = front_of(tmp_path, case)

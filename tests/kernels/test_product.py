@@ -11,6 +11,7 @@ import torch
 from kernels.conv.harness import launch, load
 from kernels.conv.test_conv_host import check_sanitized
 from kernels.conv.test_conv_nvcc import compiled
+from kernels.frame import a_part
 from torch import Tensor
 
 from fusewright.candidate import load_candidate
@@ -283,7 +284,7 @@ def front_of(folder: Path, forward: str, shape: tuple[int, ...]) -> Front:
     return read_problem(load_problem(folder / "model.py"), Options(target="host"))
 
 
-@pytest.mark.parametrize("case", FORWARDS, ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize("case", a_part(FORWARDS))
 def test_models(case: str, tmp_path: Path) -> None:
     forward, shape, ours, kernels, calls = FORWARDS[case]
     front = front_of(tmp_path, forward, shape)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from kernels.frame import cuda_of, models_of, problem_of
+from kernels.frame import a_part, cuda_of, models_of, problem_of
 from kernels.nvcc import check_resources, cubin_of, needs_nvcc
 
 from fusewright.candidate import load_candidate
@@ -102,7 +102,7 @@ def awkward(planned: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("channels", [pytest.param(8, marks=pytest.mark.slow), 37])
-@pytest.mark.parametrize("case", POOLS, ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize("case", a_part(POOLS))
 def test_results_of_pools_are_turned(case: str, channels: int, tmp_path: Path) -> None:
     forward, planned = POOLS[case]
     text = check(front_of(tmp_path, forward, planned, channels), *awkward(planned))
@@ -110,7 +110,7 @@ def test_results_of_pools_are_turned(case: str, channels: int, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("channels", [pytest.param(8, marks=pytest.mark.slow), 37])
-@pytest.mark.parametrize("case", ROWS, ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize("case", a_part(ROWS))
 def test_what_is_written_along_rows_is_turned(case: str, channels: int, tmp_path: Path) -> None:
     forward, planned = ROWS[case]
     text = check(front_of(tmp_path, forward, planned, channels), *awkward(planned))
@@ -126,7 +126,7 @@ def test_what_is_written_along_other_rows_is_turned(case: str, channels: int, tm
 
 
 @pytest.mark.parametrize("channels", [pytest.param(8, marks=pytest.mark.slow), 37, pytest.param(64, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("case", CHANNELS, ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize("case", a_part(CHANNELS))
 def test_rows_that_lie_together_are_staged(case: str, channels: int, tmp_path: Path) -> None:
     forward, planned = CHANNELS[case]
     text = check(front_of(tmp_path, forward, planned, channels), *awkward(planned))
