@@ -8,29 +8,25 @@ SMALL = os.environ.get("FUSEWRIGHT_ZOO") == "small"
 
 
 class Model(nn.Module):
-    """MoCo: a query against its key and a queue of old keys; the queue is a buffer that takes in the new keys, a counter moves."""
+    """Contrast with a memory: rows of one view against those of another and against older ones, kept in a buffer that moves on."""
 
     def __init__(self, features, width, length, temperature=0.07):
         super().__init__()
-        self.query = nn.Linear(features, width)
-        self.key = nn.Linear(features, width)
-        for p in self.key.parameters():
-            p.requires_grad = False
-        self.register_buffer("queue", F.normalize(torch.randn(width, length), dim=0))
-        self.register_buffer("seen", torch.zeros(1, dtype=torch.long))
+        self.student, self.teacher = nn.Linear(features, width), nn.Linear(features, width).requires_grad_(False)
+        self.register_buffer("memory", F.normalize(torch.randn(length, width), dim=1))
+        self.register_buffer("rows_seen", torch.zeros(1, dtype=torch.long))
         self.temperature = temperature
 
-    def forward(self, a, b):
-        q = F.normalize(self.query(a), dim=1)
+    def forward(self, one, other):
+        mine = F.normalize(self.student(one), dim=1)
         with torch.no_grad():
-            k = F.normalize(self.key(b), dim=1)
-        positive = torch.einsum("nc,nc->n", [q, k]).unsqueeze(-1)
-        negative = torch.einsum("nc,ck->nk", [q, self.queue.clone().detach()])
-        logits = torch.cat([positive, negative], dim=1) / self.temperature
-        labels = torch.zeros(logits.shape[0], dtype=torch.long, device=logits.device)
-        self.queue = torch.cat([k.T, self.queue[:, : -k.shape[0]]], dim=1)
-        self.seen += k.shape[0]
-        return F.cross_entropy(logits, labels), logits.argmax(1) == 0
+            theirs = F.normalize(self.teacher(other), dim=1)
+        own = (mine * theirs).sum(1, keepdim=True)
+        scores = torch.hstack((own, mine @ self.memory.T)) / self.temperature
+        loss = (scores.logsumexp(1) - scores[:, 0]).mean()
+        self.memory = torch.vstack((theirs, self.memory[: -len(theirs)]))
+        self.rows_seen += len(theirs)
+        return loss, scores.argmax(1) == 0
 
 
 batch, features, width, length = (4, 6, 5, 12) if SMALL else (512, 1024, 128, 16384)
