@@ -15,23 +15,39 @@ import pytest
 import torch
 
 from fusewright import pipeline
+from fusewright.candidate import load_candidate
+from fusewright.host import compile_host
 from fusewright.options import Options
+from fusewright.prelude import host_text
 from fusewright.problem import load_problem
 from fusewright.suite import SWITCH, Settings, find_models, run_model
 
 ZOO = Path(__file__).parents[2] / "zoo"
-PARTS = 20  # so that a part takes about a minute on two cores
+PARTS, FEW = 20, 80  # so that a part takes some minutes on two cores, and that which goes with every change half a minute
 MODELS = find_models(ZOO)
 DAY = int(os.environ.get("FUSEWRIGHT_ZOO_DAY") or datetime.date.today().timetuple().tm_yday)
-TODAY = list(MODELS)[DAY % PARTS :: PARTS]
+SHORT = list(MODELS)[DAY % FEW :: FEW]
+LONG = [name for name in list(MODELS)[DAY % PARTS :: PARTS] if name not in SHORT]
+TODAY = [*SHORT, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", TODAY)
 def test_a_part_of_the_zoo_verifies(name: str) -> None:
     environment = {**os.environ, SWITCH: "small", "OMP_NUM_THREADS": "1"}
     result = run_model(MODELS[name], Settings("host", time_limit=300, bench=False), name=name, environment=environment)
     assert result is not None and result.verified, f"{name}: {result and result.outcome}: {result and result.why}"
+
+
+@pytest.mark.parametrize("name", TODAY)
+def test_a_part_of_the_zoo_compiles_at_full_size(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tiles and rows than at the small one, and so other text: what a GPU would be given, forward and backward, not run."""
+    monkeypatch.setenv(SWITCH, "")
+    _, _, emitted = pipeline.compile_problem(load_problem(MODELS[name]), Options())
+    module = load_candidate(emitted.text, "host", name="new.py").module
+    if module._KERNELS:
+        compile_host("#define KEEPING\n" + module._CUDA_SOURCE, include_text=host_text())
+    if getattr(module, "_GRADIENT_KERNELS", ()):
+        compile_host(module._CUDA_GRADIENTS, include_text=host_text())
 
 
 @pytest.mark.slow
