@@ -35,10 +35,7 @@ def matter(trial: Trial) -> Outcome:
     """
     launched = {kernel: trial.smaller.get(variant, variant) for kernel, variant in trial.launched.items()}
     decoys = _all_decoys(trial, launched)
-    given = {kernel: replace(launched[kernel], distribution="as given") for kernel in decoys}
-    decoys = _all_decoys(trial, {kernel: variant for kernel, variant in given.items() if variant != launched[kernel]}) + [
-        kernel for kernel, variant in given.items() if variant == launched[kernel]
-    ]
+    decoys = _all_decoys(trial, {kernel: replace(launched[kernel], distribution="as given") for kernel in decoys})
     if decoys:
         return Outcome(False, f"the result is the same without {', '.join(decoys)}", float(len(decoys)))
     count = len(launched)

@@ -50,19 +50,20 @@ def attended_kernel(kernel: Kernel, comment: list[str], argument: Callable[[str]
     made = attention_kernel(kernel.name, how.attention, how.body, "\n".join(comment))
     texts = {name: sizes.text(getattr(how, name)) for name in ("queries", "keys", "depth", "width")} | {"out": kernel.stores[0]}
     texts |= {f"batch{d}": sizes.text(size) for d, size in enumerate(how.batch)}
-    for name in ("q", "k", "v", "out"):
+    steps: dict[str, dict[str, str]] = {}
+    for name in OPERANDS:
         lies: Matrices = getattr(how, name)
-        texts |= {f"{name}_z{d}": sizes.text(step) for d, step in enumerate(lies.batch)}
-        others = {"row": lies.row, "column": lies.column, "at": lies.offset}
-        texts |= {f"{name}_{step}": sizes.text(size) for step, size in others.items()}
+        ways = {**{f"z{d}": step for d, step in enumerate(lies.batch)}, "row": lies.row, "column": lies.column, "at": lies.offset}
+        steps[name] = {f"{name}_{way}": sizes.text(step) for way, step in ways.items()}
+        texts |= steps[name]
     texts |= {name: argument(getattr(how, name).memory) for name in "qkv"}
     names = [name for _, name in made.launcher_args]
     handed = {name: argument(name.removesuffix("_ptr")) if name.endswith("_ptr") else texts.get(name, name) for name in names}
     pointers = [handed.pop(name) for kind, name in made.launcher_args if kind.endswith("*")]
     lines = [f'_launch("{kernel.name}", {", ".join(pointers)},']
     for operand, words in OPERANDS.items():
-        steps = [handed.pop(name) for name in list(handed) if name.startswith(f"{operand}_") and name in texts]  # no size of an input
-        lines.append(f"    {', '.join(steps)},  # {words}")
+        own = [handed.pop(name) for name in list(handed) if name in steps[operand]]
+        lines.append(f"    {', '.join(own)},  # {words}")
     lines.append(f"    {', '.join(handed.values())})")
     return AnchoredText((kernel.name,), made.source, (), made.smem, (), (), tuple(lines), attention_tile(how.attention), tf32=False)
 

@@ -34,8 +34,8 @@ ISSUE_PER_MS = MULTIPROCESSORS * 4 * CYCLES_PER_MS  # warp instructions: product
 SPECIAL_SLOTS = 5.0  # H200: of the 8 cycles a special function takes of its own unit, those not hidden
 SMALL_TILE = 1.10  # H200, statistics of the first founding model: 0.125 ms with 64 accumulators a lane, 0.115 with 128
 FEW_WARPS = 1.15  # H200, its second kernel: 0.225 ms with 8 warps on a multiprocessor, 0.204 with 16
-# Reads of shared memory and products overlap only in part. H200, six convolutions alone (benchmarks/results/transposed.txt): they take
-# 0.7 to 1.3 times what is predicted.
+# Reads of shared memory and products overlap only in part. H200, five convolutions alone (benchmarks/results/transposed.txt): they take
+# 0.9 to 1.3 times what is predicted.
 PHASED_OVERHEAD = 1.4
 STEP_MS = 0.0003  # H200: what a barrier costs all warps of a block (columns 3 against 9 in the second founding model)
 LAUNCH_MS = 0.004

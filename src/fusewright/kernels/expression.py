@@ -563,17 +563,12 @@ def first_of_vector(at: Coordinate) -> Coordinate:
 
 def either_way(lines: list[str], whole: list[str], name: str) -> list[str]:
     """Statements that ask `holds` at every step, or not at all where `whole` says that every answer is yes: always, if it is empty."""
-    if not whole and not any("holds(" in line for line in lines):
+    if not any("holds(" in line for line in lines):
         return lines
-    if not whole:
-        return [f"auto {name} = [&](auto holds) {{", *indent(lines), "};", f"{name}([](bool) {{ return true; }});"]
-    return [
-        f"auto {name} = [&](auto holds) {{",
-        *indent(lines),
-        "};",
-        f"if ({' && '.join(whole)}) {name}([](bool) {{ return true; }});",
-        f"else {name}([](bool test) {{ return test; }});  // at an edge",
-    ]
+    calls = [f"{name}([](bool) {{ return true; }});"]
+    if whole:
+        calls = [f"if ({' && '.join(whole)}) {calls[0]}", f"else {name}([](bool test) {{ return test; }});  // at an edge"]
+    return [f"auto {name} = [&](auto holds) {{", *indent(lines), "};", *calls]
 
 
 def negative(size: Dim) -> bool:
