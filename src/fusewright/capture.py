@@ -49,6 +49,7 @@ LAYOUT_GUARDS = ("torch/_prims_common", "torch/_prims/", "torch/_refs", "torch/_
 
 
 MOST_QUOTIENTS = 16  # values with a size that is a quotient of sizes: of so many some stay, and no such graph is taken
+FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')  # of a stack trace: file, line, code
 
 
 def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
@@ -82,7 +83,13 @@ def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.exp
     with lean(), without_memory_formats(), batch_norms_whole(), hopeless:
         exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
         detach_what_needs_no_gradient(exported.graph_module)
-        return functional(exported)
+        places = places_of_parts(exported.graph_module)
+        found = functional(exported)
+    for node in found.graph.nodes:
+        frame = FRAME.findall(node.meta.get("stack_trace") or "")[-1:]
+        if frame and frame[0][0].startswith("<eval_with_key>"):
+            node.meta["stack_trace"] = places.get(frame[0][2], "")
+    return found
 
 
 @contextlib.contextmanager
@@ -122,6 +129,18 @@ def detach_what_needs_no_gradient(module: torch.nn.Module) -> None:
                         detached.meta = dict(result.meta)
                         output.replace_input_with(result, detached)
             part.recompile()
+
+
+def places_of_parts(module: torch.nn.Module) -> dict[str, str]:
+    """By the text that the tracer made of it: where in the model's file a part under no_grad has its nodes from.
+
+    Such a part is traced again from that text, and its nodes are then said to stand there.
+    """
+    found: dict[str, str] = {}
+    for part in (m for m in module.modules() if isinstance(m, torch.fx.GraphModule) and m is not module):
+        lines = {line.strip().partition(" = ")[0].partition(":")[0]: line.strip() for line in part.code.splitlines()}
+        found |= {lines[node.name]: node.meta.get("stack_trace") or "" for node in part.graph.nodes if node.name in lines}
+    return found
 
 
 def _dynamic_dims(argument: Any) -> dict[int, Any] | None:
@@ -325,7 +344,7 @@ class _Reader(Tracer):
         stack = list((fx.meta.get("nn_module_stack") or {}).values())
         module = re.sub(r"^L\['self'\]\.?", "", str(stack[-1][0])) if stack else ""
         trace = fx.meta.get("stack_trace") or ""
-        frames = re.findall(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)', trace)
+        frames = FRAME.findall(trace)
         mine = [frame for frame in frames if self.file and frame[0] == self.file] or [
             frame for frame in frames if "/torch/" not in frame[0]
         ]

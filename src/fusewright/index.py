@@ -49,6 +49,14 @@ class Pick:
 
 
 @dataclass(frozen=True)
+class Counting:
+    """A running number, and the loop variables that it was taken apart into, outermost first."""
+
+    number: str
+    axes: tuple[Axis, ...]
+
+
+@dataclass(frozen=True)
 class Coordinate:
     """offset + Σ factor · axis."""
 
@@ -86,6 +94,20 @@ class Coordinate:
         if sizes.same(factor, 0):
             return Coordinate()
         return Coordinate({a: sizes.tidy(f * factor) for a, f in self.terms.items()}, sizes.tidy(self.offset * factor))
+
+    def counted(self, by: Counting) -> Coordinate:
+        """With the number in the place of the variables it was taken apart into, where they stand as they do in it."""
+        found = {axis.text: (axis, factor) for axis, factor in self.terms.items()}
+        if not all(axis.text in found for axis in by.axes):
+            return self
+        factor = expected = found[by.axes[-1].text][1]
+        for axis in reversed(by.axes):
+            if not sizes.same(found[axis.text][1], expected):
+                return self
+            expected = sizes.tidy(expected * axis.size)
+        number, apart = Axis(by.number, sizes.product(axis.size for axis in by.axes)), {axis.text for axis in by.axes}
+        terms = {number if axis.text == by.axes[0].text else axis: f for axis, f in self.terms.items()}
+        return Coordinate({axis: factor if axis is number else f for axis, f in terms.items() if axis.text not in apart}, self.offset)
 
     def plain(self) -> Coordinate:
         """In terms of loop variables and what was computed of them."""

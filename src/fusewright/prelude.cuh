@@ -34,6 +34,27 @@ template <typename... Types> const char* unpacked(const char* (*launcher)(Types.
 //: section aligned
 static bool aligned(const void* pointer, int bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
 
+//: section Divisor
+// What many numbers are divided by: the launcher computes its inverse once, and a quotient is a product and a shift.
+template <typename Index> struct Divisor {
+  Index value;
+  Divisor(long long value) : value(value) {}
+  friend __device__ __forceinline__ Index operator/(Index n, Divisor by) { return n / by.value; }
+  friend __device__ __forceinline__ Index operator%(Index n, Divisor by) { return n % by.value; }
+};
+template <> struct Divisor<int> {  // n / value = n * inverse >> shift, for all n from 0 to 2^31 - 1
+  int value, shift;
+  unsigned inverse;
+  Divisor(long long by) : value(static_cast<int>(by)), shift(31) {
+    while ((1ll << (shift - 31)) < by) ++shift;
+    inverse = by > 0 ? static_cast<unsigned>(((1ull << shift) + by - 1) / by) : 0;
+  }
+  friend __device__ __forceinline__ int operator/(int n, Divisor by) {
+    return static_cast<int>(static_cast<unsigned long long>(static_cast<unsigned>(n)) * by.inverse >> by.shift);
+  }
+  friend __device__ __forceinline__ int operator%(int n, Divisor by) { return n - n / by * by.value; }
+};
+
 //: section convert
 // Memory holds T, arithmetic is done in A (float for the half types).
 template <typename A, typename T> __device__ __forceinline__ A to_arithmetic(T x) { return static_cast<A>(x); }

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -174,10 +175,37 @@ def in_float64(low: torch.dtype, rounding: Rounding | None = None, seed: int = 0
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _InFloat64(low, rounding, seed) as mode:
+        with _InFloat64(low, rounding, seed) as mode, _LaterKeysLeftOut():
             yield mode.met
     finally:
         torch.set_default_dtype(default)
+
+
+class _LaterKeysLeftOut(TorchFunctionMode):
+    """Causal attention in which no later key counts, a NaN among them neither, as PyTorch's fused kernels have it.
+
+    Its plain one, which float64 and some sizes take, adds -infinity to scores, and a NaN stays one: either is right.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is nn.functional.scaled_dot_product_attention:
+            found = left_out(*args, **(kwargs or {}))
+            if found is not None:
+                return found
+        return func(*args, **(kwargs or {}))
+
+
+def left_out(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
+    *, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor | None:  # fmt: skip
+    if not is_causal or dropout_p or attn_mask is not None:
+        return None
+    if enable_gqa:
+        k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
+    scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+    return torch.softmax(scores.masked_fill(later, -math.inf), -1) @ v
 
 
 def to_tf32(x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernels.frame import made_of, problem_of
 from torch import nn
 from torch.nn import functional as F
 
@@ -82,3 +83,11 @@ def test_no_value_is_called_as_a_variable_of_a_template(case: str) -> None:
     own = {re.sub(r"_\d+$", "", name) for name in declared if not name.startswith((*values, "source"))}
     assert own, "nothing was looked at"
     assert own <= RESERVED, f"{own - RESERVED} may be the name of a model's input"
+
+
+def test_what_is_computed_without_gradients_stands_where_it_was_written(tmp_path: Path) -> None:
+    """The exporter traces such a part again from a text of its own, and says so."""
+    lines = ["with torch.no_grad():", "    scale = x.abs().amax(1, keepdim=True)"]
+    _, text, _, _ = made_of(problem_of(tmp_path, "x / scale", "torch.randn(5, 6)", lines=lines))
+    assert "eval_with_key" not in text
+    assert re.search(r"//   amax +model.py:\d+  scale = x.abs\(\).amax\(1, keepdim=True\)", text)

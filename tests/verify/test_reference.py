@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 
 import pytest
@@ -231,3 +232,18 @@ def test_means_of_samples_that_lie_apart_are_rounded(apart: float) -> None:
         rounded = F.batch_norm(wide, None, None, training=True)
     share = float(rounded.mean((0, 2, 3)).norm() / welford.norm())
     assert 0.2 < share < 1
+
+
+@pytest.mark.parametrize("few", [4, 2])
+def test_what_causal_attention_leaves_out_counts_for_nothing(few: int) -> None:
+    """PyTorch's attention in float64 adds -infinity to the score of a later key, and a NaN stays one; its fused kernels leave it out."""
+    q, k, v = (torch.randn(2, heads, 9, 6, dtype=torch.float64) for heads in (4, few, few))
+    attention = functools.partial(F.scaled_dot_product_attention, is_causal=True, enable_gqa=True)
+    plain = attention(q, k, v)
+    with in_float64(torch.float32):
+        torch.testing.assert_close(attention(q, k, v), plain)
+        k[1, 0, 5, 3] = math.nan
+        found = attention(q, k, v).isfinite()
+    shares = 4 // few
+    assert found[0].all() and found[1, shares:].all()
+    assert found[1, :shares, :5].all() and not found[1, :shares, 5:].any()

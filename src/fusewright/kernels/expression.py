@@ -13,7 +13,7 @@ from .. import sizes
 from ..access import TAP, inputs_at, sure, tap_names, tuple_key, window_taps
 from ..access import inside as inside_of
 from ..graph import Dim
-from ..index import Axis, Coordinate, contiguous, linear
+from ..index import Axis, Coordinate, Counting, contiguous, linear
 from ..prims import C_TYPES, Coordinates, Iota, Load, Picked, Pointwise, Prim, Size, View, Window, arithmetic_type
 from .rows import COLUMN, ROW, Along, Rows, Shared, in_a_run, lead, without
 
@@ -117,6 +117,8 @@ class Evaluator:
         self.run_conditions: list[str] = []  # for vectors in runs
         self.results: dict[str, str] = {}  # reductions of this kernel: primitive -> text of its value in a row
         self.index = "Index"  # the type that what is picked is given in
+        self.divisors: dict[Dim, str] | None = None  # what is divided by with an inverse of the launcher's: parameters
+        self.counting: Counting | None = None  # offsets are given in it where they can be
 
     # ---- sizes and offsets
 
@@ -132,6 +134,16 @@ class Evaluator:
             self.named_sizes[size] = self.fresh(self.describe(size))
         return self.named_sizes[size]
 
+    def divisor(self, size: Dim) -> str:
+        """A size that many numbers are divided by: one that is known takes its place in the instructions."""
+        size = sizes.tidy(size)
+        if self.divisors is None or isinstance(size, int):
+            return self.size(size)
+        if size not in self.divisors:
+            name = str(size) if size.is_Symbol else self.named_sizes.get(size) or self.describe(size)
+            self.divisors[size] = self.fresh(f"by_{name}")
+        return self.divisors[size]
+
     def describe(self, size: sympy.Expr) -> str:
         """By a tensor that it is a size or a stride of; one that the kernel reads, if there is one."""
         read = (word for name in sorted(self.loads) for word, known in sizes_of(self.prims[name]) if sizes.same(known, size))
@@ -141,7 +153,7 @@ class Evaluator:
         return [f"const Index {name} = {sizes.c_text(sizes.factored(size))};" for size, name in self.named_sizes.items()]
 
     def offset(self, at: Coordinate, without_lane: bool = False) -> str:
-        at, parts = at.plain(), []
+        at, parts = at.plain() if self.counting is None else at.plain().counted(self.counting), []
         for axis, factor in at.terms.items():
             if (without_lane and axis.text == LANE) or axis.text in self.zero:
                 continue

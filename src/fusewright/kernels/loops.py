@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from torch.utils._sympy.functions import FloorDiv
@@ -10,7 +11,7 @@ from torch.utils._sympy.functions import FloorDiv
 from .. import sizes
 from ..access import accesses, axes_of, unsqueezed
 from ..graph import Dim, Graph
-from ..index import Axis, Coordinate
+from ..index import Axis, Coordinate, Counting
 from ..plan import Kernel, element_at, evaluated
 from ..prims import Coordinates, Parts, Prim, Reshape
 from .expression import LANE, Evaluator, pointer
@@ -222,11 +223,22 @@ def decode(
         return [f"const {kind} {loops[0].variable} = {index}{times(loops[0], lanes)};"]
     lines, rest = [], index
     for position in range(len(loops) - 1, 0, -1):
-        size = evaluator.size(loops[position].steps)
-        size = f"({size} / VEC)" if loops[position] == lanes else size
+        steps = loops[position].steps
+        size = f"({evaluator.size(steps)} / VEC)" if loops[position] == lanes else evaluator.divisor(steps)
         lines.append(f"const {kind} {loops[position].variable} = {paren(rest)} % {size}{times(loops[position], lanes)};")
         rest = f"{rest} / {size}" if rest.isidentifier() else f"({rest}) / {size}"
     return [*lines, f"const {kind} {loops[0].variable} = {rest}{times(loops[0], lanes)};"]
+
+
+def used(variables: list[str], body: list[str]) -> list[str]:
+    """Those of the loop variables that the body names."""
+    words = set(re.findall(r"\w+", "\n".join(body)))
+    return [line for line in variables if line.split()[2] in words]
+
+
+def counting(loops: tuple[Loop, ...], number: str) -> Counting | None:
+    """Offsets in a running number, where that is taken apart."""
+    return Counting(number, tuple(Axis(loop.variable, loop.size) for loop in loops)) if len(loops) > 1 else None
 
 
 def times(loop: Loop, lanes: Loop | None) -> str:

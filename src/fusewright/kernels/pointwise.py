@@ -16,7 +16,20 @@ from ..plan import Kernel, evaluated
 from ..prims import Coordinates, Pointwise, Prim, Window, arithmetic_type
 from . import text
 from .expression import LANE, Evaluator, Level, converted_to, either_way, indent
-from .loops import SECTOR, VECTOR_BYTES, Walk, accessed, c_product, decode, moved, vector_conditions, vector_width, walk
+from .loops import (
+    SECTOR,
+    VECTOR_BYTES,
+    Walk,
+    accessed,
+    c_product,
+    counting,
+    decode,
+    moved,
+    used,
+    vector_conditions,
+    vector_width,
+    walk,
+)
 from .rows import COLUMN, ROW, Columns, Rows, in_a_run, lead, lying_along, pieces, reach, without
 from .text import KernelText
 
@@ -41,17 +54,21 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
     loops = walk(kernel, prims, graph)
     width = 1 if not follows_lanes(kernel, prims, graph, loops) else width_of(kernel, prims, loops)
     inner = loops.kept[-1].dims[-1] if loops.kept else 0  # neighbouring threads follow it
-    if width == 1 or mostly_one_by_one(kernel, prims, graph, loops):
+    turned = turned_walk(kernel, prims, graph, loops) if width > 1 else None
+    fits = width > 1 and (turned is not None or graph.hint(loops.kept[-1].size) % width == 0)
+    if not fits or mostly_one_by_one(kernel, prims, graph, loops):
         by_rows = with_rows(kernel, prims, graph, loops)
         if any(loop.step > 1 for loop in by_rows.kept):
             columns = columns_of(kernel, prims, graph, by_rows)
             return rows_kernel(kernel, prims, by_rows, columns, comment)
-    turned = turned_walk(kernel, prims, graph, loops) if width > 1 else None
     if turned is not None:
         loops, width = turned, vector_width(kernel, prims, turned.kept, SECTOR)
     axes = frozenset(loop.variable for loop in loops.kept)
     body, lanes = Level(axes), Level(axes | {LANE})
     evaluator = Evaluator(prims, kernel.loads, [body, lanes], vector=width > 1)
+    element = "element"
+    if not fits:
+        evaluator.divisors, evaluator.counting = {}, counting(loops.kept, element)
     at, _ = loops.at(kernel, lane=width > 1)
     stores: list[tuple[str, Coordinate]] = []
     after: list[str] = []
@@ -84,12 +101,12 @@ def pointwise_kernel(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comme
     lines += after
 
     total = c_product([loop.size for loop in loops.kept])
-    element = "element"
+    variables = decode(loops.kept, element, evaluator)
     thread = f"static_cast<Index>(blockIdx.x) * {THREADS} + threadIdx.x"
     position = [
         f"const Index {element} = ({thread}) * VEC;" if width > 1 else f"const Index {element} = {thread};",
         f"if ({element} >= elements) return;",
-        *decode(loops.kept, element, evaluator),
+        *(variables if fits else used(variables, lines)),
     ]
     setup = [f"const long long elements = {total};", "if (elements == 0) return nullptr;"]
     grid, extra, span = "dim3(static_cast<unsigned>((elements + {span} - 1) / {span}))", [("Index", "elements")], THREADS
@@ -223,6 +240,8 @@ def rows_kernel(
     body, below = Level(axes), Level(axes | {ROW, COLUMN}, array=True)
     rows = Rows(along.step, along.variable, along.size, columns)
     evaluator = Evaluator(prims, kernel.loads, [body, below], vector=False, rows=rows)
+    if not text.has_pool(kernel, prims):
+        evaluator.divisors = {}
     if not isinstance(along.steps, int) and along is not loops.kept[0]:
         evaluator.named_sizes[along.steps] = evaluator.fresh("row_groups")
     if columns is not None and not isinstance(loops.kept[-1].steps, int):

@@ -15,7 +15,7 @@ from ..prims import Picked, Prim, arithmetic_type
 from . import text
 from .accumulators import COLLECTED, WORDS, Accumulator, kind_of, reductions_behind
 from .expression import LANE, Evaluator, Level, Value, converted_to, indent, pointer
-from .loops import Walk, decode, full_at, needed_reduces, row_at, vector_conditions, vector_width
+from .loops import Walk, counting, decode, full_at, needed_reduces, row_at, used, vector_conditions, vector_width
 from .text import KernelText
 
 TOGETHER = 4  # of a thread's loads that are under way before the first is used: the compiler waits for each in a loop that may end
@@ -95,6 +95,9 @@ class Base:
         if not loops.lanes_reduce:
             levels.append(Level(self.row_axes | {LANE}, self.row_lines, array=True))
         self.evaluator = Evaluator(prims, kernel.loads, levels, vector=self.width > 1)
+        self.one_by_one = bool(lanes) and (self.width == 1 or graph.hint(lanes[-1].size) % self.width != 0)
+        if self.one_by_one:
+            self.evaluator.divisors = {}
         self.at, self.row = loops.at(kernel, lane=self.width > 1)
         self.stores: list[tuple[str, Coordinate]] = []
         self.share = share  # threads that work on one row
@@ -105,11 +108,17 @@ class Base:
 
     # ---- one pass over the row
 
-    def pass_over(self, turn: int, keeping: dict[str, str] | None = None) -> list[str]:
+    def taken_apart(self, item: str, body: list[str]) -> list[str]:
+        """The body of a loop over the items of a row, behind the loop variables."""
+        variables = decode(self.loops.reduced, item, self.evaluator)
+        return [*(used(variables, body) if self.one_by_one else variables), *body]
+
+    def pass_over(self, turn: int, keeping: dict[str, str] | None = None, at: str = "") -> list[str]:
         """The body of the loop over the row in this pass: fills accumulators, writes full values that are ready.
 
-        `keeping` are values that it leaves in an array for a later pass.
+        `keeping` are values that it leaves in an array for a later pass; `at` is the item, where that is a number.
         """
+        self.evaluator.counting = counting(self.loops.reduced, at) if at and self.one_by_one else None
         element = Level(self.all_axes)
         lanes = Level(self.all_axes | {LANE})
         self.evaluator.levels += [element, lanes]
@@ -124,6 +133,7 @@ class Base:
             (lanes if self.width > 1 else element).lines.append(f"{place} = {value.text};")
         self.evaluator.levels.remove(element)
         self.evaluator.levels.remove(lanes)
+        self.evaluator.counting = None
         lines = list(element.lines)
         if lanes.lines:
             lines += [
@@ -147,7 +157,7 @@ class Base:
             lines += [*indent(self.together(turn, f"(item + {scaled('u', step)})")), "}"]
             first, rest = "", not isinstance(extent, int) or extent % most != 0
         if rest:
-            body = [*decode(self.loops.reduced, "item", self.evaluator), *self.pass_over(turn)]
+            body = self.taken_apart("item", self.pass_over(turn, at="item"))
             lines += [f"for ({first}; {inside}item < {length}; item += {step}) {{", *indent(body), "}"]
         return ["{", *indent(lines), "}"] if not first else lines
 
@@ -159,10 +169,10 @@ class Base:
     def together(self, turn: int, at: str) -> list[str]:
         """TOGETHER elements of a thread, the one of number u being at `at`; what accumulators rather take at once is collected."""
         self.tiles, self.collecting = {}, True
-        body, decoded = self.pass_over(turn), decode(self.loops.reduced, at, self.evaluator)
+        body = self.taken_apart(at, self.pass_over(turn, at=at))
         self.collecting = False
         lines = [f"float {tile}{self.tile_shape(str(TOGETHER))};" for tile in self.tiles.values()]
-        lines += ["#pragma unroll", f"for (int u = 0; u < {TOGETHER}; ++u) {{", *indent([*decoded, *body]), "}"]
+        lines += ["#pragma unroll", f"for (int u = 0; u < {TOGETHER}; ++u) {{", *indent(body), "}"]
         return [*lines, *self.add_tiles(turn)]
 
     def tile_shape(self, count: str) -> str:

@@ -141,11 +141,11 @@ class Rows(Base):
         if not keeps:
             return self.sweep(turn, start, step, inside)
         keeping = self.keeping(turn)
-        body, decoded = self.pass_over(turn, keeping), decode(self.loops.reduced, "item", self.evaluator)
-        lines = self.kept_loop(turn, body, decoded, step)
+        body = self.pass_over(turn, keeping, "item")
+        lines = self.kept_loop(turn, body, step)
         lines[:0] = [f"float {row}[STEPS][VEC];" if self.width > 1 else f"float {row}[STEPS];" for row in keeping.values()]
         held, self.evaluator.held = self.evaluator.held, {}
-        body = self.pass_over(turn) if keeping or held else body
+        body = self.pass_over(turn, at="item") if keeping or held else body
         place, axes = (f"[step][{LANE}]", self.all_axes | {LANE}) if self.width > 1 else ("[step]", self.all_axes)
         new = {(name, tuple_key(self.at)): Value(f"{row}{place}", torch.float32, axes) for name, row in keeping.items()}
         self.evaluator.held = held | new
@@ -155,7 +155,7 @@ class Rows(Base):
         return [  # what is not kept, if there is more
             *lines,
             f"for (Index item = {start}; {inside}item < {self.evaluator.size(length)}; item += {step}) {{",
-            *indent([*decoded, *body]),
+            *indent(self.taken_apart("item", body)),
             "}",
         ]
 
@@ -180,7 +180,7 @@ class Rows(Base):
         most = KEPT_SHARED // self.stride * self.stride if self.threads >= 512 else 0
         return max(0, min(self.planned_length - self.threads * KEPT, most))
 
-    def kept_loop(self, turn: int, body: list[str], decoded: list[str], step: str) -> list[str]:
+    def kept_loop(self, turn: int, body: list[str], step: str) -> list[str]:
         """A pass over the part of a row that stays with its threads: all that is new of it is read before any of it is used."""
         declared, loads, changed = self.kept_rows(body, more=turn < self.turns)
         length = sizes.product(loop.size for loop in self.loops.reduced)
@@ -196,7 +196,7 @@ class Rows(Base):
                 f"for (int step = 0; step < {steps}; ++step) {{",
                 f"  const Index item = {place}" + (" * VEC;" if self.width > 1 else ";"),
                 f"  if ({outside}) continue;",
-                *indent([*decoded, *lines]),
+                *indent(self.taken_apart("item", lines)),
                 "}",
             ]
 

@@ -11,7 +11,7 @@ import sympy
 from ..plan import Kernel, evaluated
 from ..prims import C_TYPES, Prim, Window, arithmetic_type
 from .expression import Evaluator, indent, pointer
-from .loops import largest_tensor
+from .loops import c_size, largest_tensor
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,9 @@ def finish(
     vector = width > 1
     head = "template <typename Index, int VEC>" if vector else "template <typename Index>"
     arguments = parameters(kernel, prims) + ([workspace_parameter] if workspace_parameter else [])
-    arguments += [f"{kind} {label}" for kind, label in extra] + [f"Index {s}" for s in symbols]
+    divisors = evaluator.divisors or {}
+    arguments += [f"{kind} {label}" for kind, label in extra] + [f"Divisor<Index> {label}" for label in divisors.values()]
+    arguments += [f"Index {s}" for s in symbols]
     source = [*comment, *(constants or []), head]
     bounds = f"{threads}, 1" if threads == "1024" else threads  # else ptxas keeps room for two such blocks, and spills
     source += wrapped(f"__global__ void __launch_bounds__({bounds}) {name}_kernel(", arguments, ") {")
@@ -144,6 +146,7 @@ def finish(
         [*kernel.read_only, *kernel.written]
         + ([workspace.name] if workspace else [])
         + [label for _, label in extra]
+        + [c_size(size) for size in divisors]
         + symbols
     )
     call = ", ".join(passed)
