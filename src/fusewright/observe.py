@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -60,7 +61,9 @@ def observe(
     if derivatives and not fixed:
         inputs = [x.detach().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs]
     try:
-        with seeded(seed), torch.set_grad_enabled(derivatives > 0):
+        misaligned = any(map(is_misaligned, pytree.tree_leaves(inputs)))
+        aligned = AlignedAttention() if misaligned else contextlib.nullcontext()
+        with seeded(seed), torch.set_grad_enabled(derivatives > 0), aligned:
             result = model(*inputs)
         leaves, structure = pytree.tree_flatten(result)
         outputs = {f"output {i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
@@ -75,6 +78,23 @@ def observe(
             for name, b in model.named_buffers():
                 if name in before and before[name].shape == b.shape:
                     b.copy_(before[name])
+
+
+def is_misaligned(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.data_ptr() % 16 != 0
+
+
+class AlignedAttention(TorchFunctionMode):
+    """Copies what PyTorch's attention is given and does not begin at 16 bytes.
+
+    Its kernel for float32 reads such a tensor by 16 bytes all the same, and the GPU is lost (pytorch issue 183484, in 2.11).
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is nn.functional.scaled_dot_product_attention:
+            args, kwargs = pytree.tree_map_only(Tensor, lambda x: x.clone() if is_misaligned(x) else x, (args, kwargs))
+        return func(*args, **kwargs)
 
 
 @contextlib.contextmanager

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from fusewright.candidate import load_candidate
 from fusewright.checks import Outcome, Trial, kernels, values
-from fusewright.observe import Subjects, filled_memory, settle, subjects
+from fusewright.observe import Subjects, filled_memory, is_misaligned, observe, settle, subjects
 from fusewright.options import Options
 from fusewright.problem import load_problem
 from fusewright.reference import Rounding, in_float64
 from fusewright.shrink import Shapes, work
-from fusewright.variants import Variant
+from fusewright.variants import LAYOUTS, Variant
 from fusewright.verify import _timed, _trial
 
 LOSS = """
@@ -207,3 +208,28 @@ def test_what_autograd_left_in_a_model_does_not_keep_it_from_being_copied() -> N
     settle(model)
     again = copy.deepcopy(model)
     assert torch.equal(again(torch.ones(1, 3)), before) and model.weight_v.requires_grad
+
+
+def test_attention_is_handed_nothing_that_begins_between_16_bytes() -> None:
+    """PyTorch's kernel for float32 reads it by 16 bytes all the same: no error, and the GPU is lost."""
+
+    class Attention(nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return nn.functional.scaled_dot_product_attention(q, k, value=v) + q
+
+    class Seen(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is nn.functional.scaled_dot_product_attention:
+                handed.extend((*args, *(kwargs or {}).values()))
+            return func(*args, **(kwargs or {}))
+
+    handed: list[Any] = []
+    straight = [torch.randn(2, 3, 8, 4) for _ in range(3)]
+    aside = [LAYOUTS["misaligned by one element"](x) for x in straight]
+    assert all(map(is_misaligned, aside)) and not any(map(is_misaligned, straight))
+    with Seen():
+        found = observe(Attention(), aside, derivatives=1)
+    assert len(handed) == 3 and not any(map(is_misaligned, handed))
+    expected = observe(Attention(), straight, derivatives=1)
+    for name, value in expected.tensors.items():
+        torch.testing.assert_close(found.tensors[name], value)
