@@ -156,9 +156,15 @@ def _real(tensor: Tensor) -> Tensor:
 
 
 def _sample(gradient: Tensor) -> Tensor:
-    """Of a large gradient evenly spaced elements, at a distance that meets every row and every column."""
+    """Of a large gradient evenly spaced elements, at a distance that meets every row and every column, and the sums of as many as lie
+    between two of them, as large as one is: of a table's gradient most rows are 0, and those that are not may lie between."""
     distance = gradient.numel() // SAMPLE | 1
-    return gradient.flatten()[::distance] if distance > 1 else gradient
+    if distance == 1:
+        return gradient
+    flat = gradient.flatten()
+    whole = flat.numel() // distance * distance
+    sums = flat[:whole].view(-1, distance).sum(1, dtype=torch.float64), flat[whole:].sum(0, True, dtype=torch.float64)
+    return torch.cat([flat[::distance], *((s * distance**-0.5).to(flat.dtype) for s in sums)])
 
 
 def gradient_targets(model: nn.Module, inputs: list[Any]) -> dict[str, Tensor]:
@@ -277,6 +283,12 @@ class References:
 
     def budget(self, name: str) -> Budget:
         return budget(self.evidence(name))
+
+    def says_something(self, name: str) -> bool:
+        """Where the original has no number at all for what was drawn, which of NaN, Inf and 0 it has is a matter of the order in which
+        it overflows."""
+        eager = self.eager.tensors.get(name)
+        return eager is None or not eager.is_floating_point() or not eager.numel() or bool(eager.isfinite().any())
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -214,3 +215,13 @@ def test_sanitized(sanitize: str, tmp_path: Path) -> None:
     process = run_sanitized([str(script), str(library), calls], sanitize, env={"PYTHONMALLOC": "malloc"})
     assert sanitizer_report(process.stderr) is None, process.stderr[-2000:]
     assert process.returncode == 0 and "nothing found" in process.stdout, process.stderr[-2000:]
+
+
+def test_places_lie_in_memory_of_their_own(tmp_path: Path) -> None:
+    """Who fills memory that nothing should read would make a place of a NaN's bits, and a GPU reads there."""
+    init = "self.table = nn.Parameter(torch.randn(9, 4))"
+    forward = "(self.table[x.argmin(-1)] * torch.softmax(x.sum(-1), 0)[:, None]).sum()"
+    _, text, _, _ = made_of(problem_of(tmp_path, forward, "torch.randn(40, 9)", init=init), gradients=True)
+    assert "# what only kernels see" in text
+    assert re.search(r"_place = _empty\(.*torch\.int64\)", text)
+    assert not re.search(r"_place = \w+(\.data_ptr\(\)| \+ )", text)

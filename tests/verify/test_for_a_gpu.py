@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 import torch
+from kernels.frame import problem_of
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+import fusewright.observe
 from fusewright.candidate import load_candidate
 from fusewright.checks import Outcome, Trial, kernels, values
-from fusewright.observe import Subjects, filled_memory, is_misaligned, observe, settle, subjects
+from fusewright.observe import Subjects, cotangents, filled_memory, is_misaligned, observe, settle, subjects
 from fusewright.options import Options
+from fusewright.pipeline import compile_problem
 from fusewright.problem import load_problem
 from fusewright.reference import Rounding, in_float64
 from fusewright.shrink import Shapes, work
@@ -233,3 +236,38 @@ def test_attention_is_handed_nothing_that_begins_between_16_bytes() -> None:
     expected = observe(Attention(), straight, derivatives=1)
     for name, value in expected.tensors.items():
         torch.testing.assert_close(found.tensors[name], value)
+
+
+def test_a_gradient_between_the_elements_of_a_sample_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large table's gradient a few rows are not 0: whether they are the right ones shows in sums of all."""
+    monkeypatch.setattr(fusewright.observe, "SAMPLE", 64)
+    table, ids = nn.Parameter(torch.randn(1000, 3)), torch.tensor([107, 400, 993])
+
+    class Picked(nn.Module):
+        def __init__(self, rows: torch.Tensor) -> None:
+            super().__init__()
+            self.table, self.rows = table, rows
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.table[self.rows] * x
+
+    right, wrong = (observe(Picked(rows), [torch.ones(3, 3)], derivatives=1) for rows in (ids, ids - 50))
+    name = "gradient of table"
+    assert right.tensors[name].numel() < 150 and not torch.equal(right.tensors[name], wrong.tensors[name])
+    total = (right.tensors[name][64:] * 47**0.5).sum()  # one in 47, and the sums of 47
+    assert torch.allclose(total, torch.stack([x.sum() for x in cotangents([torch.empty(3, 3)])]).sum(), rtol=1e-5)
+
+
+def test_a_kernel_matters_that_has_nothing_to_say_about_a_piece_of_a_mask(tmp_path: Path) -> None:
+    """Of a piece that leaves nothing every softmax is NaN, with the kernel and without it."""
+    init = "self.register_buffer('lowest', torch.tensor(float('-inf')))"
+    mask = "torch.cat([torch.zeros(2, 64, 60), torch.ones(2, 64, 4)], 2)"
+    problem = problem_of(tmp_path, "torch.softmax(x.masked_fill(y == 0, self.lowest), -1)", "torch.randn(2, 64, 64)", mask, init=init)
+    candidate = load_candidate(compile_problem(problem, Options(gradients=False))[2].text, "host")
+    found = subjects(problem, candidate, candidate.build_model(problem))
+    whole, piece = ((2, 64, 64), (2, 64, 64)), ((2, 4, 4), (2, 4, 4))
+    trial = Trial(found, Shapes(whole, whole, piece, {}), (), True)
+    _, references = trial.compare(Variant("test", piece)) or pytest.fail("refused")
+    assert references.eager.tensors["output 0"].isnan().all()
+    outcome = kernels.matter(trial)
+    assert trial.launched and outcome.passed, outcome

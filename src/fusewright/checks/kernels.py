@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+
+import torch
 
 from ..budget import Budget, Miss, compare
 from ..observe import Observed, References, filled_memory
@@ -30,12 +33,17 @@ def launched(trial: Trial) -> Outcome:
 def matter(trial: Trial) -> Outcome:
     """With any one kernel a no-op, the result, a buffer or a gradient is wrong.
 
-    Values that were drawn may be none that the model takes (a logarithm of what is negative): where everything is NaN nothing
-    can be spoilt. What seems not to matter there is tried with the values that the file gives.
+    Values that were drawn may be none that the model takes (a logarithm of what is negative, a piece of a mask that leaves
+    nothing): where everything is NaN nothing can be spoilt. What seems not to matter there is tried with the values that the file
+    gives, then at the sizes that it gives.
     """
     launched = {kernel: trial.smaller.get(variant, variant) for kernel, variant in trial.launched.items()}
     decoys = _all_decoys(trial, launched)
     decoys = _all_decoys(trial, {kernel: replace(launched[kernel], distribution="as given") for kernel in decoys})
+    if decoys and trial.shapes.small != trial.shapes.main:
+        larger = {kernel: replace(launched[kernel], distribution="as given", sizes=trial.shapes.main) for kernel in decoys}
+        with contextlib.suppress(torch.OutOfMemoryError):
+            decoys = _all_decoys(trial, larger)
     if decoys:
         return Outcome(False, f"the result is the same without {', '.join(decoys)}", float(len(decoys)))
     count = len(launched)

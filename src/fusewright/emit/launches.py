@@ -159,13 +159,18 @@ class Launches:
     # ---- what only kernels see
 
     def scratch(self, region: Region, kept: Sequence[str] = ()) -> Scratch:
-        """What only the region's kernels see, and its bytes, to lie in one allocation: each takes as long as a launch."""
+        """What only the region's kernels see, and its bytes, to lie in one allocation: each takes as long as a launch.
+
+        No whole numbers: who fills memory with what nothing should read knows by its type that these may be places.
+        """
         outputs, extra = self.regions.results(region)
         seen = {self.plan.base(self.plan.lowered.value[n]).name for n in outputs} | set(extra) | set(kept)
         needed: Scratch = {}
         for kernel in region.kernels:
             for name in (n for n in kernel.stores if n not in seen and n not in kernel.overwrites):
                 prim = self.prims[name]
+                if not prim.dtype.is_floating_point and prim.dtype is not torch.bool:
+                    continue
                 needed[name] = sizes.tidy(sizes.product(prim.shape) * prim.dtype.itemsize)
             needed |= {name: sizes.tidy(words * 4) for name, words in self.workspace(kernel).items()}
         return needed if len(needed) > 1 else {}
