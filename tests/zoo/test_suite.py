@@ -187,3 +187,13 @@ def test_results_are_json(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     run_suite(folder, out)
     assert [m["model"] for m in json.loads(out.read_text())["models"]] == list(find_models(folder))
     assert os.listdir(folder).count(".results.json") == 0
+
+
+def test_says_where_kernels_were_left_out() -> None:
+    """Such a file is right, and slower than it should be: nobody would know."""
+    fine = Result("a/fine.py", "k", "verified", "", 1.0, {"kernels": ["k1"]})
+    less = Result("a/less.py", "k", "verified", "the kernels did not verify (seeds: off); the original's forward is kept", 1.0, {})
+    lines = table([fine, less])
+    assert any(line.startswith("a/less.py: the kernels did not verify") for line in lines)
+    assert lines[-2].startswith("2 of 2 models verified") and lines[-1].startswith("1 of these without kernels that did not verify")
+    assert len(table([fine])) == len(table([less])) - 3
