@@ -79,7 +79,7 @@ BOUND = 20.0  # exp(20) = 5e8: no sum of such overflows, no such term vanishes
     ],
 )  # fmt: skip
 def plain_exponentials(site: Site) -> Ref | None:
-    """logsumexp(x) = log(sum(exp(x))) and softmax(x) = exp(x) / sum(exp(x)): no maximum where |x| is at most 20."""
+    """logsumexp(x) = log(sum(exp(x))) and softmax(x) = exp(x) (1 / sum(exp(x))): no maximum where |x| is at most 20."""
     operand = site.bound["self"]
     low, high = site.range(operand)
     if low < -BOUND or high > BOUND or is_constant((low, high)):
@@ -90,4 +90,4 @@ def plain_exponentials(site: Site) -> Ref | None:
     terms = site.unary(aten.exp.default, operand)
     if site.node.target is aten.logsumexp.default:
         return site.unary(aten.log.default, site.sum(terms, dims, bool(site.bound["keepdim"])))
-    return site.divide(terms, site.sum(terms, dims, keepdim=True))
+    return site.mul(terms, site.unary(aten.reciprocal.default, site.sum(terms, dims, keepdim=True)))
