@@ -60,6 +60,10 @@ CASES = {  # what is returned; inputs; lines before it; a statement of the const
     "in one call, with a mask": (
         f"F.scaled_dot_product_attention(q, k, v, (y > -0.5)[:, None]){TOGETHER}", [SHAPE, "torch.randn(3, 37, 37)"], QKV, "pass",
     ),
+    "in one call, of the inputs themselves": (
+        "F.scaled_dot_product_attention(x, y, z, is_causal=True)", ["torch.randn(2, 3, 37, 16)", *["torch.randn(2, 3, 41, 16)"] * 2], (),
+        "pass",
+    ),
     "a layer": (
         "self.layer(x, x, x, need_weights=False)[0]", ["torch.randn(3, 37, 16)"], (),
         "self.layer = nn.MultiheadAttention(16, 2, batch_first=True)",
