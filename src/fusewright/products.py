@@ -14,12 +14,12 @@ import sympy
 import torch
 
 from . import sizes
-from .access import accesses, axes_of, same_shape, tuple_key
+from .access import accesses, same_shape, tuple_key
 from .graph import Dim, Graph, Node
 from .index import Axis, Coordinate, reshape
 from .kernels.conv import Ending
 from .kernels.product import Place, Product, Triangle, library_ms, product_ms, product_tile
-from .operands import Matrices, beginning, joined, matrices
+from .operands import Matrices, apart, at_parts, beginning, joined, matrices
 from .plan import Call, Kernel, Plan
 from .prims import Coordinates, Iota, Permute, Pointwise, Prim, Reshape
 from .rewrite import Site
@@ -206,15 +206,23 @@ def carried(prims: dict[str, Prim], name: str, leaf: str, at: Coordinates) -> Co
 
 
 def put_in(store: str, value: str, plan: Plan) -> Matrices | None:
-    """How matrices lie where another value has their elements; None where the steps to them are not the same everywhere."""
+    """How matrices lie where another value has their elements; None where the steps to them are not the same everywhere. A dimension of
+    the batch may be several joined."""
     prims = plan.lowered.prims
-    axes = axes_of(prims[value].shape, "m")
-    there = carried(prims, store, value, tuple(map(Coordinate.of, axes)))
-    offset = prims[store].offset(there) if there is not None else None
-    if offset is None or not offset.terms.keys() <= set(axes) or len(axes) < 2:
-        return None
-    *batch, row, column = (offset.terms.get(axis, 0) for axis in axes)
-    return Matrices(store, prims[value].shape, offset.offset, tuple(batch), row, column)
+    parts = [(size,) for size in prims[value].shape]
+    while len(parts) > 1:
+        axes = [[Axis(f"m{d}_{part}", size) for part, size in enumerate(dim)] for d, dim in enumerate(parts)]
+        there = carried(prims, store, value, at_parts(axes))
+        offset = prims[store].offset(there) if there is not None else None
+        if offset is None:
+            return None
+        flat = [axis for dim in axes for axis in dim]
+        others = [axis for axis in offset.terms if axis not in flat]
+        if not others:
+            *batch, row, column = (offset.terms.get(axis, 0) for axis in flat)
+            return Matrices(store, tuple(axis.size for axis in flat), offset.offset, tuple(batch), row, column)
+        parts = apart(parts, axes, others[0]) or []
+    return None
 
 
 def with_place(anchor: Anchor, store: str, plan: Plan) -> Anchor | None:
