@@ -319,7 +319,7 @@ def leaves_out(prims: dict[str, Prim], root: str, leaf: str) -> bool:
 def result_of(parts: Parts, plan: Plan) -> tuple[list[Kernel | Call], Matrices] | None:
     """The steps up to what is in memory in the end, and how the result lies there: a kernel behind them may put heads together."""
     prims, steps = plan.lowered.prims, list({id(step): step for step in parts.steps}.values())
-    if isinstance(steps[-1], Call):
+    if isinstance(steps[-1], Call) or steps[-1].stores == (parts.value,):
         behind = list(readers(parts.value, plan))
         copies = [s for s in behind if isinstance(s, Kernel) and s.is_pointwise and len(s.stores) == 1 and not s.overwrites]
         if len(behind) == len(copies) == 1 and only_placed(prims, copies[0].stores[0], parts.value):

@@ -324,7 +324,8 @@ class _Reader(Tracer):
                 self.rename[size.node.expr] = sympy.Integer(int(size.node.hint))
             if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and size.node.expr not in self.rename:
                 symbol = sympy.Symbol(f"{name}_{dim}", integer=True, positive=True)
-                self.rename[size.node.expr] = symbol
+                for alike in self.alike.get(size.node.expr, [size.node.expr]):
+                    self.rename[alike] = symbol
                 self.taken.add(symbol.name)
                 bounds = self.exported.range_constraints.get(size.node.expr)
                 lower = int(bounds.lower) if bounds is not None and bounds.lower.is_Integer else 0
@@ -428,6 +429,20 @@ class _Reader(Tracer):
         convolutions = [fx for fx in self.exported.graph.nodes if str(fx.target).startswith("aten.conv")]
         given = [argument.meta.get("val") for fx in convolutions for argument in fx.all_input_nodes]
         return found.union(*(value.node.expr.free_symbols for value in given if isinstance(value, torch.SymInt)))
+
+    @functools.cached_property
+    def alike(self) -> dict[sympy.Symbol, list[sympy.Symbol]]:
+        """Sizes that attention takes only where they are the same, though the tracer does not ask: keys and values are as many."""
+        found: dict[sympy.Symbol, list[sympy.Symbol]] = {}
+        for fx in self.exported.graph.nodes:
+            if fx.target is not torch.ops.aten.scaled_dot_product_attention.default:
+                continue
+            lengths: list[Any] = [node.meta["val"].shape[-2] for node in fx.args[1:3]]
+            keys, values = (n.node.expr if isinstance(n, torch.SymInt) else sympy.Integer(n) for n in lengths)
+            if keys != values and keys.is_Symbol and values.is_Symbol:
+                both = [*found.get(keys, [keys]), *found.get(values, [values])]
+                found.update(dict.fromkeys(both, both))
+        return found
 
     def _shape_environment(self) -> Any:
         for fx in self.exported.graph.nodes:

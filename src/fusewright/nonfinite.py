@@ -11,7 +11,8 @@ from torch._ops import OpOverload
 
 from . import ops
 from .graph import Graph, Node, Ref
-from .ops import aten
+from .ops import INF, aten
+from .ranges import range_of
 
 # Records (by name) whose result is non-finite wherever an operand is, whatever its kind.
 CARRY = set(
@@ -27,6 +28,13 @@ CARRYING_CALLS = {
     *(aten._native_batch_norm_legit_functional.default, aten._native_batch_norm_legit_no_training.default),
     *(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int),
 }
+# Maxima and minima hand on NaN, and the Inf that lies on their side.
+MAXIMA = {
+    *(aten.max.default, aten.max.dim, aten.amax.default),
+    *(aten.max_pool1d.default, aten.max_pool2d.default, aten.max_pool3d.default),
+}
+MINIMA = {aten.min.default, aten.min.dim, aten.amin.default}
+PARTS = {aten.max.dim, aten.min.dim}  # which give positions too
 
 
 def tells_apart(graph: Graph, users: dict[str, list[str]], name: str) -> bool:
@@ -49,8 +57,13 @@ def tells_apart(graph: Graph, users: dict[str, list[str]], name: str) -> bool:
 def carries(graph: Graph, user: Node, operand: str) -> bool:
     if user.target in CARRYING_CALLS:
         return True
+    if user.target in MAXIMA:
+        return range_of(graph, operand)[0] > -INF
+    if user.target in MINIMA:
+        return range_of(graph, operand)[1] < INF
     if user.target == "getitem":
-        return graph[operand].target in CARRYING_CALLS
+        parent = graph[operand].target
+        return parent in CARRYING_CALLS or (parent in PARTS and user.args[1] == 0)
     record = ops.find(user, graph)
     if record is None:
         return False

@@ -16,7 +16,7 @@ from . import sizes
 from .graph import Dim
 from .index import Axis, Coordinate, linear, operand
 from .plan import Plan
-from .prims import Prim, View
+from .prims import Coordinates, Prim, View
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def lying(views: Sequence[Prim]) -> Matrices | None:
     parts = [(size,) for size in shape]  # a dimension of the batch may be several joined
     while not memory.step:
         axes = [[Axis(f"m{d}_{part}", size) for part, size in enumerate(dim)] for d, dim in enumerate(parts)]
-        at = tuple(linear(tuple(map(Coordinate.of, dim)), tuple(axis.size for axis in dim)) for dim in axes)[-len(first.shape) :]
+        at = at_parts(axes)[-len(first.shape) :]
         for view, source in itertools.pairwise(views):
             at = view.op.source(at, view.shape, source.shape)
         place, flat = memory.offset(at), [axis for dim in axes for axis in dim]
@@ -99,14 +99,20 @@ def lying(views: Sequence[Prim]) -> Matrices | None:
     return None
 
 
+def at_parts(axes: Sequence[Sequence[Axis]]) -> Coordinates:
+    """Where the element lies that these axes name, those of a dimension together."""
+    return tuple(linear(tuple(map(Coordinate.of, dim)), tuple(axis.size for axis in dim)) for dim in axes)
+
+
 def apart(parts: list[tuple[Dim, ...]], axes: list[list[Axis]], found: Axis) -> list[tuple[Dim, ...]] | None:
-    """The parts of each dimension, the one that `found` divides as two."""
-    divided = found.divided
+    """The parts of each dimension, the one that `found` divides as two: (64 m + k) / 512 divides m by 8."""
     for d, dim in enumerate(axes[:-2]):
         for part, axis in enumerate(dim):
-            outer = sizes.divide(axis.size, found.by) if divided is not None and divided == Coordinate.of(axis) else None
-            if outer is not None:
-                return [*parts[:d], (*parts[d][:part], outer, found.by, *parts[d][part + 1 :]), *parts[d + 1 :]]
+            step = found.divided.terms.get(axis) if found.divided is not None else None
+            inner = sizes.divide(found.by, step) if step is not None else None
+            outer = sizes.divide(axis.size, inner) if inner is not None else None
+            if inner is not None and outer is not None and not sizes.is_one(inner) and not sizes.is_one(outer):
+                return [*parts[:d], (*parts[d][:part], outer, inner, *parts[d][part + 1 :]), *parts[d + 1 :]]
     return None
 
 

@@ -5,6 +5,8 @@ A product is taken over where it is named, as timing on a GPU does, or else wher
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -12,14 +14,14 @@ import sympy
 import torch
 
 from . import sizes
-from .access import accesses, axes_of, same_shape, tuple_key
+from .access import accesses, same_shape, tuple_key
 from .graph import Dim, Graph, Node
 from .index import Axis, Coordinate, reshape
 from .kernels.conv import Ending
-from .kernels.product import Place, Product, library_ms, product_ms, product_tile
-from .operands import Matrices, beginning, joined, matrices
+from .kernels.product import Place, Product, Triangle, library_ms, product_ms, product_tile
+from .operands import Matrices, apart, at_parts, beginning, joined, matrices
 from .plan import Call, Kernel, Plan
-from .prims import Coordinates, Permute, Pointwise, Prim, Reshape
+from .prims import Coordinates, Iota, Permute, Pointwise, Prim, Reshape
 from .rewrite import Site
 from .rules.patterns import PRODUCTS, product_at
 from .takeover import MARGIN, Anchor, Fused, allows_tf32, is_needed_elsewhere, with_convolution
@@ -140,6 +142,8 @@ def ended(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
         reads = [a for a in accesses(prims, store, there, {anchor.value}, inside=True) if a.leaf == anchor.value]
         if not all(tuple_key(a.at) == tuple_key(at) and a.windows == 0 for a in reads):
             return None
+    if anchor.conv.batched or len(shape) == 2:  # else rows are those of several matrices
+        anchor = replace(anchor, conv=replace(anchor.conv, triangle=triangle_of(prims, store, anchor.value)))
     if tuple_key(there) != tuple_key(at):
         placed = with_place(anchor, store, plan)
         if placed is None:
@@ -147,6 +151,39 @@ def ended(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
         anchor = placed
     body = body_of(anchor, kernel, plan, root=store, leaf=anchor.value, shape=prims[store].shape, at=there)
     return Fused(anchor, Ending(before=body))
+
+
+KEPT_PART = re.compile(r"\{1\} - \{0\} (<=|>=) (-?\d+)")
+SELECTED = re.compile(r"\(\{0\} \? \{1\} : [^{}]*\)")
+
+
+def triangle_of(prims: dict[str, Prim], root: str, leaf: str) -> Triangle | None:
+    """All that `root` takes of a product: wherever else it is asked for, what a triangle has put in its place is taken."""
+
+    @functools.cache
+    def cut(name: str) -> frozenset[Triangle] | None:
+        """The triangles on every way to the product; None where none leads there."""
+        prim = prims[name]
+        ways = [way for way in map(cut, prim.inputs) if way is not None]
+        if name == leaf or not ways:
+            return frozenset() if name == leaf else None
+        if not isinstance(prim.op, Pointwise) or not same_shape(prim.shape, prims[leaf].shape):
+            return frozenset()  # a view: rows and columns are others
+        own = triangle_at(prims, prim) if cut(prim.inputs[0]) is None else None
+        return frozenset.intersection(*ways).union([own] if own is not None else [])
+
+    return min(cut(root) or (), key=lambda triangle: (triangle.lower, triangle.diagonal), default=None)
+
+
+def triangle_at(prims: dict[str, Prim], prim: Prim) -> Triangle | None:
+    """As `tril` and `triu` are written: a choice by the distance of the column from the row."""
+    if SELECTED.fullmatch(prim.op.expression) is None:
+        return None
+    test, last = prims[prim.inputs[0]], len(prim.shape) - 1
+    part = KEPT_PART.fullmatch(test.op.expression) if isinstance(test.op, Pointwise) else None
+    if part is None or [prims[name].op for name in test.inputs] != [Iota(last - 1), Iota(last)]:
+        return None
+    return Triangle(part[1] == "<=", int(part[2]))
 
 
 def carried(prims: dict[str, Prim], name: str, leaf: str, at: Coordinates) -> Coordinates | None:
@@ -169,15 +206,23 @@ def carried(prims: dict[str, Prim], name: str, leaf: str, at: Coordinates) -> Co
 
 
 def put_in(store: str, value: str, plan: Plan) -> Matrices | None:
-    """How matrices lie where another value has their elements; None where the steps to them are not the same everywhere."""
+    """How matrices lie where another value has their elements; None where the steps to them are not the same everywhere. A dimension of
+    the batch may be several joined."""
     prims = plan.lowered.prims
-    axes = axes_of(prims[value].shape, "m")
-    there = carried(prims, store, value, tuple(map(Coordinate.of, axes)))
-    offset = prims[store].offset(there) if there is not None else None
-    if offset is None or not offset.terms.keys() <= set(axes) or len(axes) < 2:
-        return None
-    *batch, row, column = (offset.terms.get(axis, 0) for axis in axes)
-    return Matrices(store, prims[value].shape, offset.offset, tuple(batch), row, column)
+    parts = [(size,) for size in prims[value].shape]
+    while len(parts) > 1:
+        axes = [[Axis(f"m{d}_{part}", size) for part, size in enumerate(dim)] for d, dim in enumerate(parts)]
+        there = carried(prims, store, value, at_parts(axes))
+        offset = prims[store].offset(there) if there is not None else None
+        if offset is None:
+            return None
+        flat = [axis for dim in axes for axis in dim]
+        others = [axis for axis in offset.terms if axis not in flat]
+        if not others:
+            *batch, row, column = (offset.terms.get(axis, 0) for axis in flat)
+            return Matrices(store, tuple(axis.size for axis in flat), offset.offset, tuple(batch), row, column)
+        parts = apart(parts, axes, others[0]) or []
+    return None
 
 
 def with_place(anchor: Anchor, store: str, plan: Plan) -> Anchor | None:

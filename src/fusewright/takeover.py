@@ -34,6 +34,7 @@ MEMORY_TB_PER_S = 4.1  # H200, measured
 LAUNCH_MS = 0.003
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 TURNED_TB_PER_S = (3.0, 3.7)  # H200: what cuDNN's kernels that turn an input and a result move (s1037: 69 us for 103 MB, 108 for 198)
+LIBRARY_CHANNELS = 32  # not measured beside others: the narrowest tiles of cuDNN's kernels by their names
 MARGIN = 0.9  # a prediction must beat that of the library's, or of what stays in registers, by this much
 
 
@@ -529,7 +530,7 @@ def library_ms(anchor: Anchor, kernels: Sequence[Kernel], plan: Plan, channels_l
     read = batch * conv.in_channels * prod(spatial) * conv.item_bytes
     if is_depthwise(conv):
         return depthwise.library_ms(conv, (batch, *spatial)) + memory_ms(kernels, plan)
-    computed = conv_flops(anchor, plan) / library_rate(conv) * 1e-9
+    computed = conv_flops(anchor, plan) * library_padding(conv) / library_rate(conv) * 1e-9
     turned = input_turned_ms(anchor, plan) + 2 * written / TURNED_TB_PER_S[1] * 1e-9 if library_turns(conv) else 0.0
     if channels_last:
         turned = input_turned_ms(anchor, plan) if reads_from_outside(anchor, plan) else 0.0
@@ -550,6 +551,12 @@ def conv_flops(anchor: Anchor, plan: Plan) -> int:
 def library_turns(conv: Conv) -> bool:
     """cuDNN's tensor-core kernels work on channels-last data: it turns what it reads and what it writes, in kernels of their own."""
     return not conv.is_strict and conv.in_channels // conv.groups >= 16 and conv.groups == 1 and not slow_transposed(conv)
+
+
+def library_padding(conv: Conv) -> float:
+    """How often the library multiplies for each product: its tiles have so many output channels at least, also where there are fewer.
+    1->6 channels of 5x5 took it 0.11 ms, where this counts 0.034 (benchmarks/results/few_channels.txt)."""
+    return max(1.0, LIBRARY_CHANNELS / conv.out_channels) if conv.groups == 1 and not conv.transposed else 1.0
 
 
 def slow_transposed(conv: Conv) -> bool:

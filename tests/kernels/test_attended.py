@@ -60,9 +60,16 @@ CASES = {  # what is returned; inputs; lines before it; a statement of the const
     "in one call, with a mask": (
         f"F.scaled_dot_product_attention(q, k, v, (y > -0.5)[:, None]){TOGETHER}", [SHAPE, "torch.randn(3, 37, 37)"], QKV, "pass",
     ),
+    "in one call, of the inputs themselves": (
+        "F.scaled_dot_product_attention(x, y, z, is_causal=True)", ["torch.randn(2, 3, 37, 16)", *["torch.randn(2, 3, 41, 16)"] * 2], (),
+        "pass",
+    ),
     "a layer": (
         "self.layer(x, x, x, need_weights=False)[0]", ["torch.randn(3, 37, 16)"], (),
         "self.layer = nn.MultiheadAttention(16, 2, batch_first=True)",
+    ),
+    "a layer in steps, batch first": (
+        "self.layer(x, x, x)[0]", ["torch.randn(3, 37, 16)"], (), "self.layer = nn.MultiheadAttention(16, 2, batch_first=True)",
     ),
     "a layer in steps": (
         "self.layer(x, y, y)[0]", ["torch.randn(37, 3, 16)", "torch.randn(33, 3, 16)"], (), "self.layer = nn.MultiheadAttention(16, 2)",
@@ -129,6 +136,16 @@ def launched_by(front: Front, choices: Choices, monkeypatch: pytest.MonkeyPatch)
             torch.testing.assert_close(new(*inputs), original(*inputs), rtol=1e-5, atol=1e-5)
         found[asked] = list(names)
     return found
+
+
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("case", ["a layer in steps", "a layer in steps, batch first"])
+def test_heads_of_a_layer_are_not_copied(case: str, ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch and heads are one dimension of the layer's products, and do not lie as one in its projections."""
+    front = front_of(tmp_path, case)
+    own = attentions(front.graph) | (products(front.graph) if ours else frozenset())
+    without = launched_by(front, Choices(own=own), monkeypatch)[False]
+    assert "fused_attention" in without and not any("copy" in name for name in without), without
 
 
 def test_steps_where_gradients_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

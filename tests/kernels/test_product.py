@@ -16,7 +16,15 @@ from torch import Tensor
 
 from fusewright.candidate import load_candidate
 from fusewright.kernels.conv import Ending, Pointwise
-from fusewright.kernels.product import Product, ProductTile, library_ms, product_kernel, product_ms, product_tile
+from fusewright.kernels.product import (
+    Product,
+    ProductTile,
+    Triangle,
+    library_ms,
+    product_kernel,
+    product_ms,
+    product_tile,
+)
 from fusewright.options import Options
 from fusewright.pipeline import Front, read_problem
 from fusewright.problem import load_problem
@@ -132,6 +140,34 @@ def test_the_product_is_kept_where_there_is_memory_for_it(tile: ProductTile, col
         assert torch.equal(kept * 2, out) if keeps else bool(kept.isnan().all())
 
 
+TRIANGLES = [Triangle(True), Triangle(False), Triangle(True, -40), Triangle(True, 70), Triangle(False, 65), Triangle(False, -3)]
+
+
+@pytest.mark.parametrize("tile", [NARROW, replace(NARROW, splits=2)], ids=str)
+@pytest.mark.parametrize("triangle", TRIANGLES, ids=str)
+def test_triangles(triangle: Triangle, tile: ProductTile) -> None:
+    """Of tiles that nobody wants one step is multiplied: all of a column's NaN lies in the others. Those kept for backward are whole."""
+    test = f"{{c}} - {{n}} {'<=' if triangle.lower else '>='} {triangle.diagonal}"
+    body = Pointwise(lambda value, n, c, position: ([], f"({test.format(n=n, c=c)} ? {value} : 0.0f)"))
+    text = product_kernel("k", Product(96, 201, kept=True, triangle=triangle), Ending(before=body), tile)
+    x, weight, sums = torch.randn(260, 96), torch.randn(201, 96), torch.empty(tile.splits * 260 * 201)
+    x[5, 90], weight[150, 95] = torch.inf, torch.nan
+    right, library = x @ weight.t(), load(text)
+    for keeps in (False, True):
+        out, kept = torch.full((260, 201), float("nan")), torch.full((260, 201), float("nan"))
+        launch(library, text, input=x, weight=weight, out=out, sums=sums, rows=260, kept=kept if keeps else 0)
+        expected = torch.tril(right, triangle.diagonal) if triangle.lower else torch.triu(right, triangle.diagonal)
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-4, equal_nan=True)
+        if keeps:
+            torch.testing.assert_close(kept, right, rtol=1e-5, atol=1e-4, equal_nan=True)
+
+
+def test_half_of_a_square_takes_less() -> None:
+    whole, half = (Product(4096, 4096, triangle=triangle) for triangle in (None, Triangle(True)))
+    times = [product_ms(product, product_tile(product, 4096), 4096) for product in (whole, half)]
+    assert 0.5 * times[0] < times[1] < 0.6 * times[0]
+
+
 def test_tiles_are_chosen_by_counting() -> None:
     assert product_tile(Product(1024, 4096), 8192).splits == 1  # more than enough blocks
     assert product_tile(Product(8192, 256), 128).splits > 1  # two blocks alone would take all the time
@@ -214,6 +250,11 @@ FORWARDS = {  # what is returned; how many products; kernels; calls to the libra
     "of rows that lie apart": ("self.first(x[:, 1]) * 2", (4, 3, 48), 1, 1, 0),
     "of rows without the first of each": ("torch.sin(self.first(x[:, 1:]))", (4, 70, 48), 1, 1, 0),
     "of part of a row": ("F.relu(F.linear(x[..., 5:24], self.matrix[:19, :24].t())) + 1", (3, 5, 48), 1, 1, 0),
+    "of which a triangle is taken": ("torch.tril(x @ y.mT, -1) * 2", (150, 48), 1, 1, 0),
+    "of which a triangle is taken behind a function": ("torch.triu(F.gelu(x @ y.mT), 3) + 1", (150, 48), 1, 1, 0),
+    "of batches of which a triangle is taken": ("torch.exp(torch.tril(x @ y.mT * 0.1))", (2, 150, 48), 1, 1, 0),
+    "of rows of which a triangle is taken in batches": ("torch.tril(self.first(x))", (3, 50, 48), 1, 1, 0),
+    "taken with and without a triangle": ("(lambda z: torch.tril(z) + z)(x @ y.mT)", (150, 48), 1, 1, 0),
     "of every other column": ("x[..., ::2] @ y.mT[:, ::2]", (3, 33, 48), 0, 0, 1),
     "of heads": ("(lambda q, k: q @ k.mT * 0.25)(*(z.view(3, 20, 3, 16).transpose(1, 2) for z in (x, y)))", (3, 20, 48), 1, 1, 0),
     "of heads, turned rows": ("(lambda q, k: q.mT @ k)(*(z.view(3, 20, 3, 16).transpose(1, 2) for z in (x, y)))", (3, 20, 48), 1, 1, 0),
@@ -291,6 +332,7 @@ def test_models(case: str, tmp_path: Path) -> None:
     made, emitted = front.finish(Choices(own=products(front.graph)))
     found = (len([k for k in made.kernels if k.fused is not None]), len(made.kernels), len(made.calls))
     assert found == (ours, kernels, calls), (found, emitted.text)
+    assert (", wanted);" in emitted.text) == ("which a triangle" in case and "of rows" not in case)
     candidate = load_candidate(emitted.text, "host", name="new.py")
     verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host"))
     assert verdict.passed, verdict.worst

@@ -12,7 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fusewright.graph import Graph
+from fusewright.lower import lower
 from fusewright.options import Options
+from fusewright.planner import plan
+from fusewright.prims import Reduce
 from fusewright.rewrite import LAWS, rewrite
 from fusewright.rules.examples import Chain, OfOne, OfTwo
 from fusewright.rules.patterns import CONVOLUTIONS, PRODUCTS, TRANSPOSED
@@ -91,6 +94,47 @@ def test_where_an_infinite_value_would_be_lost_the_product_stays() -> None:
     assert calls(settled(model, (4, 6))[0], *PRODUCTS) == 1
     model = Chain(nn.Linear(6, 5), lambda y: torch.sigmoid(y.sum(1)))
     assert calls(settled(model, (4, 6), options=Options(assume_finite=True))[0], *PRODUCTS) == 0
+
+
+AFTER_POOL: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": lambda y: F.gelu(y).max(dim=2).values,
+    "silu": lambda y: F.silu(y).amax(2),
+    "absolute values": lambda y: F.max_pool1d(y.abs(), 2),
+    "the negative of gelu": lambda y: (-F.gelu(y)).amin(2),
+    "": lambda y: y.max(dim=2).values,
+    "the lower side of gelu": lambda y: F.gelu(y).amin(2),
+    "positions of gelu": lambda y: F.gelu(y).max(dim=2).indices.float(),
+}
+
+
+@pytest.mark.parametrize("how", AFTER_POOL)
+def test_a_maximum_hands_on_what_lies_on_its_side(how: str) -> None:
+    """gelu(-Inf) is NaN: of its values none is -Inf, which a maximum would lose. So the pool goes into the weights."""
+    keeps = how in ("gelu", "silu", "absolute values", "the negative of gelu")
+    model = Chain(nn.Linear(6, 16), lambda y: AFTER_POOL[how](F.avg_pool1d((y / 3).unsqueeze(1), 4)))
+    before = lawbook.captured(model, [(16, 6)])
+    after, laws = settled(model, (16, 6))
+    assert ("average pool over a linear map's outputs" in laws) == keeps, f"{laws}\n{after}"
+    lawbook.assert_keeps_nonfinite(before, model)
+
+
+HANDWRITTEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "layer norm": lambda x: (x - x.mean(-1, keepdim=True)) / torch.sqrt(((x - x.mean(-1, True)) ** 2).mean(-1, True) + 1e-5),
+    "with a deviation": lambda x: (x - x.mean((1, 2), True)) / (x.std((1, 2), keepdim=True) + 1e-6),
+    "batch norm and relu": lambda x: (lambda d: torch.relu(d * torch.rsqrt(d.pow(2).mean((0, 2), True) + 1)))(x - x.mean((0, 2), True)),
+    "both returned": lambda x: torch.stack((x.mean(2), x.var(2))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HANDWRITTEN)
+def test_a_norm_written_out_is_one_reduction(how: str) -> None:
+    model = OfOne(HANDWRITTEN[how])
+    after, laws = settled(model, (3, 4, 10))
+    assert calls(after, aten.mean.dim) == 0, f"{laws}\n{after}"
+    made = plan(lower(after))
+    reduces = {kernel.reduced for kernel in made.kernels if kernel.is_reduce}
+    kinds = {prim.op.accumulator for prim in made.lowered.prims.values() if isinstance(prim.op, Reduce)}
+    assert len(reduces) == 1 and kinds == {"Moments"}
 
 
 def test_folding_stops_where_a_kernel_reads_the_result_anyway() -> None:

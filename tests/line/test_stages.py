@@ -234,6 +234,18 @@ def test_sizes_that_say_how_a_convolution_pads_are_those_of_the_example() -> Non
     torch.testing.assert_close(interpret(graph, model, inputs)[0], model(*inputs))
 
 
+def test_as_many_values_as_keys() -> None:
+    """Attention without a mask: the tracer does not ask, PyTorch's kernels do."""
+
+    class Attention(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.scaled_dot_product_attention(x, y, z, is_causal=True)
+
+    graph = capture(Attention(), [torch.randn(2, 3, n, 8) for n in (5, 7, 7)])
+    assert "z_2" not in {str(symbol) for symbol in graph.symbols}
+    assert graph["z"].shape == graph["y"].shape != graph["x"].shape
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_instance_norm_with_running_statistics_is_no_operator_of_its_own(training: bool) -> None:
     model = nn.InstanceNorm2d(4, affine=True, track_running_stats=True, momentum=0.3).train(training)

@@ -14,7 +14,7 @@ $setup
   auto ending = [&](const float (&sum)[Tile::FRAGMENTS][4], int row, int column) {
 $finish
   };
-  product::multiply<Tile, MOVES, VECTOR, SPLITS>(input, $input_pitch, weight, $weight_pitch, rows, depth, columns, tile, shared, any_odd, ending);
+$corner  product::multiply<Tile, MOVES, VECTOR, SPLITS>(input, $input_pitch, weight, $weight_pitch, rows, depth, columns, tile, shared, any_odd, ending$wanted);
 }
 $merge
 }  // namespace ${name}_detail

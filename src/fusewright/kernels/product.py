@@ -53,6 +53,18 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Triangle:
+    """The elements of a matrix that are taken: those at and below a diagonal, or at and above it."""
+
+    lower: bool
+    diagonal: int = 0
+
+    def reaches(self, rows: range, columns: range) -> bool:
+        """Some of these elements are taken."""
+        return columns[0] - rows[-1] <= self.diagonal if self.lower else columns[-1] - rows[0] >= self.diagonal
+
+
+@dataclass(frozen=True)
 class Product:
     """input [rows, depth] times weight [columns, depth], plus a bias for each column. Where they are turned, they lie
     as [depth, rows] and [depth, columns]."""
@@ -70,6 +82,7 @@ class Product:
     weight_place: Place | None = None
     out_place: Place | None = None
     symbols: tuple[str, ...] = ()  # sizes that places mention
+    triangle: Triangle | None = None  # all that the ending takes of it; None: everything
 
     dtype = "float32"
 
@@ -116,16 +129,27 @@ def product_tile(product: Product, rows: int, batch: int = 1) -> ProductTile:
 def product_ms(product: Product, tile: ProductTile, rows: int, batch: int = 1) -> float:
     """What it takes on an H200. The sums of blocks that share a depth cross memory twice."""
     steps = -(-product.depth // (STEP * tile.splits))
-    blocks = batch * -(-rows // tile.rows) * -(-product.columns // tile.columns) * tile.splits
+    tiles, wanted = -(-rows // tile.rows) * -(-product.columns // tile.columns), wanted_tiles(product, tile, rows)
+    blocks = batch * wanted * tile.splits
     turned = product.turned or product.rows_turned
     by_numbers = not in_vectors(product) and not (product.turned and product.rows_turned)
     step_us = STEP_US * (1 if moves(product) > 1 else SHALLOW) * (BY_NUMBERS if by_numbers else TURNED if turned else 1)
     step_us *= NARROW if tile.columns < 128 else 1
     busy = -(-blocks // MULTIPROCESSORS) * (steps * step_us + TILE_US) * 1e-3
+    busy += batch * (tiles - wanted) * tile.splits / MULTIPROCESSORS * (step_us + TILE_US) * 1e-3
     written = batch * rows * product.columns
     moved = 4e-9 * (batch * product.depth * (rows + product.columns) + written) / MEMORY_TB_PER_S
     merged = 8e-9 * tile.splits * written / MEMORY_TB_PER_S + LAUNCH_MS if tile.splits > 1 else 0.0
     return max(busy, moved) + merged + START_MS
+
+
+def wanted_tiles(product: Product, tile: ProductTile, rows: int) -> int:
+    """Tiles of which the ending takes something."""
+    high, wide = (range(0, size, step) for size, step in ((rows, tile.rows), (product.columns, tile.columns)))
+    if product.triangle is None:
+        return len(high) * len(wide)
+    within = [(range(n, min(n + tile.rows, rows)), range(c, min(c + tile.columns, product.columns))) for n in high for c in wide]
+    return sum(product.triangle.reaches(*place) for place in within)
 
 
 def in_vectors(product: Product) -> bool:
@@ -174,6 +198,8 @@ def product_kernel(
         input_pitch=pitch_of("input", product),
         weight_pitch=pitch_of("weight", product),
         finish=shifted(finish(product, ending, tile), 4),
+        corner=f"  {corner(product)}\n" if product.triangle is not None else "",
+        wanted=", wanted" if product.triangle is not None else "",
         merge=merge(product, ending, tile.splits) if split else "",
         launcher="\n".join(launcher(name, product, ending, tile, split_rows)),
     )
@@ -215,6 +241,16 @@ def pitch_of(name: str, product: Product) -> str:
     if place is None:
         return ("rows" if name == "input" else "columns") if turned else "depth"
     return f"{name.upper()}_PITCH" if place.pitch.isdigit() else f"{name}_pitch"
+
+
+def corner(product: Product) -> str:
+    """Whether anything is taken of the tile that begins at a row and a column. What is kept for backward is whole."""
+    assert product.triangle is not None
+    row, column = "min(row0 + Tile::ROWS, rows)", "min(column0 + Tile::COLUMNS, columns)"  # behind the last ones
+    diagonal = product.triangle.diagonal
+    test = f"column0 - {row} < {diagonal}" if product.triangle.lower else f"{column} - row0 > {diagonal}"
+    kept = "kept != nullptr || " if product.kept else ""
+    return f"auto wanted = [&](int row0, int column0) {{ return {kept}{test}; }};"
 
 
 def setup(ending: Ending) -> str:

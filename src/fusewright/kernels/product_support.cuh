@@ -54,16 +54,23 @@ __device__ __forceinline__ float plain_sum(const float* __restrict__ a, int a_st
   return sum;
 }
 
+struct All {
+  __device__ __forceinline__ bool operator()(int, int) const { return true; }
+};
+
 // Tile `tile` of the product of `input` and `weight`, whose rows (or the columns of which) are so far apart; SPLITS blocks share the depth
-// of it. Each thread hands its sums to `ending`: at rows r and r + 8, and columns c + 8 f and the next one, of fragment f.
-template <class T, int MOVES, int VECTOR, int SPLITS, class Ending>
+// of it. Each thread hands its sums to `ending`: at rows r and r + 8, and columns c + 8 f and the next one, of fragment f. Of a tile of
+// which the ending takes nothing, one that is not `wanted` from its first row and column on, only the first step is multiplied.
+template <class T, int MOVES, int VECTOR, int SPLITS, class Ending, class Wanted = All>
 __device__ __forceinline__ void multiply(const float* __restrict__ input, int input_pitch, const float* __restrict__ weight, int weight_pitch,
-                                         int rows, int depth, int columns, int tile, float* shared, int& any_odd, Ending ending) {
+                                         int rows, int depth, int columns, int tile, float* shared, int& any_odd, Ending ending,
+                                         Wanted wanted = Wanted()) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quartet = __shfl_sync(0xffffffffu, warp / 4, 0);
   const int tiles_n = (rows + T::ROWS - 1) / T::ROWS, tiles_c = (columns + T::COLUMNS - 1) / T::COLUMNS;
   const int band = tile / (BAND * tiles_c) * BAND, high = min(tiles_n - band, BAND), place = tile % (BAND * tiles_c);
   const int row0 = (band + place % high) * T::ROWS, column0 = place / high * T::COLUMNS;
-  const int steps = (depth + STEP - 1) / STEP, first = steps * int(blockIdx.y) / SPLITS, last = steps * (int(blockIdx.y) + 1) / SPLITS;
+  const int steps = (depth + STEP - 1) / STEP, first = steps * int(blockIdx.y) / SPLITS;
+  const int last = wanted(row0, column0) ? steps * (int(blockIdx.y) + 1) / SPLITS : first + 1;
   if (threadIdx.x == 0) any_odd = 0;
   __syncthreads();
 

@@ -5,7 +5,7 @@ no arithmetic, then what makes large work vanish, then what only saves a sweep. 
 `@law(...)` with examples it must and must not apply to; `tests/laws` checks the rest.
 """
 
-from . import chains, contractions, sums, scans, convolution, matrices, pools, folding, bounded  # isort: skip
+from . import chains, contractions, sums, scans, convolution, matrices, pools, folding, bounded, moments  # isort: skip
 from .examples import Example
 
-__all__ = ["Example", "bounded", "chains", "contractions", "convolution", "folding", "matrices", "pools", "scans", "sums"]
+__all__ = ["Example", "bounded", "chains", "contractions", "convolution", "folding", "matrices", "moments", "pools", "scans", "sums"]

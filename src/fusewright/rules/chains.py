@@ -20,13 +20,14 @@ from .patterns import (
     DIV,
     HALVES,
     MEANS,
+    RESHAPES,
     SUB,
     SUMS,
     Affine,
     affine_at,
     clamp_at,
 )
-from .sums import RESHAPES, permutation
+from .sums import permutation
 
 INF = float("inf")
 

@@ -29,6 +29,11 @@ ADAPTIVE_AVG_POOLS = {
     aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default,
 }  # fmt: skip
 
+RESHAPES = {
+    aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int,
+    aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default,
+}  # fmt: skip
+
 HALVES = (torch.float16, torch.bfloat16)
 
 

@@ -19,6 +19,7 @@ from .patterns import (
     AVG_POOLS,
     HALVES,
     LINEAR,
+    RESHAPES,
     Convolution,
     Step,
     affine_at,
@@ -155,6 +156,8 @@ def spread_taps(site: Site, weight: Ref, dim: int, taps: int, stride: int, windo
     examples=[
         after(lambda: nn.Linear(6, 9), lambda y: F.avg_pool1d(y.unsqueeze(1), 4).squeeze(1), 16, 6),
         after(lambda: nn.Linear(6, 8, bias=False), lambda y: F.avg_pool1d(y, 2), 16, 3, 6),
+        after(lambda: nn.Linear(6, 8), lambda y: F.avg_pool1d(y.view(-1, 1, 8), 2).view(-1, 3, 4), 16, 3, 6),
+        after(lambda: nn.Linear(6, 8), lambda y: F.gelu(F.avg_pool1d(y.unsqueeze(1), 2)).max(2)[0], 16, 6),
         after(lambda: nn.Linear(6, 8), lambda y: F.avg_pool1d(y, 2, 1), 16, 3, 6, applies=False),
         after(lambda: nn.Linear(6, 8), lambda y: F.avg_pool1d(y, 2), 1, 3, 6, applies=False),
         after(lambda: nn.Linear(6, 8), lambda y: (y, F.avg_pool1d(y, 2)), 16, 3, 6, applies=False),
@@ -163,7 +166,7 @@ def spread_taps(site: Site, weight: Ref, dim: int, taps: int, stride: int, windo
 def pool_into_linear(site: Site) -> Ref | None:
     """avg_pool(x w^T + b) over the outputs = x avg_pool(w)^T + avg_pool(b): the weights are averaged, not every row."""
     view = site[site.bound["self"]]
-    source = site.graph[view.inputs[0]] if view.target is aten.unsqueeze.default else view
+    source = same_rows(site, view)
     if source.target is not LINEAR or not site.only_user(view) or not site.only_user(source):
         return None
     product, window = product_at(site, source), window_of(site.bound, 1)
@@ -185,6 +188,53 @@ def pool_into_linear(site: Site) -> Ref | None:
         bias = site.divide(site.sum(site.reshape(site.slice(bias, 0, 0, pooled * size), [pooled, size]), [1]), size)
     shape = [*source.shape[:-1], pooled]
     return site.reshape(site.call(LINEAR, product.left, weight, bias, shape=shape), site.node.shape)
+
+
+def same_rows(site: Site, view: Node) -> Node:
+    """What a view has the rows of, in another number of dimensions; else itself."""
+    source = site.graph[view.inputs[0]] if view.target in RESHAPES else view
+    whole = bool(view.shape and source.shape) and sizes.same(view.shape[-1], source.shape[-1])  # type: ignore[index]
+    return source if whole else view
+
+
+@law(
+    "scale or shift behind an average pool, where a layer takes the pool", REASSOCIATES,
+    at=AVG_POOLS,
+    examples=[
+        after(lambda: nn.Linear(6, 9), lambda y: F.avg_pool1d((y / 3).unsqueeze(1), 4).squeeze(1), 16, 6),
+        after(lambda: nn.Linear(6, 8), lambda y: F.avg_pool1d((1 - y).view(-1, 1, 8), 2), 16, 6),
+        after(lambda: nn.Conv2d(3, 8, 3), lambda y: F.avg_pool2d(y - 0.5, 2), 2, 3, 8, 9),
+        after(lambda: nn.Conv2d(3, 8, 3), lambda y: F.avg_pool2d(y + torch.arange(8.0).view(8, 1, 1), 2), 2, 3, 8, 9),
+        after(lambda: nn.Conv2d(3, 8, 3), lambda y: F.avg_pool2d(y - 0.5, 2, padding=1), 2, 3, 8, 9, applies=False),
+        after(lambda: nn.Conv2d(3, 8, 3), lambda y: F.avg_pool2d(y + 1, 2, divisor_override=3), 2, 3, 8, 9, applies=False),
+        after(lambda: nn.Conv2d(3, 8, 3), lambda y: F.avg_pool2d(y + torch.arange(6.0), 2), 2, 3, 8, 8, applies=False),
+        after(lambda: nn.Linear(6, 8), lambda y: F.avg_pool1d((y + torch.arange(8.0)).unsqueeze(1), 2), 16, 6, applies=False),
+        of(lambda x: F.avg_pool1d(x - 1000, 2), 2, 3, 8, applies=False),
+    ],
+)  # fmt: skip
+def shift_after_pool(site: Site) -> Ref | None:
+    """avg_pool(s y + t) = s avg_pool(y) + t: then the pool goes into the layer that gives y."""
+    view, window = site[site.bound["self"]], window_of(site.bound, rank_of_pool(site.node))
+    source = same_rows(site, view)
+    if window is None or any(window[2]) or site.bound.get("divisor_override") is not None or site.node.shape is None:
+        return None
+    if not site.only_user(view) or not site.only_user(source) or source.shape is None or view.shape is None:
+        return None
+    rank, viewed = len(source.shape), view is not source
+    pooled = range(rank - len(window[0]), rank)
+    for step in steps_at(site, source):
+        layer = site[step.main]
+        if (layer.target is not LINEAR and convolution_at(site, layer) is None) or not site.only_user(layer):
+            continue
+        if layer.shape is None or not all(map(sizes.same, layer.shape, source.shape)) or not is_weight(site, step.other):
+            continue
+        one = not isinstance(step.other, Ref) or all(map(sizes.is_one, site.shape(step.other)))
+        if not one and (viewed or not constant_along(site, step.other, rank, pooled)):
+            continue
+        seen = site.reshape(step.main, view.shape) if viewed else step.main
+        other = site.reshape(step.other, []) if viewed and isinstance(step.other, Ref) else step.other
+        return step_again(site, step, site.again(site.node, site.node.shape, {"self": seen}), other)
+    return None
 
 
 # ---- monotone functions and extremes

@@ -18,6 +18,7 @@ from .patterns import (
     ADAPTIVE_AVG_POOLS,
     AVG_POOLS,
     MEANS,
+    RESHAPES,
     SUMS,
     Reduction,
     Step,
@@ -269,12 +270,6 @@ def dims_behind(site: Site, view: Node, dims: Sequence[int]) -> list[int] | None
             return None
         found += theirs if any(inside) else []
     return found or None
-
-
-RESHAPES = {
-    aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int,
-    aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default,
-}  # fmt: skip
 
 
 def permutation(node: Node) -> list[int] | None:

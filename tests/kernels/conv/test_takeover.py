@@ -222,6 +222,8 @@ def test_a_convolution_alone_is_ours_and_right(name: str, tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("conv", "shape", "ours"),
     [
+        ("nn.Conv2d(1, 6, 5, 1, 2)", "(4096, 1, 28, 28)", True),  # its tiles are for 32 channels and more
+        ("nn.Conv3d(32, 1, 3, 1, 1)", "(16, 32, 17, 65, 63)", True),
         ("nn.Conv2d(3, 64, 7, 2, 3)", "(16, 3, 224, 224)", True),  # of few channels the library makes 30 TFLOP/s
         ("nn.Conv2d(64, 64, 3, groups=64)", "(16, 64, 256, 256)", True),
         ("nn.ConvTranspose3d(32, 32, 3, stride=2)", "(8, 32, 16, 32, 32)", True),
