@@ -205,7 +205,7 @@ def left_out(
         k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
     later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-    return torch.softmax(scores.masked_fill(later, -math.inf), -1) @ v
+    return torch.ops.aten._safe_softmax.default(scores.masked_fill(later, -math.inf), -1) @ v  # zeros where nothing is left
 
 
 def to_tf32(x: Tensor) -> Tensor:

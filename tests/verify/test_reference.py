@@ -244,6 +244,9 @@ def test_what_causal_attention_leaves_out_counts_for_nothing(few: int) -> None:
         torch.testing.assert_close(attention(q, k, v), plain)
         k[1, 0, 5, 3] = math.nan
         found = attention(q, k, v).isfinite()
+        k, v = torch.randn_like(k), torch.randn_like(v)
+        k[0, 0, 0], q[0, 0, 0] = -math.inf, 1.0
+        assert not attention(q, k, v)[0, 0, 0].any()  # all that is left is -infinity, as PyTorch's plain way has it
     shares = 4 // few
     assert found[0].all() and found[1, shares:].all()
     assert found[1, :shares, :5].all() and not found[1, :shares, 5:].any()
