@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,7 +40,7 @@ def test_built_once(cache: Path) -> None:
     assert compile_host(SOURCE, cache=cache) == first
     assert first.stat().st_mtime_ns == built
     assert compile_host(SOURCE + "\n", cache=cache) != first
-    assert sorted(path.suffix for path in first.parent.iterdir()) == [".so"] * 3  # two, and the runtime they share
+    assert sorted(path.suffix for path in first.parent.iterdir()) == ["", *[".so"] * 3]  # two, the runtime they share, and headers
 
 
 def test_built_by_many_at_once(tmp_path: Path, cache: Path) -> None:
@@ -49,10 +51,26 @@ def test_built_by_many_at_once(tmp_path: Path, cache: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         libraries = list(pool.map(lambda _: compile_host(SOURCE, cache=tmp_path), range(4)))
     assert len(set(libraries)) == 1
-    assert len(list((tmp_path / "host").iterdir())) == 2
+    assert sorted(path.name.partition("-")[0] for path in (tmp_path / "host").iterdir()) == ["headers", "kernels", "runtime"]
     y = torch.zeros(5)
     HostLibrary(libraries[0]).call("fill", y, 5, 3)
     assert y.tolist() == [3.0] * 5
+
+
+def test_headers_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """g++ passes over headers that were read with other flags, and says so only if it is asked."""
+    run, said = subprocess.run, list[str]()
+
+    def asked(command: list[str], **how: Any) -> Any:
+        done = run([*command, "-H"] if "-include" in command else command, **how)
+        said.append(done.stderr)
+        return done
+
+    monkeypatch.setattr(subprocess, "run", asked)
+    for source in (SOURCE, SOURCE.replace("fill", "fill_all")):
+        folder = compile_host(source, cache=tmp_path).parent
+        assert re.search(r"^! .*/headers-\w+/cuda_on_cpu\.h\.gch$", said[-1], flags=re.MULTILINE), said[-1]
+    assert len(list(folder.glob("headers-*"))) == 1
 
 
 def test_cache_from_the_environment(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -22,6 +23,7 @@ from fusewright.options import cache_root
 
 SANITIZERS = ("address", "undefined", "thread")
 
+HEADER = "cuda_on_cpu.h"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 _HERE = Path(__file__).parent
@@ -47,13 +49,13 @@ def compile_host(cuda_source: str, *, sanitize: str = "", include_text: str = ""
     try:
         runtime = _runtime(sanitize, folder)
         flags = ["-O1", *_flags(sanitize), *([] if sanitize else _ALIGNMENT_TRAPS)]
-        flags += [f"-I{_HERE}", "-include", "cuda_on_cpu.h"]
+        flags += [f"-I{_HERE}", "-include", HEADER]
         # The runtime is found beside the library, wherever that is.
         linked = ["-x", "none", f"-L{folder}", f"-l:{runtime.name}", "-Wl,-rpath,$ORIGIN"]
         text = _translation_unit(cuda_source, include_text)
         library = folder / _name("kernels", sanitize, text, *flags, runtime.name)
         if not library.exists():
-            _build(library, flags, {SOURCE_NAME: text}, linked, cuda_source)
+            _build(library, [f"-I{_precompiled(flags, sanitize, folder)}", *flags], {SOURCE_NAME: text}, linked, cuda_source)
         return library
     except OSError as error:
         if error.errno in _NO_ROOM:
@@ -79,6 +81,22 @@ def _runtime(sanitize: str, folder: Path) -> Path:
     if not library.exists():
         _build(library, flags, sources, [], "")
     return library
+
+
+def _precompiled(flags: Sequence[str], sanitize: str, folder: Path) -> Path:
+    """A folder with the headers as g++ has read them once: it takes them from there if it can: a small kernel in two thirds the time."""
+    headers = [path.read_text() for path in sorted(_HERE.glob("*.h"))]
+    place = folder / _name("headers", sanitize, *headers, *flags).removesuffix(".so")
+    if not place.exists():
+        with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as building:
+            made = Path(building) / "headers"
+            made.mkdir()
+            same = [flag for flag in flags if flag not in ("-x", "c++", "-shared", "-include", HEADER)]
+            command = [gnu_compiler(), *same, "-x", "c++-header", str(_HERE / HEADER), "-o", str(made / f"{HEADER}.gch")]
+            subprocess.run(command, capture_output=True, text=True, errors="replace")
+            with contextlib.suppress(OSError):  # another was first
+                made.rename(place)
+    return place
 
 
 def _name(kind: str, sanitize: str, *ingredients: str) -> str:
