@@ -271,3 +271,15 @@ def test_a_kernel_matters_that_has_nothing_to_say_about_a_piece_of_a_mask(tmp_pa
     assert references.eager.tensors["output 0"].isnan().all()
     outcome = kernels.matter(trial)
     assert trial.launched and outcome.passed, outcome
+
+
+def test_where_the_original_has_no_number_nothing_is_compared(tmp_path: Path) -> None:
+    """Of what was drawn for the sake of its size; what a NaN that was put in makes of it is compared as ever."""
+    text = LOSS.replace("nn.functional.binary_cross_entropy(x, t) * self.scale", "torch.log(-x.abs() - 1) * self.scale")
+    text = text.replace("    ...", "    def forward(self, x, t):\n        return torch.zeros_like(x)")
+    trial = Trial(with_a_twin(tmp_path, text), Shapes(SIZES, SIZES, SMALL, {}), (), True)
+    drawn, put_in = Variant("distributions", SIZES), Variant("non-finite", SIZES)
+    for variant in (drawn, put_in):
+        assert trial.compare(variant) is not None
+    assert {finding.variant for finding in trial.findings} == {put_in}
+    assert not any(finding.miss.passed for finding in trial.findings)
