@@ -105,9 +105,9 @@ class Coordinate:
             if not sizes.same(found[axis.text][1], expected):
                 return self
             expected = sizes.tidy(expected * axis.size)
-        number, apart = Axis(by.number, sizes.product(axis.size for axis in by.axes)), {axis.text for axis in by.axes}
-        terms = {number if axis.text == by.axes[0].text else axis: f for axis, f in self.terms.items()}
-        return Coordinate({axis: factor if axis is number else f for axis, f in terms.items() if axis.text not in apart}, self.offset)
+        terms = {axis: f for axis, f in self.terms.items() if axis.text not in {inner.text for inner in by.axes[1:]}}
+        number = Axis(by.number, sizes.product(axis.size for axis in by.axes))
+        return Coordinate(dict((number, factor) if a.text == by.axes[0].text else (a, f) for a, f in terms.items()), self.offset)
 
     def plain(self) -> Coordinate:
         """In terms of loop variables and what was computed of them."""

@@ -84,7 +84,7 @@ def _runtime(sanitize: str, folder: Path) -> Path:
 
 
 def _precompiled(flags: Sequence[str], sanitize: str, folder: Path) -> Path:
-    """A folder with the headers as g++ has read them once: it takes them from there if it can: a small kernel in two thirds the time."""
+    """A folder with the headers as g++ has read them once: it takes a small kernel two thirds the time, if it can use them."""
     headers = [path.read_text() for path in sorted(_HERE.glob("*.h"))]
     place = folder / _name("headers", sanitize, *headers, *flags).removesuffix(".so")
     if not place.exists():
