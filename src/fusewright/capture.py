@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import copy
 import functools
 import io
 import keyword
@@ -11,14 +13,15 @@ import operator
 import re
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import sympy
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.export import Dim as ExportDim
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
@@ -28,7 +31,8 @@ from .errors import Unsupported
 from .functional import functional
 from .graph import Binding, Graph, Node, Output, Ref, Where
 from .prelude import device_names
-from .tracing import Hopeless, batch_norms_whole, lean, watched, without_memory_formats
+from .reads import Counter, KeepsState, Watch, watched
+from .tracing import Hopeless, batch_norms_whole, hopeless_beyond, lean, without_memory_formats
 
 # Words that a value must not be called, in the Python or in the CUDA that is written.
 RESERVED = set(keyword.kwlist) | set(
@@ -53,21 +57,129 @@ FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')  # of 
 
 
 def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
-    """The model's forward on these inputs as a graph. Sizes are symbolic where the model allows it."""
+    """The model's forward on these inputs as a graph. Sizes are symbolic where the model allows it.
+
+    A model that keeps state is captured as it is after a first call: what is None before it has a shape then.
+    """
+    graph, watch = _capture(model, inputs, file)
+    unsettled = _unsettled(watch)
+    if unsettled:
+        _call_once(model, inputs, unsettled)
+        graph, watch = _capture(model, inputs, file)
+        if left := _unsettled(watch):
+            raise Unsupported(_keeps_state(KeepsState(left[0], "which each call makes of what it was"), file))
+    counted = {name: value - before for name, (before, value) in _carried(watch).items() if not isinstance(value, Tensor)}
+    if counted:
+        _check_counters(model, inputs, file, graph, counted)
+    assigned = {name: tree for name, tree in graph.assigned.items() if name not in counted}
+    graph = _with_globals(graph, watch.global_tensors())
+    return replace(graph, assigned=assigned, counted=counted, reads=watch.reads(frozenset([*watch.assigned, *unsettled])))
+
+
+def _with_globals(graph: Graph, tensors: Mapping[tuple[str, str], Tensor]) -> Graph:
+    """Constants that are tensors under a global name say so: they are read there in each call."""
+
+    def named(node: Node) -> Node:
+        value = node.kwargs.get("value") if node.target == "constant" else None
+        places = [place for place, tensor in tensors.items() if value is not None and _same_memory(tensor, value)]
+        return replace(node, kwargs={**node.kwargs, "global": places[0]}) if places else node
+
+    return replace(graph, nodes=tuple(map(named, graph.nodes)))
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride() and a.dtype == b.dtype
+
+
+def _carried(watch: Watch) -> dict[str, tuple[Any, Any]]:
+    """Attributes that forward reads and then assigns: as they were and as they are."""
+    found = {}
+    for path, value in watch.assigned.items():
+        holder, _, name = path.rpartition(".")
+        if name in watch.seen.get(holder, {}):
+            found[path] = watch.seen[holder][name], value
+    return found
+
+
+def _unsettled(watch: Watch) -> list[str]:
+    """Of these, what is no tensor before and after, and no number that could be a count."""
+    kinds = ((Tensor,), (int,))
+    return [
+        path
+        for path, (before, after) in _carried(watch).items()
+        if not any(isinstance(before, kind) and isinstance(after, kind) for kind in kinds) or isinstance(after, bool)
+    ]
+
+
+def _call_once(model: nn.Module, inputs: Sequence[Any], names: list[str]) -> None:
+    """The model's attributes of these names as a first call leaves them; nothing else of it changes."""
+    called = copy.deepcopy(model)
+    with quiet(), torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
+        called(*copy.deepcopy(list(inputs)))
+    for path in names:
+        holder, _, name = path.rpartition(".")
+        vars(model.get_submodule(holder))[name] = vars(called.get_submodule(holder))[name]
+
+
+def _check_counters(model: nn.Module, inputs: Sequence[Any], file: str, graph: Graph, counted: Mapping[str, int]) -> None:
+    """Numbers that forward adds to may be left out of the graph where it is the same whatever they are, and nothing looks at them."""
+    used: list[str] = []
+    holders = {path: (vars(model.get_submodule(path.rpartition(".")[0])), path.rpartition(".")[2]) for path in counted}
+    before = {path: home[name] for path, (home, name) in holders.items()}
+    try:
+        for path, (home, name) in holders.items():
+            home[name] = Counter.at(before[path] + 1009, used)
+        other, watch = _capture(model, inputs, file)
+    finally:
+        for path, (home, name) in holders.items():
+            home[name] = before[path]
+    for path, step in counted.items():
+        added = int.__sub__(watch.assigned[path], before[path] + 1009) if path in watch.assigned else None
+        positions = {position for p in counted for position in pytree.tree_leaves(graph.assigned[p])}
+        same = str(_without(graph, positions)) == str(_without(other, positions))
+        if used or added != step or not same:
+            raise Unsupported(_keeps_state(KeepsState(path, "a number that its results depend on"), file))
+
+
+def _without(graph: Graph, positions: set[int]) -> Graph:
+    return replace(graph, outputs=tuple(o for i, o in enumerate(graph.outputs) if i not in positions))
+
+
+def _keeps_state(error: KeepsState, file: str) -> str:
+    """The sentence, with the line that does it."""
+    line = assigned_at(file, error.attribute.rpartition(".")[2])
+    return f"{file}:{line}: {error}" if line else f"{file or 'the model'}: {error}"
+
+
+def assigned_at(file: str, attribute: str) -> int | None:
+    """The first line of a method, other than the constructor, that assigns the attribute, or at least names it."""
+    try:
+        tree = ast.parse(Path(file).read_text())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    methods = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name != "__init__"]
+    named = [n for method in methods for n in ast.walk(method) if isinstance(n, ast.Attribute) and n.attr == attribute]
+    stored = [n for n in named if isinstance(n.ctx, ast.Store)]
+    return min((n.lineno for n in stored or named), default=None)
+
+
+def _capture(model: nn.Module, inputs: Sequence[Any], file: str) -> tuple[Graph, Watch]:
     given = tuple(inputs)
     dynamic = tuple(pytree.tree_map(_dynamic_dims, argument) for argument in given)
     batches = tuple(pytree.tree_map(_dynamic_batch, argument) for argument in given)
     failure: Exception | None = None
     for shapes in (dynamic, batches, None):  # static sizes where symbolic ones cannot be had or say too little
         try:
-            with quiet(), stand_ins.in_place(), stand_ins.kept(model), own_functions() as own:
+            with quiet(), stand_ins.in_place(), stand_ins.kept(model), own_functions() as own, watched(model) as watch:
                 exported = _export(model, given, shapes)
             if _symbols_are_input_sizes(exported) and (shapes is None or _divides_by_numbers(exported)):
-                graph = replace(_Reader(exported, inputs, file).graph(), own_gradients=bool(own))
+                graph = replace(_Reader(exported, inputs, file, bool(watch.assigned)).graph(), own_gradients=bool(own))
                 if shapes is None or _can_be_written(graph):
-                    return graph.check()
+                    return graph.check(), watch
         except Hopeless:
             continue
+        except KeepsState as error:
+            raise Unsupported(_keeps_state(error, file)) from error
         except Exception as error:  # the exporter raises many kinds
             failure = error
     if failure is None:
@@ -79,7 +191,7 @@ def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
 
 
 def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.export.ExportedProgram:
-    hopeless = watched(_has_quotient, MOST_QUOTIENTS) if shapes is not None else contextlib.nullcontext()
+    hopeless = hopeless_beyond(_has_quotient, MOST_QUOTIENTS) if shapes is not None else contextlib.nullcontext()
     with lean(), without_memory_formats(), batch_norms_whole(), hopeless:
         exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
         detach_what_needs_no_gradient(exported.graph_module)
@@ -214,6 +326,15 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
+def _structured(spec: Any, leaves: Iterator[int]) -> Any:
+    """`pytree.tree_unflatten`, which makes plain tuples of shapes."""
+    if spec.is_leaf():
+        return next(leaves)
+    children = spec.children() if hasattr(spec, "children") else spec.children_specs
+    items = [_structured(child, leaves) for child in children]
+    return torch.Size(items) if spec.type is torch.Size else pytree.SUPPORTED_NODES[spec.type].unflatten_fn(items, spec.context)
+
+
 class Tracer:
     """Reads calls of a traced graph: names that can be written down, sizes in our symbols."""
 
@@ -275,9 +396,9 @@ class Tracer:
 class _Reader(Tracer):
     """Reads one exported program; only lives for the length of `capture`."""
 
-    def __init__(self, exported: torch.export.ExportedProgram, inputs: Sequence[Any], file: str):
+    def __init__(self, exported: torch.export.ExportedProgram, inputs: Sequence[Any], file: str, assigns: bool = False):
         super().__init__()
-        self.exported, self.inputs, self.file = exported, inputs, file
+        self.exported, self.inputs, self.file, self.assigns = exported, inputs, file, assigns
         self.symbols: dict[sympy.Symbol, Binding] = {}
         self.constants: dict[str, Any] = {}
 
@@ -306,8 +427,9 @@ class _Reader(Tracer):
         names = tuple(argument.name for argument in arguments if isinstance(argument, Ref))
         guards = tuple(dict.fromkeys((*self._guards(), *indexed.guards(nodes))))
         structure = pytree.tree_unflatten(range(len(arguments)), pytree.tree_structure(tuple(self.inputs)))
+        result, assigned = self._result() if self.assigns else (self._result(), {})
         return Graph(
-            tuple(nodes), names, tuple(outputs), self.symbols, guards, arguments, structure, self._result()
+            tuple(nodes), names, tuple(outputs), self.symbols, guards, arguments, structure, result, assigned
         )
 
     def _given(self, argument: Any) -> Any:
@@ -385,7 +507,7 @@ class _Reader(Tracer):
         returned = [
             i for i, spec in enumerate(specs) if spec.kind.name not in ("BUFFER_MUTATION", "USER_INPUT_MUTATION")
         ]
-        return pytree.tree_unflatten(returned, self.exported.call_spec.out_spec)
+        return _structured(self.exported.call_spec.out_spec, iter(returned))
 
     def _guards(self) -> tuple[sympy.Basic, ...]:
         found: dict[sympy.Basic, None] = {}

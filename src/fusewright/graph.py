@@ -11,6 +11,8 @@ import sympy
 import torch
 from torch._ops import OpOverload
 
+from .reads import Reads
+
 Dim: TypeAlias = Any  # a size: an int, or a sympy expression in the symbols of the inputs' sizes
 
 LEAVES = ("input", "parameter", "buffer", "constant")
@@ -104,6 +106,9 @@ class Graph:
     arguments: tuple[Any, ...] = ()  # forward's arguments, flattened: a Ref to an input, or a plain value that was baked in
     structure: Any = None  # forward's arguments as given, with positions in `arguments` as leaves
     result: Any = None  # the structure returned to the user, with positions of `outputs` as leaves
+    assigned: Mapping[str, Any] = field(default_factory=dict)  # what forward leaves on its modules, by path, as in `result`
+    counted: Mapping[str, int] = field(default_factory=dict)  # numbers on its modules that it adds to, by path
+    reads: Reads = field(default_factory=Reads)  # what it took from Python
     own_gradients: bool = False  # the model defines derivatives itself (torch.autograd.Function), which its operators do not tell
 
     def __getitem__(self, name: str) -> Node:

@@ -123,7 +123,7 @@ class Hopeless(Exception):
 
 
 @contextlib.contextmanager
-def watched(is_bad: Callable[[torch.Tensor], bool], most: int) -> Iterator[None]:
+def hopeless_beyond(is_bad: Callable[[torch.Tensor], bool], most: int) -> Iterator[None]:
     """A trace in here ends as soon as more than so many of its values are bad: windows cut from images whose sizes are symbols nest
     deeper with every block, and a network of twelve took 70 s before the same answer came."""
     import torch.fx.experimental.proxy_tensor as proxy_tensor

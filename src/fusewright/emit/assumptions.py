@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from string import Template
+import json
 
 import sympy
-from torch import nn
+import torch
 
 from .. import sizes
 from ..errors import Unsupported
 from ..graph import Dim, Ref
+from ..kernels.text import wrapped
 from ..pytext import plain_text, shape_text
+from ..source import FORBIDDEN
 from .kernels import Shared
 from .launches import Launches
 from .signature import Signature
-from .template import CONV_FLAGS, HELD, MODES, SLICES, TENSOR_CORES, TENSORS
+from .template import CONV_FLAGS, SLICES, TENSOR_CORES, TENSORS
 from .values import ForwardValues
 
 
@@ -27,9 +29,9 @@ class Assumptions:
         launches: Launches,
         backward: Shared,
         signature: Signature,
-        modes: list[tuple[str, bool]],
+        in_file: bool,
     ):
-        self.values, self.launches, self.backward, self.signature, self.modes = values, launches, backward, signature, modes
+        self.values, self.launches, self.backward, self.signature, self.in_file = values, launches, backward, signature, in_file
         self.regions, self.graph, self.prims, self.held = values.regions, values.graph, values.prims, values.held
 
     def flags_text(self) -> str:
@@ -41,26 +43,42 @@ class Assumptions:
         return (CONV_FLAGS if convolves else "") + (SLICES if convolves or slices else "") + TENSOR_CORES
 
     def held_text(self) -> str:
-        """Tables of what the plan was made for, and the functions that look it up."""
-        text, paths = "", []
-        if self.held:
-            leaves = self.values.held_leaves()
-            rows = [f'    ("{n.args[0]}", {n.dtype}, {shape_text(n.shape or ())}),' for n in leaves]
-            text += "\n".join(["_TENSORS = (  # what forward reads of the model, its type and shape", *rows, ")\n"])
-            paths.append('[tuple(path.split(".")[:-1]) for path, _, _ in _TENSORS]')
-        if self.modes:
-            rows = [f"    ({path_text(path)}, {training})," for path, training in self.modes]
-            text += "\n".join(["_TRAINING = (  # modules that look at it", *rows, ")\n"])
-            paths.append("[path for path, _ in _TRAINING]")
-        if not text:
-            return ""
-        walk = Template(HELD).substitute(paths=" + ".join(paths))
-        return text + walk + (TENSORS if self.held else "") + (MODES if self.modes else "")
+        """Tables of what the plan was made of."""
+        reads, own = self.graph.reads, "" if self.in_file else "sys.modules[Model.__module__]"
+
+        def space(module: str) -> str:
+            """The dictionary of a module's globals."""
+            return f'vars(sys.modules["{module}"])' if module else f"vars({own})" if own else "globals()"
+
+        rows: dict[tuple[str, str], list[str]] = {}
+        for path, kind in reads.classes.items():
+            attributes = ", ".join(f"{quoted(name)}: {quoted(words)}" for name, words in sorted(reads.attributes[path].items()))
+            rows.setdefault((kind, f"{{{attributes}}}"), []).append(path)
+        text = "_FOLLOWED = (  # of each module on the way: its class, what forward read of it, and where such modules are\n"
+        for (kind, attributes), paths in rows.items():
+            listed = ", ".join(map(quoted, paths)) + ("," if len(paths) == 1 else "")
+            text += "\n".join(wrapped("    (", [quoted(kind), attributes, f"({listed})"], "),", limit=118)) + "\n"
+        text += ")\n_METHODS = {  # and what it calls of classes\n"
+        for methods in reads.methods:
+            home = f'sys.modules["{methods.module}"]' if methods.module else own
+            owner = f"{home}.{methods.qualname}" if home else methods.qualname
+            text += f"    {quoted(methods.words)}: _methods({owner}, {quoted(' '.join(methods.names))}),\n"
+        text += "}\n_GLOBALS = (\n"
+        text += "".join(f"    ({space(m)}, {quoted(n)}, {quoted(words)}),\n" for (m, n), words in reads.globals.items())
+        text += f")\n_STATE = ({''.join(f'{quoted(name)}, ' for name in sorted(reads.state))})  # what forward itself assigns\n"
+        text += "_TENSORS = (  # what forward reads of the model, its type and shape\n"
+        for node in self.values.held_leaves():
+            module, name = node.kwargs.get("global", ("", ""))
+            place = f"({space(module)}, {quoted(name)})" if name else quoted(node.args[0])
+            text += f"    ({place}, {node.dtype}, {shape_text(node.shape or ())}),\n"
+        text += f")\n_DEFAULT_DTYPE = {torch.get_default_dtype()}\n"
+        return text + (TENSORS if self.held else "")
 
     def planned_text(self) -> str:
         """The function that says whether a call is one that was planned for."""
         tests: list[str] = []
         inputs, tensors = self.graph.inputs, self.values.free_name("tensors")
+        tests.append(f"_TENSOR_TYPES.issuperset(map(type, ({', '.join([*inputs, *([f'*{tensors}'] if self.held else [])])},)))")
         tests.append(f"_on_device({', '.join([*inputs, *([f'*{tensors}'] if self.held else [])])})")
         if self.held:
             tests.append(f"[tensor.dtype for tensor in {tensors}] == _DTYPES")
@@ -72,9 +90,6 @@ class Assumptions:
         tests += [f"{name}.dtype == {self.graph[name].dtype}" for name in inputs]
         shapes = ", ".join(f"{name}.shape" for name in inputs)
         tests += [f"_shapes_fit({shapes})"] if shapes else []
-        modules = self.values.free_name("modules")
-        if self.modes:
-            tests.append(f"all([{modules}[place].training == training for place, training in _MODES])")
         on_tensor_cores = self.launches.on_tensor_cores
         if on_tensor_cores:
             in_backward = [text for _, text in self.backward.anchored.values()]
@@ -91,7 +106,7 @@ class Assumptions:
                     else f"{name} is None"
                 )
         every = self.signature.argument_names()
-        arguments = ", ".join([*([modules] if self.modes else []), *([tensors] if self.held else []), *every])
+        arguments = ", ".join([*([tensors] if self.held else []), *every])
         body = "\n".join(f"        and {test}" for test in tests[1:])
         return f"{self.shapes_text()}def _planned_for({arguments}):\n    return (\n        {tests[0]}\n{body}\n    )"
 
@@ -137,17 +152,6 @@ def guard_text(guard: sympy.Basic) -> str:
         ) from None
 
 
-def training_modes(model: nn.Module) -> list[tuple[str, bool]]:
-    """Modules whose code looks at `training`, and how it was set when the graph was captured."""
-    found = []
-    for path, module in model.named_modules():
-        functions = [f for cls in type(module).__mro__ if cls not in (nn.Module, object) for f in vars(cls).values()]
-        codes = [f.__code__ for f in functions if hasattr(f, "__code__")]
-        if any("training" in code.co_names for code in codes):
-            found.append((path, module.training))
-    return found
-
-
-def path_text(path: str) -> str:
-    names = [f'"{name}"' for name in path.split(".") if name]
-    return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
+def quoted(text: str) -> str:
+    """A string as Python text in plain characters, whatever it holds; no word of it is one that public harnesses reject."""
+    return FORBIDDEN.sub(lambda found: f"\\x{ord(found[0][0]):02x}{found[0][1:]}", json.dumps(text))

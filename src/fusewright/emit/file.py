@@ -10,9 +10,10 @@ from string import Template
 from torch import nn
 
 from .. import __version__
+from ..following import runtime_text
 from ..plan import Plan
 from ..source import FORBIDDEN, without_forbidden_remarks
-from .assumptions import Assumptions, training_modes
+from .assumptions import Assumptions
 from .forward import Forward
 from .functions import Functions
 from .gradient import Gradients, find_gradients
@@ -51,7 +52,7 @@ def with_kernels(
 ) -> Emitted:
     """The file. Regions are written first, then `forward`: only then is known what is read of the model."""
     plan = regions.plan
-    values, signature, modes = ForwardValues(regions, model), Signature(plan.graph, model), training_modes(model)
+    values, signature = ForwardValues(regions, model), Signature(plan.graph, model)
     launches = Launches(values, Shared())
     for kernel in plan.every_kernel:
         launches.add(kernel, comment(kernel, plan))
@@ -60,8 +61,8 @@ def with_kernels(
     cuda = with_prelude(launches.source(), launchers)
     functions = Functions(launches, values, backward.regions)
     regions_text = "\n\n\n".join([*map(functions.text, regions), *map(functions.shortcut_text, plan.shortcuts)])
-    forward = Forward(values, functions, signature, looks_at_modes=bool(modes)).text()
-    assumptions = Assumptions(values, launches, backward.unit, signature, modes)
+    forward = Forward(values, functions, signature).text()
+    assumptions = Assumptions(values, launches, backward.unit, signature, in_file=bool(source))
     asks = NEEDS_GRADIENTS if plan.shortcuts or plan.graph.own_gradients else ""
     asks += AS_IT_WAS if "_as_it_was(" in forward else ""
     many = max(len(launchers), len(backward.kernels)) > MANY
@@ -75,6 +76,7 @@ def with_kernels(
         side_by_side=SIDE_BY_SIDE if many else "",
         options=(", *_for_hopper()" if "wgmma" in cuda else "") + (", *_side_by_side()" if many else ""),
         held=assumptions.held_text(),
+        follow=runtime_text(),
         constants=values.constants_text(),
         planned=assumptions.planned_text(),
         regions=asks + regions_text,

@@ -25,16 +25,16 @@ from .values import ForwardValues
 class Forward:
     """Writes the method."""
 
-    def __init__(self, values: ForwardValues, functions: Functions, signature: Signature, looks_at_modes: bool):
+    def __init__(self, values: ForwardValues, functions: Functions, signature: Signature):
         self.values, self.functions, self.signature = values, functions, signature
-        self.looks_at_modes = looks_at_modes
         self.regions, self.graph, self.prims, self.model = values.regions, values.graph, values.prims, values.model
 
     def text(self) -> str:
         lines = [self.sizes_line(p) for p in dict.fromkeys(binding.input for binding in self.graph.symbols.values())]
         lines += self.steps()
         lines += self.updates()
-        lines.append(f"return {self.result_text()}")
+        lines += self.assignments()
+        lines.append(f"return {self.tree_text(self.graph.result)}")
         held = self.values.held_leaves()  # complete only now
         if held:
             unpacked = f",) = {self.values.free_name('tensors')}"
@@ -45,12 +45,12 @@ class Forward:
 
     def check_text(self, parameters: str) -> str:
         """The way to the original, where the plan does not fit, and to the device of the inputs."""
-        modes, held = self.looks_at_modes, bool(self.values.held)
-        modules, tensors = self.values.free_name("modules"), self.values.free_name("tensors")
-        given = [*([modules] if modes else []), *([tensors] if held else []), ", ".join(self.signature.argument_names())]
-        check = f"        {modules} = _modules(self)\n" if modes else ""
-        check += f"        {tensors} = _tensors({modules if modes else '_modules(self)'})\n" if held else ""
-        check += f"        if not _planned_for({', '.join(given)}):\n"
+        held, look, tensors = bool(self.values.held), self.values.free_name("look"), self.values.free_name("tensors")
+        given = [*([tensors] if held else []), ", ".join(self.signature.argument_names())]
+        check = f"        if not _undisturbed():\n            return super().forward({parameters})\n"
+        check += f"        {look} = _follow(self)\n"
+        check += f"        {tensors} = {look}.tensors()\n" if held else ""
+        check += f"        if {look}.why or not _planned_for({', '.join(given)}):\n"
         check += f"            return super().forward({parameters})\n"
         check += f"        if _elsewhere({self.graph.inputs[0]}):\n"
         check += f"            with torch.cuda.device({self.values.device()}):\n"
@@ -163,9 +163,21 @@ class Forward:
         copies = [f"    {where[id(o)]}.copy_({self.values.text(o.value.name)})" for o in copied]
         return [*lines, *(["with torch.no_grad():", *copies] if copies else [])]
 
+    def assignments(self) -> list[str]:
+        """What forward leaves on its modules."""
+
+        def target(path: str) -> str:
+            holder, _, name = path.rpartition(".")
+            return f"{attribute_text(self.model, holder) if holder else 'self'}.{name}"
+
+        assigned = [f"{target(path)} = {self.tree_text(tree)}" for path, tree in self.graph.assigned.items()]
+        return [*assigned, *(f"{target(path)} += {step}" for path, step in self.graph.counted.items())]
+
     # ---- what it returns
 
-    def result_text(self) -> str:
+    def tree_text(self, result: Any) -> str:
+        """A structure whose leaves are positions of outputs."""
+
         def write(tree: Any) -> str:
             kind = type(tree)
             if isinstance(tree, dict):
@@ -184,7 +196,7 @@ class Forward:
                 return self.output_text(self.graph.outputs[tree])
             raise Unsupported(f"the model returns a {kind.__name__}, which is not rebuilt")
 
-        return write(self.graph.result)
+        return write(result)
 
     def output_text(self, output: Output) -> str:
         if not isinstance(output.value, Ref):

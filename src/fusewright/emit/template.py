@@ -2,44 +2,8 @@
 
 from __future__ import annotations
 
-HELD = '''
-_READ = $paths
-_PATHS = sorted({path[:end] for path in _READ for end in range(len(path) + 1)})  # of modules, each after the one it is in
-_STEPS = [(_PATHS.index(path[:-1]), path[-1]) for path in _PATHS[1:]]
-
-
-def _modules(model):
-    """The modules at _PATHS, from the tables that modules keep: looking up an attribute takes ten times as long."""
-    found = [model]
-    for holder, name in _STEPS:
-        found.append(found[holder]._modules[name])
-    return found
-'''
-
-TENSORS = '''
-
-_DTYPES = [dtype for _, dtype, _ in _TENSORS]
+TENSORS = '''_DTYPES = [dtype for _, dtype, _ in _TENSORS]
 _SHAPES = [shape for _, _, shape in _TENSORS]
-_PLACES = [(_PATHS.index(tuple(path.split(".")[:-1])), path.split(".")[-1]) for path, _, _ in _TENSORS]
-
-
-def _tensors(modules):
-    """The model's tensors, in the order of _TENSORS, each looked up once."""
-    found = []
-    for place, name in _PLACES:
-        module = modules[place]
-        tensor = module._parameters.get(name)
-        if tensor is None:
-            tensor = module._buffers.get(name)
-        if tensor is None:  # computed by the module, as by a parametrization
-            tensor = getattr(module, name)
-        found.append(tensor)
-    return found
-'''
-
-MODES = '''
-
-_MODES = [(_PATHS.index(path), training) for path, training in _TRAINING]
 '''
 
 CONV_FLAGS = '''
@@ -127,7 +91,12 @@ FILE = '''
 import ctypes
 import functools
 import hashlib
+import itertools
+import operator
 import struct
+import sys
+import types
+import warnings
 
 import torch
 from torch.utils.cpp_extension import load_inline
@@ -302,7 +271,14 @@ def _run(region, sizes, *tensors):
 
 $flags
 
+# ---- is the model still the one that was planned for?
+
+$follow
+
+
 $held
+
+# ---- what runs
 
 $regions
 

@@ -124,6 +124,9 @@ class ForwardValues(Values):
     def leaf_text(self, node: Node) -> str:
         if node.target == "input":
             return node.name
+        if "global" in node.kwargs:
+            self.held.setdefault(str(node.args[0]), node)
+            return node.name
         if node.target == "constant" and not isinstance(self.attribute(node), torch.Tensor):
             return self.constant_text(node)
         owner = str(node.args[0]).rpartition(".")[0]

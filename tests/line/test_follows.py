@@ -1,0 +1,553 @@
+"""An emitted file follows its model: built with other arguments, changed later, hooked, keeping state, it gives what the original would."""
+
+from __future__ import annotations
+
+import copy
+import textwrap
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fusewright.candidate import Candidate, load_candidate
+from fusewright.errors import Unsupported
+from fusewright.options import Options
+from fusewright.pipeline import compile_problem
+from fusewright.problem import Problem, load_problem
+
+HEAD = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+"""
+TAIL = """
+def get_inputs():
+    return [torch.randn(4, 8, 6, 6)]
+
+def get_init_inputs():
+    return {arguments}
+"""
+
+
+class Pair:
+    """A model file, and what is written for it, on the host."""
+
+    def __init__(self, folder: Path, source: str, arguments: str = "[]", name: str = "model.py"):
+        (folder / name).write_text(HEAD + textwrap.dedent(source) + TAIL.format(arguments=arguments))
+        self.problem: Problem = load_problem(folder / name)
+        _, _, emitted = compile_problem(self.problem, Options(target="host"))
+        self.text = emitted.text
+        self.candidate: Candidate = load_candidate(emitted.text, "host")
+
+    def models(self, *arguments: Any, **named: Any) -> tuple[Any, Any]:
+        given = arguments or tuple(self.problem.namespace.get_init_inputs())
+        torch.manual_seed(3)
+        old = self.problem.namespace.Model(*given, **named)
+        torch.manual_seed(3)
+        return old, self.candidate.module.ModelNew(*given, **named)
+
+    def same(self, old: nn.Module, new: nn.Module, kernels: bool, x: torch.Tensor | None = None) -> None:
+        """Both give the same, and kernels ran or did not."""
+        x = torch.randn(4, 8, 6, 6) if x is None else x
+        torch.manual_seed(5)
+        expected = old(x)
+        torch.manual_seed(5)
+        with warnings.catch_warnings(), self.candidate.launches() as launched:
+            warnings.simplefilter("ignore")
+            got = new(x)
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+        assert bool(launched) == kernels, f"launched {launched}"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Callable[..., Pair]:
+    return lambda source, **named: Pair(tmp_path, source, **named)
+
+
+GROUPS = """
+SCALE = 2.0
+TABLE = {"shift": 0.5}
+
+def shifted(x):
+    return x + TABLE["shift"]
+
+class Model(nn.Module):
+    gain = 1.5
+
+    def __init__(self, groups=4, slope=0.1):
+        super().__init__()
+        self.norm = nn.GroupNorm(groups, 8)
+        self.act = nn.LeakyReLU(slope)
+        self.slope, self.kinds, self.config = slope, ["tanh"], {"power": 2}
+        self.function = torch.sigmoid
+
+    def twice(self, x):
+        return x * 2
+
+    def forward(self, x):
+        x = self.act(self.norm(x)) * self.slope * SCALE
+        x = shifted(x) ** self.config["power"]
+        x = torch.tanh(x) if "tanh" in self.kinds else x
+        return self.twice(self.function(x)) * self.gain
+"""
+
+
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return Pair(tmp_path_factory.mktemp("groups"), GROUPS, "[4, 0.1]")
+
+
+def test_other_constructor_arguments(groups: Pair) -> None:
+    groups.same(*groups.models(), kernels=True)
+    groups.same(*groups.models(8), kernels=False)
+    groups.same(*groups.models(4, 0.3), kernels=False)
+    groups.same(*groups.models(4, 0.1), kernels=True)
+
+
+CHANGES: dict[str, Callable[[Any], None]] = {
+    "eps": lambda m: setattr(m.norm, "eps", 1.0),
+    "number": lambda m: setattr(m, "slope", 0.7),
+    "number of another type": lambda m: setattr(m, "slope", torch.tensor([0.1, 0.1, 0.1, 0.1, 0.1, 0.2])),
+    "submodule": lambda m: setattr(m, "act", nn.ReLU()),
+    "submodule of the same class": lambda m: setattr(m, "act", nn.LeakyReLU(0.3)),
+    "attribute of a submodule": lambda m: setattr(m.act, "negative_slope", 0.3),
+    "list": lambda m: m.kinds.clear(),
+    "dictionary": lambda m: m.config.update(power=3),
+    "function": lambda m: setattr(m, "function", torch.relu),
+    "another function": lambda m: setattr(m, "function", lambda x: x * 3),
+    "class attribute": lambda m: setattr(m, "gain", 2.5),
+    "method": lambda m: setattr(m, "twice", lambda x: x * 4),
+    "forward": lambda m: setattr(m, "forward", lambda x: x * 4),
+    "forward of a submodule": lambda m: setattr(m.act, "forward", lambda x: x * 4),
+    "weight by another tensor": lambda m: setattr(m.norm, "weight", None),
+    "hook": lambda m: m.act.register_forward_hook(lambda module, args, output: output * 2),
+    "pre-hook": lambda m: m.norm.register_forward_pre_hook(lambda module, args: (args[0] * 2,)),
+    "hooks in another table": lambda m: replaced_hooks(m.act),
+}
+
+
+def replaced_hooks(module: nn.Module) -> None:
+    module._forward_hooks = type(module._forward_hooks)()
+    module.register_forward_hook(lambda module, args, output: output * 2)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize("called", [False, True], ids=["at-once", "after-a-call"])
+def test_changed_later(change: str, called: bool, groups: Pair) -> None:
+    old, new = groups.models()
+    if called:
+        groups.same(old, new, kernels=True)
+    CHANGES[change](old)
+    CHANGES[change](new)
+    groups.same(old, new, kernels=False)
+    groups.same(old, new, kernels=False)
+
+
+def test_the_same_value_again_is_no_change(groups: Pair) -> None:
+    old, new = groups.models()
+    groups.same(old, new, kernels=True)
+    new.norm.eps, new.slope, new.act = float("1e-5"), float("0.1"), nn.LeakyReLU(0.1)
+    new.something_else = 3
+    groups.same(old, new, kernels=True)
+    old.slope = new.slope = 0.4
+    groups.same(old, new, kernels=False)
+    old.slope = new.slope = 0.1
+    groups.same(old, new, kernels=True)
+
+
+@pytest.mark.parametrize("name, value", [("SCALE", 3.0), ("TABLE", {"shift": 0.25})])
+def test_globals(name: str, value: Any, groups: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = groups.models()
+    groups.same(old, new, kernels=True)
+    for space in (groups.problem.namespace, groups.candidate.module):
+        monkeypatch.setattr(space, name, value)
+    groups.same(old, new, kernels=False)
+
+
+def test_contents_of_a_global(groups: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = groups.models()
+    groups.same(old, new, kernels=True)
+    for space in (groups.problem.namespace, groups.candidate.module):
+        monkeypatch.setitem(space.TABLE, "shift", 0.75)
+    groups.same(old, new, kernels=False)
+
+
+@pytest.mark.parametrize("name", ["forward", "twice", "gain"])
+def test_class_changed(name: str, groups: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = groups.models()
+    groups.same(old, new, kernels=True)
+    value: Any = 3.5 if name == "gain" else lambda self, x: x * 5
+    for space in (groups.problem.namespace, groups.candidate.module):
+        monkeypatch.setattr(space.Model, name, value)
+    groups.same(old, new, kernels=False)
+
+
+def test_says_once_what_changed(groups: Pair) -> None:
+    _, new = groups.models(8)
+    with pytest.warns(UserWarning, match=r"norm\.num_groups is 8, not 4.*run fusewright on the model as it is now"):
+        new(torch.randn(4, 8, 6, 6))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        new(torch.randn(4, 8, 6, 6))
+        _, plain = groups.models()
+        plain(torch.randn(4, 8, 6, 6))
+        plain.eval()(torch.randn(4, 8, 6, 6))  # another mode is nobody's mistake
+
+
+def test_copies_look_for_themselves(groups: Pair) -> None:
+    old, new = groups.models()
+    groups.same(old, new, kernels=True)
+    for copied in (copy.deepcopy(new), copy.copy(new)):
+        other = copy.deepcopy(old)
+        groups.same(other, copied, kernels=True)
+        other.slope = copied.slope = 0.9
+        groups.same(other, copied, kernels=False)
+        groups.same(old, new, kernels=True)
+
+
+def test_backward_hooks_fire(groups: Pair) -> None:
+    seen: dict[str, list[torch.Tensor]] = {"old": [], "new": []}
+    for name, model in zip(seen, groups.models(), strict=True):
+        model.norm.register_full_backward_hook(lambda module, inner, outer, name=name: seen[name].append(outer[0]))
+        torch.manual_seed(1)
+        model(torch.randn(4, 8, 6, 6)).sum().backward()
+    assert len(seen["old"]) == len(seen["new"]) == 1
+    torch.testing.assert_close(*(found[0] for found in seen.values()))
+
+
+def test_hooks_on_every_module(groups: Pair) -> None:
+    old, new = groups.models()
+    handle = nn.modules.module.register_module_forward_hook(lambda module, args, out: out * 2 if isinstance(module, nn.GroupNorm) else out)
+    try:
+        groups.same(old, new, kernels=False)
+    finally:
+        handle.remove()
+    groups.same(old, new, kernels=True)
+
+
+def test_hooks_of_the_model_itself_run_around_the_kernels(groups: Pair) -> None:
+    old, new = groups.models()
+    for model in (old, new):
+        model.register_forward_hook(lambda module, args, output: output * 3)
+        model.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+    groups.same(old, new, kernels=True)
+
+
+def test_hooks_that_the_constructor_registers(pair: Callable[..., Pair]) -> None:
+    source = """
+    def doubled(module, args, output):
+        return output * 2
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act = nn.Tanh()
+            self.act.register_forward_hook(doubled)
+            self.register_forward_hook(doubled)
+
+        def forward(self, x):
+            return self.act(x) + 1
+    """
+    made = pair(source)
+    old, new = made.models()
+    made.same(old, new, kernels=True)
+    for model in (old, new):
+        model.act.register_forward_hook(lambda module, args, output: output + 1)
+    made.same(old, new, kernels=False)
+
+
+def test_dropout(pair: Callable[..., Pair]) -> None:
+    made = pair("""
+    class Model(nn.Module):
+        def __init__(self, p=0.5):
+            super().__init__()
+            self.drop, self.act = nn.Dropout(p), nn.Hardswish()
+
+        def forward(self, x):
+            return self.act(self.drop(torch.exp(x * 0.1)))
+    """)
+    made.same(*made.models(), kernels=True)
+    old, new = made.models()
+    old.drop.p = new.drop.p = 0.1
+    made.same(old, new, kernels=False)
+
+
+def test_a_bias_where_there_was_none(pair: Callable[..., Pair]) -> None:
+    made = pair("""
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(6, bias=False)
+
+        def forward(self, x):
+            return torch.tanh(self.norm(x))
+    """)
+    old, new = made.models()
+    made.same(old, new, kernels=True)
+    old.norm.bias = nn.Parameter(torch.ones(6))
+    new.norm.bias = nn.Parameter(torch.ones(6))
+    made.same(old, new, kernels=False)
+
+
+def test_what_is_not_there_is_asked_for_again(pair: Callable[..., Pair]) -> None:
+    made = pair("""
+    class Model(nn.Module):
+        def forward(self, x):
+            y = torch.tanh(x) * 2
+            return y * self.extra if hasattr(self, "extra") else y
+    """)
+    old, new = made.models()
+    made.same(old, new, kernels=True)
+    old.extra = new.extra = 3.0
+    made.same(old, new, kernels=False)
+
+
+def test_a_sequence_grows(pair: Callable[..., Pair]) -> None:
+    made = pair("""
+    class Model(nn.Module):
+        def __init__(self, depth=2):
+            super().__init__()
+            self.layers = nn.Sequential(*[nn.Tanh() for _ in range(depth)])
+            self.others = nn.ModuleList([nn.Sigmoid()])
+
+        def forward(self, x):
+            x = self.layers(x)
+            for other in self.others:
+                x = other(x)
+            return x
+    """)
+    old, new = made.models()
+    made.same(old, new, kernels=True)
+    for model in (old, new):
+        model.others.append(nn.Tanh())
+    made.same(old, new, kernels=False)
+    made.same(*made.models(3), kernels=False)
+    made.same(*made.models(1), kernels=False)
+
+
+def test_functions_made_by_the_constructor(pair: Callable[..., Pair]) -> None:
+    made = pair("""
+    class Model(nn.Module):
+        def __init__(self, power=2.0, smooth=True):
+            super().__init__()
+            self.function = (lambda x: torch.tanh(x) * power) if smooth else (lambda x: torch.relu(x) * power)
+
+        def forward(self, x):
+            return self.function(x) + 1
+    """)
+    made.same(*made.models(), kernels=True)
+    made.same(*made.models(3.0), kernels=False)
+    made.same(*made.models(2.0, False), kernels=False)
+
+
+# ---- tensors that are not registered ----
+
+
+def test_tensors_of_other_values(pair: Callable[..., Pair]) -> None:
+    made = pair("""
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scales = [torch.randn(6), torch.randn(6)]
+            self.plain = torch.randn(6)
+
+        def forward(self, x):
+            return torch.tanh(x * self.scales[0] + self.scales[1]) * self.plain
+    """)
+    old, new = made.models()  # another seed than the one of the plan
+    made.same(old, new, kernels=False)
+    drawn = made.problem.model()
+    new.scales = drawn.scales
+    old.scales = drawn.scales
+    made.same(old, new, kernels=True)
+    new.scales[0].mul_(2)
+    made.same(old, new, kernels=False)
+
+
+def test_tensors_that_are_globals(pair: Callable[..., Pair]) -> None:
+    made = pair("""
+    NOISE = torch.randn(6)
+
+    class Model(nn.Module):
+        def forward(self, x):
+            return torch.tanh(x * NOISE)
+    """)
+    old, new = made.models()
+    made.candidate.module.NOISE = made.problem.namespace.NOISE = torch.randn(6)
+    made.same(old, new, kernels=True)
+    made.problem.namespace.NOISE.mul_(2)
+    made.same(old, new, kernels=True)
+
+
+# ---- state ----
+
+
+def test_what_forward_assigns(pair: Callable[..., Pair]) -> None:
+    made = pair("""
+    class Inner(nn.Module):
+        def forward(self, x):
+            self.largest = x.amax((2, 3))
+            return torch.tanh(x)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.weight = Inner(), nn.Parameter(torch.randn(6))
+
+        def forward(self, x):
+            y = self.inner(x * self.weight)
+            self.aux_loss = y.square().mean()
+            self.shape, self.kind, self.both = x.shape, "image", {"y": y, "n": 3}
+            return y * 2
+    """)
+    old, new = made.models()
+    for _ in range(2):
+        x = torch.randn(4, 8, 6, 6)
+        made.same(old, new, kernels=True, x=x)
+        torch.testing.assert_close(new.aux_loss, old.aux_loss)
+        torch.testing.assert_close(new.inner.largest, old.inner.largest)
+        torch.testing.assert_close(new.both["y"], old.both["y"])
+        assert (new.shape, new.kind, new.both["n"]) == (old.shape, old.kind, old.both["n"])
+        assert type(new.shape) is type(old.shape)
+        gradients = [torch.autograd.grad(model.aux_loss, model.weight)[0] for model in (old, new)]
+        torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("initial", ["None", "torch.zeros(4, 8, 6, 6)"])
+def test_hidden_state(initial: str, pair: Callable[..., Pair]) -> None:
+    made = pair(f"""
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.memory = {initial}
+
+        def forward(self, x):
+            if self.memory is None:
+                self.memory = torch.zeros_like(x)
+            self.memory = torch.tanh(x + 0.5 * self.memory)
+            return self.memory * 2
+    """)
+    old, new = made.models()
+    for call in range(4):
+        made.same(old, new, kernels=initial != "None" or call > 0)
+        torch.testing.assert_close(new.memory, old.memory, rtol=1e-4, atol=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, fresh = made.models()
+        fresh(torch.randn(4, 8, 6, 6))
+
+
+def test_a_counter(pair: Callable[..., Pair]) -> None:
+    made = pair("""
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls, self.seen = 0, 0
+
+        def forward(self, x):
+            self.calls += 1
+            self.seen = self.seen + 2
+            return torch.tanh(x) * 2
+    """)
+    old, new = made.models()
+    for call in range(3):
+        made.same(old, new, kernels=True)
+        assert (new.calls, new.seen) == (old.calls, old.seen) == (call + 1, 2 * (call + 1))
+    assert type(new.calls) is int
+
+
+REFUSED = {
+    "a count that is looked at": "self.calls += 1\n        x = x * 2 if self.calls > 3 else x",
+    "a count that is multiplied by": "self.calls += 1\n        x = x * self.calls",
+    "a count modulo": "self.calls = (self.calls + 1) % 4",
+    "a decay": "self.rate = self.rate * 0.9\n        x = x * self.rate",
+    "a list": "self.history.append(x.mean())",
+    "a dictionary": "self.table['last'] = x.mean()",
+}
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda name: name.replace(" ", "-"))
+def test_state_that_no_graph_carries_is_refused(case: str, pair: Callable[..., Pair]) -> None:
+    source = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls, self.rate, self.history, self.table = 0, 1.0, [], {}
+
+    def forward(self, x):
+        STATE
+        return torch.tanh(x)
+"""
+    with pytest.raises(Unsupported, match=r"model\.py:1[12]: .*keeps state in self\.(calls|rate|history|table)"):
+        pair(source.replace("STATE", REFUSED[case]))
+
+
+def test_buffers_that_are_assigned(pair: Callable[..., Pair]) -> None:
+    made = pair("""
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("average", torch.zeros(6))
+
+        def forward(self, x):
+            self.average = 0.9 * self.average + 0.1 * x.detach().mean((0, 1, 2))
+            return torch.tanh(x) * self.average
+    """)
+    old, new = made.models()
+    for _ in range(3):
+        made.same(old, new, kernels=True)
+        torch.testing.assert_close(new.average, old.average)
+
+
+# ---- who else calls it ----
+
+
+def test_jit_trace(groups: Pair) -> None:
+    old, new = groups.models()
+    x = torch.randn(4, 8, 6, 6)
+    traced = torch.jit.trace(new, (x,))
+    other = torch.randn(3, 8, 6, 6)
+    torch.testing.assert_close(traced(other), old(other), rtol=1e-4, atol=1e-5)
+
+
+def test_torch_compile_and_export(groups: Pair) -> None:
+    old, new = groups.models()
+    x = torch.randn(4, 8, 6, 6)
+    compiled = torch.compile(new, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), old(x), rtol=1e-4, atol=1e-5)
+    exported = torch.export.export(new, (x,), strict=False).module()
+    torch.testing.assert_close(exported(x), old(x), rtol=1e-4, atol=1e-5)
+
+
+def test_default_type(pair: Callable[..., Pair]) -> None:
+    made = pair("""
+    class Model(nn.Module):
+        def forward(self, x):
+            return torch.tanh(x) * torch.full((6,), 0.5)
+    """)
+    old, new = made.models()
+    made.same(old, new, kernels=True)
+    torch.set_default_dtype(torch.float64)
+    try:
+        made.same(old, new, kernels=False, x=torch.randn(4, 8, 6, 6, dtype=torch.float32))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_subclass_that_overrides_a_method(groups: Pair) -> None:
+    _, new = groups.models()
+
+    class Louder(groups.candidate.module.ModelNew):  # type: ignore[name-defined, misc]
+        def twice(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 20
+
+    torch.manual_seed(3)
+    louder = Louder(4, 0.1)
+    x = torch.randn(4, 8, 6, 6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.testing.assert_close(louder(x), new(x) * 10, rtol=1e-4, atol=1e-5)
