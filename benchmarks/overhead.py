@@ -124,8 +124,8 @@ def on_cpu(*tensors: Tensor) -> bool:
     """As an emitted file asks it of a GPU."""
     if torch.is_autocast_enabled() or torch._C._are_functorch_transforms_active():
         return False
-    device = tensors[0].device
-    return not tensors[0].is_cuda and [tensor.device for tensor in tensors].count(device) == len(tensors)
+    index = tensors[0].get_device()
+    return not tensors[0].is_cuda and [*map(torch.Tensor.get_device, tensors)].count(index) == len(tensors)
 
 
 def microseconds(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:

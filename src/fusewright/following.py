@@ -122,7 +122,7 @@ class _Look:
     def __init__(self, model):
         self.why, self.expected, self.own = "", False, vars(model)
         self.words, self.quick = _Words(model, Model.__module__), _Words(model, Model.__module__, quick=True)
-        self.homes, self.names, self.values, self.asked, self.modules, methods = [], [], [], [], [model], []
+        self.homes, self.names, self.values, self.asked, self.modules, self.counted, methods = [], [], [], [], [model], set(), []
         for kind, attributes, paths in _FOLLOWED:
             for path in paths:
                 module, place = _module_at(model, path), f"{path}." if path else ""
@@ -148,13 +148,12 @@ class _Look:
         for home, name, before in _GLOBALS:
             self.follow(home, name, before, f"the global {name}")
         self.owners, self.methods, self.functions = zip(*methods) if methods else ((), (), ())
-        self.dicts, self.types = [*map(vars, self.modules)], [*map(type, self.modules)]
+        self.dicts = [*map(vars, self.modules)]
         self.hooked = self.dicts[1:]  # hooks of the model itself run around forward, whichever it is
-        self.tables = [module._modules for module in self.modules if module._modules]
-        self.children = [*map(dict, self.tables)]
+        self.tables = [module._modules for module in self.modules if module._modules or module in self.counted]
         self.find_tensors(model)
         vars(model)["_fusewright_look"] = self
-        self.lengths = [*map(len, self.dicts)]
+        self.before = [*map(len, self.dicts), *map(type, self.modules), *map(dict, self.tables)]
 
     def follow(self, owner, name, before, place):
         """One attribute or global: is it as it was, and how will a change be seen?"""
@@ -167,7 +166,9 @@ class _Look:
             self.homes.append(home)
             self.names.append(name)
             self.values.append(value)
-        if home is None or not (now == "tensor" or _is_fixed(value)) or name in (*_TABLES, *_HOOKS):
+        if name == "_modules":
+            self.counted.add(owner)
+        elif home is None or not (now == "tensor" or _is_fixed(value)):
             self.asked.append((owner, name, self.quick.of(value)))
 
     def note(self, why, expected=False):
@@ -179,9 +180,7 @@ class _Look:
         return (
             self.own is vars(model)
             and all(map(operator.is_, map(dict.get, self.homes, self.names), self.values))
-            and [*map(len, self.dicts)] == self.lengths
-            and [*map(type, self.modules)] == self.types
-            and self.tables == self.children
+            and [*map(len, self.dicts), *map(type, self.modules), *self.tables] == self.before
             and all(map(operator.is_, map(getattr, self.owners, self.methods), self.functions))
             and not any(itertools.chain.from_iterable(map(_hooks_of, self.hooked)))
             and all(self.quick.of(_asked(owner, name)) == before for owner, name, before in self.asked)

@@ -131,8 +131,8 @@ def _on_device(*tensors):
     """All tensors are on one CUDA device, and no autocast or transform of torch.func changes what the operators would do there."""
     if torch.is_autocast_enabled() or _transformed():
         return False
-    device = tensors[0].device
-    return tensors[0].is_cuda and [tensor.device for tensor in tensors].count(device) == len(tensors)
+    index = tensors[0].get_device()
+    return tensors[0].is_cuda and [*map(torch.Tensor.get_device, tensors)].count(index) == len(tensors)
 
 
 def _elsewhere(tensor):
