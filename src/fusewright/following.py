@@ -144,12 +144,12 @@ class _Look:
                     self.follow(module, name, before, f"{place}{name}")
                 for name, hooks in zip(_HOOKS, _hooks_of(vars(module))):
                     if path and hooks and name not in attributes:
-                        self.note(f"{path} has {name.strip('_').replace('_', ' ')}")
+                        self.follow(module, name, "[]", f"{place}{name}")
         for home, name, before in _GLOBALS:
             self.follow(home, name, before, f"the global {name}")
         self.owners, self.methods, self.functions = zip(*methods) if methods else ((), (), ())
         self.dicts = [*map(vars, self.modules)]
-        self.hooked = self.dicts[1:]  # hooks of the model itself run around forward, whichever it is
+        self.hooked = [table for table in self.dicts[1:] if not any(_hooks_of(table))]  # the model's own run around any forward
         self.tables = [module._modules for module in self.modules if module._modules or module in self.counted]
         self.find_tensors(model)
         vars(model)["_fusewright_look"] = self

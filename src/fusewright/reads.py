@@ -24,9 +24,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from .following import _ABSENT, _HOOKS, _TABLES, _VALUES, _Words
+from .following import _ABSENT, _HOOKS, _TABLES, _VALUES, _asked, _Words
 
 OF_MODULES = (frozenset(vars(nn.Module())) | frozenset(vars(nn.Module))) - {"training", "forward"}  # what every module has
+TRACERS = tuple(str(Path(torch.__file__).parent / folder) for folder in ("fx", "export", "_export", "_functorch", "_dynamo"))
 INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
@@ -70,10 +71,10 @@ class Watch:
         mine = vars(module)
         if name in mine and name not in OF_MODULES and self.before[path].get(name, _ABSENT) is not mine[name]:
             return  # forward has just assigned it
-        if isinstance(value, MethodType) and value.__self__ is module and name not in mine:
-            owner = next(c for c in type(module).__mro__ if name in vars(c))
+        if isinstance(value, (MethodType, FunctionType)) and name not in mine:
+            owner = next((cls for cls in type(module).__mro__ if name in vars(cls)), nn.Module)
             if not is_installed(owner.__module__):
-                self.methods.setdefault(type(module), {})[name] = value.__func__
+                self.methods.setdefault(type(module), {})[name] = getattr(value, "__func__", value)
             return
         if isinstance(value, nn.Module) or isinstance(getattr(type(module), name, None), property):
             return  # it is a module on the way itself; what a property reads is read
@@ -117,10 +118,8 @@ class Watch:
         carried = {name.rpartition(".")[2] for name in self.assigned if name.rpartition(".")[0] == path}
         found = {}
         for name, value in values.items():
-            if isinstance(value, Tensor) or name in carried:
-                continue  # tensors are read anew in each call
-            value = list(vars(self.model.get_submodule(path))[name]) if name in _TABLES else value
-            found[name] = self.words.of(value)
+            if not isinstance(value, Tensor) and name not in carried:  # tensors are read anew in each call
+                found[name] = self.words.of(_asked(self.model.get_submodule(path), name))  # not as the tracer has it
         return found
 
 
@@ -146,6 +145,8 @@ def watched(model: nn.Module) -> Iterator[Watch]:
         return value
 
     def note(self: Any, name: str, value: Any) -> None:
+        if sys._getframe(2).f_code.co_filename.startswith(TRACERS):
+            return
         own = plain(self, "__dict__")  # the tracer's stand-ins for modules share it with them
         if (path := paths.get(id(own))) is not None and not (value is _ABSENT and computes_attributes(type(self))):
             watch.read(path, modules[path], name, value)
@@ -164,10 +165,13 @@ def watched(model: nn.Module) -> Iterator[Watch]:
         refuse_changed_containers(model, inner)
         for path, module in model.named_modules():
             watch.assigned |= taken_back(module, watch.before[path], path)
-        for name, value in watch.assigned.items():
-            for leaf in pytree.tree_leaves(value):
-                if not isinstance(leaf, (Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, *_VALUES)):
-                    raise KeepsState(name, f"a {type(leaf).__name__}")
+        for path, value in list(watch.assigned.items()):
+            holder, _, name = path.rpartition(".")
+            odd = [x for x in pytree.tree_leaves(value) if not isinstance(x, (Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, *_VALUES))]
+            if is_installed(type(modules[holder]).__module__) and (odd or name.startswith("_")):
+                del watch.assigned[path]  # what a module of PyTorch's keeps for itself
+            elif odd:
+                raise KeepsState(path, f"a {type(odd[0]).__name__}")
         plainly = {name: int.__add__(value, 0) if isinstance(value, Counter) else value for name, value in watch.assigned.items()}
         return (result, plainly) if plainly else result
 
@@ -222,8 +226,9 @@ def flat(value: Any) -> Iterator[Any]:
 
 
 def refuse_changed_containers(model: nn.Module, before: Mapping[str, Mapping[str, list[Any]]]) -> None:
+    """PyTorch's own modules keep lists for themselves."""
     for path, module in model.named_modules():
-        for name, old in before[path].items():
+        for name, old in before[path].items() if not is_installed(type(module).__module__) else ():
             now = list(flat(vars(module).get(name)))
             if len(now) != len(old) or any(a is not b for a, b in zip(now, old, strict=True)):
                 raise KeepsState(f"{path}.{name}" if path else name, "a container that it changes")

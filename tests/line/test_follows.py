@@ -219,6 +219,16 @@ def test_backward_hooks_fire(groups: Pair) -> None:
     torch.testing.assert_close(*(found[0] for found in seen.values()))
 
 
+def test_a_hook_that_is_removed(groups: Pair) -> None:
+    old, new = groups.models()
+    groups.same(old, new, kernels=True)
+    handles = [model.act.register_forward_hook(lambda module, args, output: output * 2) for model in (old, new)]
+    groups.same(old, new, kernels=False)
+    for handle in handles:
+        handle.remove()
+    groups.same(old, new, kernels=True)
+
+
 def test_hooks_on_every_module(groups: Pair) -> None:
     old, new = groups.models()
     handle = nn.modules.module.register_module_forward_hook(lambda module, args, out: out * 2 if isinstance(module, nn.GroupNorm) else out)
