@@ -129,7 +129,7 @@ class _Look:
                 if module is None:
                     self.note(f"{path} is gone")
                     continue
-                found = self.words.name(type(module))
+                found = self.words.name(torch.nn.utils.parametrize.type_before_parametrizations(module))
                 if path and found != kind:
                     self.note(f"{path} is a {found}, not a {kind}")
                 self.modules += [module] if path else []
