@@ -59,6 +59,10 @@ class _Words:
         home = getattr(thing, "__module__", None) or ""
         return thing.__qualname__ if home in (self.own, "builtins") else f"{home}.{thing.__qualname__}"
 
+    def kind(self, module):
+        """Its class; a weight that is parametrized is asked of the module all the same."""
+        return self.name(torch.nn.utils.parametrize.type_before_parametrizations(module))
+
     def of(self, value, inside=()):
         kind = type(value)
         if kind in _VALUES:
@@ -129,7 +133,7 @@ class _Look:
                 if module is None:
                     self.note(f"{path} is gone")
                     continue
-                found = self.words.name(torch.nn.utils.parametrize.type_before_parametrizations(module))
+                found = self.words.kind(module)
                 if path and found != kind:
                     self.note(f"{path} is a {found}, not a {kind}")
                 self.modules += [module] if path else []

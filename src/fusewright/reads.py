@@ -102,7 +102,7 @@ class Watch:
             for cls, names in self.methods.items()
             if found_under(cls)
         ]
-        classes = {path: self.words.name(type(modules[path])) for path in every}
+        classes = {path: self.words.kind(modules[path]) for path in every}
         return Reads(classes, attributes, tuple(methods), spoken, state)
 
     @functools.cached_property
