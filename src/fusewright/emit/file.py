@@ -17,7 +17,7 @@ from .forward import Forward
 from .functions import Functions
 from .gradient import Gradients, find_gradients
 from .kept import storing
-from .kernels import KernelFacts, Shared, ascii_only, comment, facts, names_text, together, with_prelude
+from .kernels import KernelFacts, Shared, comment, cuda_text, facts, names_text, together
 from .launches import Launches
 from .regions import Regions, with_overwrites
 from .signature import Signature
@@ -57,7 +57,8 @@ def with_kernels(
         launches.add(kernel, comment(kernel, plan))
     launches.share_numbers()
     launchers = list(dict.fromkeys(name for kernel in plan.every_kernel for name in launches.launchers(kernel)))
-    cuda = with_prelude(launches.source(), launchers)
+    cuda = cuda_text(launches.unit, launches.first(), launchers)
+    on_hopper = any(helper.on_hopper for helper in launches.unit.helpers(launches.first()))
     functions = Functions(launches, values, backward.regions)
     regions_text = "\n\n\n".join([*map(functions.text, regions), *map(functions.shortcut_text, plan.shortcuts)])
     forward = Forward(values, functions, signature, looks_at_modes=bool(modes)).text()
@@ -71,16 +72,16 @@ def with_kernels(
         kernels=names_text(launchers),
         gradients=backward.text(),
         flags=assumptions.flags_text(),
-        for_hopper=FOR_HOPPER if "wgmma" in cuda else "",
+        for_hopper=FOR_HOPPER if on_hopper else "",
         side_by_side=SIDE_BY_SIDE if many else "",
-        options=(", *_for_hopper()" if "wgmma" in cuda else "") + (", *_side_by_side()" if many else ""),
+        options=(", *_for_hopper()" if on_hopper else "") + (", *_side_by_side()" if many else ""),
         held=assumptions.held_text(),
         constants=values.constants_text(),
         planned=assumptions.planned_text(),
         regions=asks + regions_text,
         forward=forward,
     )
-    ours = ascii_only(re.sub(r"\n{4,}", "\n\n\n", ours))
+    ours = re.sub(r"\n{4,}", "\n\n\n", ours)
     found = FORBIDDEN.search(ours)
     assert found is None, f"the emitted text holds the word {found[0] if found else ''!r}"
     known = together([fact for kernel in plan.every_kernel for fact in facts(kernel, launches.launchers(kernel), plan)])

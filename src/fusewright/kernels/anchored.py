@@ -12,6 +12,7 @@ from .. import sizes
 from ..graph import Dim, Graph
 from ..index import Axis, Coordinate
 from ..plan import Kernel, Plan
+from ..prelude import Helper
 from ..prims import C_TYPES, Coordinates, Prim
 from . import text
 from .accumulators import WORDS, accumulators, kind_of
@@ -118,7 +119,8 @@ class AnchoredText:
 
     names: tuple[str, ...]  # launchers, in order
     source: str
-    support: tuple[str, ...]
+    comment: tuple[str, ...]  # what stands above it
+    support: tuple[Helper, ...]
     shared_bytes: int
     sizes: tuple[str, ...]  # Python that says how large the workspace is to be
     workspace: tuple[tuple[str, Dim], ...]  # what the lines take besides tensors, in floats
@@ -140,12 +142,12 @@ def anchored_kernel(
         return anchored_product(kernel, fused, plan, comment, argument, own)
     anchor = replace(anchor, conv=replace(anchor.conv, kept=anchor.value in kernel.stores[1:]))
     if is_depthwise(anchor.conv):
-        made = depthwise_kernel(kernel.name, anchor.conv, fused.ending, "\n".join(comment))
+        made = depthwise_kernel(kernel.name, anchor.conv, fused.ending)
     else:
         conv = for_sizes(anchor.conv, fused.ending, input_sizes(anchor, plan))
         tile = best_tile(conv, fused.ending, input_sizes(anchor, plan))
         conv = replace(conv, open_inputs=open_inputs and can_be_opened(conv, fused.ending, tile))
-        made = conv_kernel(kernel.name, conv, fused.ending, tile, "\n".join(comment))
+        made = conv_kernel(kernel.name, conv, fused.ending, tile)
     batch, _, *spatial = prims[anchor.input].shape
     size_texts = {"batch": sizes.text(batch), "in_channels": str(anchor.conv.in_channels)}
     size_texts |= dict(zip(("in_d", "in_h", "in_w")[3 - len(spatial) :], map(sizes.text, spatial), strict=True))
@@ -181,6 +183,7 @@ def anchored_kernel(
     return AnchoredText(
         tuple(names),
         source,
+        tuple(comment),
         made.support,
         made.smem,
         tuple(counts),
@@ -203,7 +206,7 @@ def anchored_product(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str
     hint, many = rows_and_batch(anchor, plan)
     tile = product_tile(anchor.conv, hint, many)
     most = most_split_rows(anchor.conv, tile, hint) if tile.splits > 1 and not isinstance(rows, int) else None
-    made = product_kernel(kernel.name, anchor.conv, fused.ending, tile, "\n".join(comment), most)
+    made = product_kernel(kernel.name, anchor.conv, fused.ending, tile, most)
     texts = {"out": kernel.stores[0], "kept": anchor.value, "sums": f"sums{own}"}
     texts |= {"rows": sizes.text(in_matrix if anchor.conv.batched else rows), "batch": sizes.text(sizes.product(tuple(batch)))}
     texts |= {"depth": sizes.text(anchor.depth), "columns": sizes.text(columns)}
@@ -218,7 +221,7 @@ def anchored_product(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str
     few = rows if most is None else sympy.Min(rows, most)
     workspace = {f"sums{own}": sizes.tidy(tile.splits * anchor.conv.columns * few)} if tile.splits > 1 else {}
     return AnchoredText(
-        (kernel.name,), made.source, made.support, made.smem, (), tuple(workspace.items()),
+        (kernel.name,), made.source, tuple(comment), made.support, made.smem, (), tuple(workspace.items()),
         (f'_launch("{kernel.name}", {", ".join(handed)})',), tile, tf32=False,
     )  # fmt: skip
 

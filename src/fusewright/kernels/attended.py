@@ -47,7 +47,7 @@ def score_body(
 def attended_kernel(kernel: Kernel, comment: list[str], argument: Callable[[str], str]) -> AnchoredText:
     """`argument(primitive)` is the Python name of a tensor in memory."""
     how: Any = kernel.fused
-    made = attention_kernel(kernel.name, how.attention, how.body, "\n".join(comment))
+    made = attention_kernel(kernel.name, how.attention, how.body)
     texts = {name: sizes.text(getattr(how, name)) for name in ("queries", "keys", "depth", "width")} | {"out": kernel.stores[0]}
     texts |= {f"batch{d}": sizes.text(size) for d, size in enumerate(how.batch)}
     steps: dict[str, dict[str, str]] = {}
@@ -65,7 +65,8 @@ def attended_kernel(kernel: Kernel, comment: list[str], argument: Callable[[str]
         own = [handed.pop(name) for name in list(handed) if name in steps[operand]]
         lines.append(f"    {', '.join(own)},  # {words}")
     lines.append(f"    {', '.join(handed.values())})")
-    return AnchoredText((kernel.name,), made.source, (), made.smem, (), (), tuple(lines), attention_tile(how.attention), tf32=False)
+    tile = attention_tile(how.attention)
+    return AnchoredText((kernel.name,), made.source, tuple(comment), (), made.smem, (), (), tuple(lines), tile, tf32=False)
 
 
 OPERANDS = {
