@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import math
 from collections.abc import Callable
 from typing import Any
@@ -64,7 +65,13 @@ def argument_text(argument: Any, value: Callable[[str], str], device: str) -> st
 
 def plain_text(value: Any) -> str:
     """A value that is no tensor. Python has no words of its own for infinities and NaN."""
-    return f'float("{value}")' if isinstance(value, float) and not math.isfinite(value) else repr(value)
+    return f'float("{value}")' if isinstance(value, float) and not math.isfinite(value) else ascii(value)
+
+
+def quoted(text: str) -> str:
+    """A string of the model's as Python writes it, in ASCII and in double quotes."""
+    escaped = text.encode("unicode_escape").decode("ascii").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def shape_text(shape: tuple[Any, ...]) -> str:
@@ -78,9 +85,9 @@ def attribute_text(model: nn.Module, path: str) -> str:
     for name in path.split("."):
         if isinstance(owner, (nn.Sequential, nn.ModuleList)) and name.isdigit():
             text += f"[{name}]"
-        elif name.isidentifier():
+        elif name.isidentifier() and name.isascii() and not keyword.iskeyword(name):
             text += f".{name}"
         else:
-            text = f'getattr({text}, "{name}")'
+            text = f"getattr({text}, {quoted(name)})"
         owner = getattr(owner, name)
     return text

@@ -10,7 +10,7 @@ from torch import nn
 from .. import sizes
 from ..errors import Unsupported
 from ..graph import Dim, Ref
-from ..pytext import plain_text, shape_text
+from ..pytext import plain_text, quoted, shape_text
 from .kernels import Shared
 from .launches import Launches
 from .signature import Signature
@@ -37,7 +37,7 @@ class Assumptions:
         if not self.launches.on_tensor_cores:
             return ""
         convolves = any(text.tf32 for text in self.launches.on_tensor_cores)
-        slices = any("_slices(" in size for text in self.launches.on_tensor_cores for size in text.sizes)
+        slices = any(text.sizes for text in self.launches.on_tensor_cores)  # which are counted by it
         return (CONV_FLAGS if convolves else "") + (SLICES if convolves or slices else "") + TENSOR_CORES
 
     def held_text(self) -> str:
@@ -45,7 +45,7 @@ class Assumptions:
         text, paths = "", []
         if self.held:
             leaves = self.values.held_leaves()
-            rows = [f'    ("{n.args[0]}", {n.dtype}, {shape_text(n.shape or ())}),' for n in leaves]
+            rows = [f'    ({quoted(str(n.args[0]))}, {n.dtype}, {shape_text(n.shape or ())}),' for n in leaves]
             text += "\n".join(["_TENSORS = (  # what forward reads of the model, its type and shape", *rows, ")\n"])
             paths.append('[tuple(path.split(".")[:-1]) for path, _, _ in _TENSORS]')
         if self.modes:
@@ -149,5 +149,5 @@ def training_modes(model: nn.Module) -> list[tuple[str, bool]]:
 
 
 def path_text(path: str) -> str:
-    names = [f'"{name}"' for name in path.split(".") if name]
+    names = [quoted(name) for name in path.split(".") if name]
     return f"({', '.join(names)}{',' if len(names) == 1 else ''})"

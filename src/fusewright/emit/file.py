@@ -64,7 +64,7 @@ def with_kernels(
     forward = Forward(values, functions, signature, looks_at_modes=bool(modes)).text()
     assumptions = Assumptions(values, launches, backward.unit, signature, modes)
     asks = NEEDS_GRADIENTS if plan.shortcuts or plan.graph.own_gradients else ""
-    asks += AS_IT_WAS if "_as_it_was(" in forward else ""
+    asks += AS_IT_WAS if values.copies else ""
     many = max(len(launchers), len(backward.kernels)) > MANY
     ours = Template(FILE).substitute(
         version=__version__,

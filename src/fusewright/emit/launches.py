@@ -154,7 +154,7 @@ class Launches:
         if kernel.fused is not None:
             return dict(self.anchored[kernel.name].workspace)
         found = self.texts[kernel.name].workspace
-        return {partial_of(kernel): sizes.tidy(found.count * found.words)} if found is not None else {}
+        return {self.values.free_name(partial_of(kernel)): sizes.tidy(found.count * found.words)} if found is not None else {}
 
     # ---- what only kernels see
 

@@ -27,19 +27,6 @@ from .shortened import shortened
 if TYPE_CHECKING:
     from ..takeover import Anchor, Fused
 
-# Names that the convolution's text uses where a body stands.
-TAKEN = set(
-    "value n c d h w total acc pooled f e i k tile lane warp group quad position out input weight bias packed slices".split()
-)
-TAKEN |= set(
-    "shared partials batch in_d in_h in_w count mean m2 low channel0 channel_end local scratch inside whole kept".split()
-)
-# And that of a product.
-TAKEN_BY_PRODUCTS = set(
-    "rows sums sum split done at elements c0 row column product depth columns matrix in_matrix tiles shared any_odd ending "
-    "input_pitch weight_pitch out_pitch".split()
-)
-
 
 def body_of(
     anchor: Anchor,
@@ -78,7 +65,7 @@ def body_of(
     evaluator = Evaluator(prims, loads, [fixed, channel, element], vector=False)
     evaluator.index = "long long"
     of_product = isinstance(anchor.conv, Product)  # in float32, of many rows: nothing is coarse, or prepared for a sample
-    evaluator.names |= TAKEN | taken | (TAKEN_BY_PRODUCTS if of_product else set())
+    evaluator.inside, evaluator.names = True, evaluator.names | taken
     evaluator.results[leaf] = "value"
     if not row and totals is None:
         evaluator.results[anchor.value] = "value"

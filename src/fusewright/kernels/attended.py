@@ -15,12 +15,6 @@ from .attention import attention_kernel, attention_tile
 from .conv_spec import Pointwise
 from .expression import Evaluator, Level, converted_to, pointer
 
-# Names that the kernel's text uses where the chain stands.
-TAKEN = frozenset(
-    "value n c q k v out queries keys depth width shared q_tile k_tile v_tile lane warp group quad tiles row0 chain sum odd last "
-    "Operand kernel copy_rows split multiply in_fours".split()
-)
-
 
 def score_body(
     prims: dict[str, Prim], loads: Sequence[str], root: str, leaf: str, at: Coordinates
@@ -32,7 +26,7 @@ def score_body(
     others = [name for name in loads if name != leaf]
     evaluator = Evaluator(prims, others, [fixed, element], vector=False)
     evaluator.index = "long long"
-    evaluator.names |= TAKEN | {f"{word}{d}" for d in range(len(at)) for word in ("z", "batch", "out_z")}
+    evaluator.inside = True
     evaluator.results[leaf] = "value"
     final = converted_to(evaluator.value(root, at), prims[root])
     lines = [*fixed.lines, *element.lines]
