@@ -50,7 +50,7 @@ class Forward:
         given = ", ".join([myself, *outer])
         text = f"    def forward({given}):  # parameters keep their names; what computes has names of its own for them\n"
         text += f"        return {inner}({given})\n\n\ndef {inner}(self, {parameters}):\n"
-        return text + textwrap.dedent(rest)
+        return text + textwrap.indent(textwrap.dedent(rest), "    ")
 
     def check_text(self, parameters: str) -> str:
         """The way to the original, where the plan does not fit, and to the device of the inputs."""

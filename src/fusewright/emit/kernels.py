@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -43,7 +44,7 @@ ASCII = str.maketrans(
         "’": "'",
     }
 )
-WIDEST_REMARK = 200
+LONGEST_LINE = 160  # of the model that is quoted whole
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,7 @@ def remark(text: str) -> str:
     """A line of comment that says `text`, whatever that holds: it neither ends nor joins a line of code."""
     plain = "".join(c if " " <= c <= "~" else "_" for c in text.translate(ASCII))
     plain = plain.replace("??", "? ?").replace("'''", '"""')  # no trigraph, which may be a backslash; no end of Python's string
-    short = plain if len(plain) <= WIDEST_REMARK else plain[: WIDEST_REMARK - 4] + " ..."
-    return f"// {short}".rstrip(" \\")
+    return f"// {plain}".rstrip(" \\")
 
 
 def comment(kernel: Kernel, plan: Plan, laws: bool = True) -> list[str]:
@@ -148,11 +148,17 @@ def comment(kernel: Kernel, plan: Plan, laws: bool = True) -> list[str]:
     for node in nodes:
         file, code = (text if not FORBIDDEN.search(text) else "" for text in (node.where.file, node.where.code))
         place = f"{file or 'line'}:{node.where.line}" if node.where.line else ""
+        code = code if len(code) <= LONGEST_LINE else code[:LONGEST_LINE] + " ..."
         lines.append(f"  {operator_name(node, plan.graph):<24} {place}  {code}".rstrip())
     own = {node.name for node in nodes}
     applied = [rule for rule in plan.rules if any(name == rule.node or name.startswith(f"{rule.node}_") for name in own)]
     roles = "statistics of" if kernel.name.endswith("_statistics") else "replaces"
-    return [f"{kernel.name} {roles}", *dict.fromkeys(lines), *(f"  law: {rule}" for rule in applied if laws)]
+    return [f"{kernel.name} {roles}", *dict.fromkeys(lines), *(f"  law: {law_text(rule)}" for rule in applied if laws)]
+
+
+def law_text(rule: Any) -> str:
+    """A law that was applied, and where, unless that says a word that no file may."""
+    return f"{rule.law}: {rule.identity}" if FORBIDDEN.search(str(rule.where)) else str(rule)
 
 
 def worked_on(kernel: Kernel, plan: Plan) -> list[Node]:
