@@ -29,11 +29,11 @@ class KernelText:
 
     name: str
     source: str
-    comment: tuple[str, ...]  # what stands above it, one line each
     tensors: tuple[str, ...]  # primitives: those it reads, then those it writes
     sizes: tuple[str, ...]  # symbols
     workspace: Workspace | None = None
     own: frozenset[str] = frozenset()  # names that mean something in this kernel alone
+    comment: tuple[str, ...] = ()  # what is remarked above it, one line each
 
     @property
     def shape(self) -> str:
@@ -179,7 +179,7 @@ def finish(
     accumulators = {f"{member}_acc" for member, role in kernel.members.items() if role == "reduce"}
     own = evaluator.names | accumulators | {part for n in tensors for part in (n, pointer(n))} | set(launch_symbols)
     own |= {name, f"{name}_kernel", f"{name}_merge"}
-    return KernelText(name, "\n".join(source) + "\n", tuple(comment), tensors, tuple(launch_symbols), workspace, frozenset(own))
+    return KernelText(name, "\n".join(source) + "\n", tensors, tuple(launch_symbols), workspace, frozenset(own), tuple(comment))
 
 
 def mentioned(kernel: Kernel, prims: dict[str, Prim]) -> set[str]:
