@@ -29,7 +29,7 @@ from kernels.conv.founding import CONV1, CONV2, POOLED, STATISTICS, apply_ending
 from kernels.conv.harness import source_of  # noqa: E402
 
 from fusewright.kernels.conv import KernelText, Tile, conv_kernel  # noqa: E402
-from fusewright.prelude import device_text, used  # noqa: E402
+from fusewright.prelude import called, closure, device_text  # noqa: E402
 
 PEAK = """
 __global__ void __launch_bounds__(256, 2) peak_kernel(float* out, int rounds) {
@@ -61,7 +61,7 @@ class Variant:
 
 
 def with_prelude(kernels: str) -> str:
-    return "".join(device_text(section) for section in used(kernels)) + kernels
+    return "".join(map(device_text, closure(called(kernels)))) + kernels
 
 
 def rounding(source: str, nearest_even: bool) -> str:

@@ -127,9 +127,12 @@ class Candidate:
         return watched
 
 
-def load_candidate(text_or_path: str | Path, target: str, sanitize: str = "", name: str = "") -> Candidate:
-    """Run a candidate's file and make it run on the target, or refuse with one sentence."""
+def load_candidate(
+    text_or_path: str | Path, target: str, sanitize: str = "", name: str = "", place: Path | None = None
+) -> Candidate:
+    """Run a candidate's file and make it run on the target, or refuse with one sentence. A text is run as one that stands at `place`."""
     source, name = _read(text_or_path, name)
+    place = text_or_path if isinstance(text_or_path, Path) else place
     if target == "auto":
         target = "cuda" if torch.cuda.is_available() else "host"
     if target == "cuda" and not torch.cuda.is_available():
@@ -138,7 +141,7 @@ def load_candidate(text_or_path: str | Path, target: str, sanitize: str = "", na
     if target == "host" and not from_fusewright and NEEDS_A_GPU.search(source):
         raise Refused(f"{name}: its CUDA is not in the form Fusewright writes, so it needs a GPU to run")
     before = snapshot()
-    module = _execute(source, name)
+    module = _execute(source, name, place)
     if not isinstance(getattr(module, "ModelNew", None), type):
         raise Refused(f"{name}: defines no class named ModelNew")
     candidate = Candidate(name, source, target, module, before)
@@ -211,13 +214,15 @@ def _read(text_or_path: str | Path, name: str) -> tuple[str, str]:
         raise Refused(f"{shown(path)}: cannot be read: {error}") from None
 
 
-def _execute(source: str, name: str) -> ModuleType:
+def _execute(source: str, name: str, place: Path | None) -> ModuleType:
     file = f"<{name}>"
     try:
         code = compile(source, file, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         raise Refused(f"{name}:{getattr(error, 'lineno', None) or 1}: not Python: {error}") from None
     module = ModuleType(f"_fusewright_candidate_{next(_serial)}")
+    if place is not None:
+        module.__file__ = str(place.absolute())
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # for tracebacks and for Triton
     sys.modules[module.__name__] = module  # pickle looks classes up by their module's name
     with seeded_everything(0), _its_own_errors(name, "importing it"):

@@ -7,7 +7,7 @@ import contextlib
 import copy
 import functools
 import io
-import keyword
+import itertools
 import logging
 import operator
 import re
@@ -30,30 +30,16 @@ from . import indexed, sizes, stand_ins
 from .errors import Unsupported
 from .functional import functional
 from .graph import Binding, Graph, Node, Output, Ref, Where
-from .prelude import device_names
+from .names import RESERVED, value_name
 from .reads import Counter, KeepsState, Watch, watched
 from .tracing import Hopeless, batch_norms_whole, hopeless_beyond, lean, without_memory_formats
-
-# Words that a value must not be called, in the Python or in the CUDA that is written.
-RESERVED = set(keyword.kwlist) | set(
-    "auto bool break case char class const continue default delete do double else enum extern float for goto if inline int "
-    "long namespace new operator private public register return short signed sizeof static struct switch template this "
-    "typedef union unsigned using virtual void volatile while self torch aten math ctypes hashlib functools nn F Index VEC "
-    "row lane item v Model ModelNew acc main std and or not xor "
-    "rows element elements piece start within inside partial wide whole_vectors stream sizes arguments named dim3 threadIdx blockIdx "
-    "load store larger smaller absolute aligned launch_error NAN INFINITY packed partials slices batch blocks "
-    "r c u ROWS COLUMNS STEPS MORE step extent counts group groups holds sums "
-    "static_cast reinterpret_cast typename constexpr nullptr true false pragma unroll define".split()
-)
-RESERVED |= device_names()
-RESERVED |= {f"{letter}{digit}" for letter in "ik" for digit in range(10)}  # the kernels' loops
 
 # Guards made while the tracer decides about strides and contiguity: the graph's meaning does not depend on them.
 LAYOUT_GUARDS = ("torch/_prims_common", "torch/_prims/", "torch/_refs", "torch/_subclasses/fake_impls.py", "torch/_inductor")
 
 
 MOST_QUOTIENTS = 16  # values with a size that is a quotient of sizes: of so many some stay, and no such graph is taken
-FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')  # of a stack trace: file, line, code
+FRAME = re.compile(r'File "(.+)", line (\d+), in [^\n]*\n\s*([^\n]*)')  # of a stack trace: file, line, code
 
 
 def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
@@ -346,11 +332,10 @@ class Tracer:
 
     def name(self, fx_name: str) -> str:
         if fx_name not in self.names:
-            base = re.sub(r"\W", "_", re.sub(r"^(p|b|c|obj)_", "", fx_name)).strip("_") or "value"
-            base = re.sub(r"_(default|tensor)$", "", base, flags=re.IGNORECASE)
+            base = re.sub(r"_(default|tensor)$", "", value_name(re.sub(r"^(p|b|c|obj)_", "", fx_name)))
             name, count = base, 1
-            while name in self.taken or name[0].isdigit():
-                name, count = f"{base}_{count}" if not base[0].isdigit() else f"value_{base}", count + 1
+            while name in self.taken:
+                name, count = f"{base}_{count}", count + 1
             self.taken.add(name)
             self.names[fx_name] = name
         return self.names[fx_name]
@@ -445,7 +430,8 @@ class _Reader(Tracer):
             if isinstance(size, torch.SymInt) and size.node.expr in self.pinned:
                 self.rename[size.node.expr] = sympy.Integer(int(size.node.hint))
             if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and size.node.expr not in self.rename:
-                symbol = sympy.Symbol(f"{name}_{dim}", integer=True, positive=True)
+                free = next(word for n in itertools.count() if (word := f"{name}_{dim}" + "_size" * n) not in self.taken)
+                symbol = sympy.Symbol(free, integer=True, positive=True)
                 for alike in self.alike.get(size.node.expr, [size.node.expr]):
                     self.rename[alike] = symbol
                 self.taken.add(symbol.name)

@@ -197,7 +197,7 @@ def optimize(
     pipeline = _pipeline()
     from .problem import load_problem
 
-    options = replace(options, modes=_modes(modes))
+    options = replace(options, modes=_modes(modes), output=output.absolute())
     console = Screen()
     with stages(console) as progress:
         progress("load", str(model))

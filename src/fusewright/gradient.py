@@ -23,8 +23,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from . import ops, sizes
-from .capture import LAYOUT_GUARDS, RESERVED, Tracer, quiet
+from .capture import LAYOUT_GUARDS, Tracer, quiet
 from .graph import Binding, Graph, Node, Output, Ref, map_refs
+from .names import RESERVED
 from .structured import ELEMENTS
 from .tracing import lean
 

@@ -20,6 +20,8 @@ from .capture import capture
 from .collector import uncollected
 from .dependence import unused_inputs
 from .emit import Emitted, emit
+from .emit.surroundings import Surroundings, surroundings
+from .emit.surroundings import notes as notes_on
 from .errors import Refused, Unsupported
 from .graph import Graph, Ref
 from .layout import channels_last, copied, with_copies
@@ -69,7 +71,12 @@ class Front:
         graph = with_copies(self.graph, made, left) if choices.channels_last and not choices.plain else self.graph
         made = made if graph is self.graph else self.planned(graph, left, choices)
         made = replace(made, captured=self.captured)
-        return made, emit(made, self.problem.source, self.model, gradients and self.options.gradients)
+        emitted = emit(made, self.problem.source, self.model, gradients and self.options.gradients, self.around)
+        return made, replace(emitted, place=new_file(self.problem, self.options))
+
+    @functools.cached_property
+    def around(self) -> Surroundings:
+        return surroundings(self.problem, new_file(self.problem, self.options))
 
     def planned(self, graph: Graph, left: frozenset[str], choices: Choices) -> Plan:
         own = frozenset[str]() if choices.plain else choices.own
@@ -78,6 +85,11 @@ class Front:
         made = plan(copied(lower(graph, left)), self.rules, channels_last=True)
         made = take_over(made, own, choices.stored, channels_last=True)
         return channels_last(replace(made, shortcuts=()))  # these read rows of plain memory
+
+
+def new_file(problem: Problem, options: Options) -> Path:
+    """Where the file that is written for a model is to stand."""
+    return options.output or problem.path.with_name(f"{problem.path.stem}_new.py")
 
 
 @uncollected()
@@ -121,7 +133,7 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
         made, emitted = front.finish(choices, gradients)
         progress("emit", f"{len(made.kernels)} kernels")
         progress("build", target)
-        candidate = load_candidate(emitted.text, target, options.sanitize, name=problem.path.stem + "_new.py")
+        candidate = load_candidate(emitted.text, target, options.sanitize, problem.path.stem + "_new.py", emitted.place)
         progress("verify", "")
         kind_may_change = any(NONFINITE_KIND in rule.tags for rule in made.rules)
         with refused_without_a_gpu(target):
@@ -153,7 +165,7 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
         timing = bench(problem, [candidate], options, options.modes, facts=emitted.kernels, progress=say)
     record = run_record(problem, made, emitted, verdict, timing, before=made.captured)
     found = record | report(problem, target, emitted, made, verdict) | {"tuning": tuned.to_dict()}
-    found["notes"] = [*found["notes"], *shown(tuned), *notes]
+    found["notes"] = [*found["notes"], *shown(tuned), *notes, *notes_on(front.around)]
     return Run(emitted.text, verdict, found)
 
 

@@ -1,7 +1,6 @@
-// Device functions that kernel templates share. A line `//: section NAME [needs OTHER …]` starts a part; the emitter writes the
-// parts that a file uses, in this order.
+// Device functions that kernel templates share. A line `//: section NAME …` starts one; prelude.py says what else stands in it.
 
-//: section base
+//: section base defines launch_error
 #include <cuda_runtime.h>
 #include <math_constants.h>
 #include <stdint.h>
@@ -13,7 +12,7 @@ static const char* launch_error() {
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
-//: section unpacked
+//: section unpacked defines unpacked Values Call
 // Calls a launcher with the values of an array, each as the type that it takes.
 struct Values {
   const long long* next;
@@ -27,7 +26,7 @@ template <typename... Types> const char* unpacked(const char* (*launcher)(Types.
   return Call<Types...>{launcher, values.take<Types>()...}.problem;  // braces: from left to right
 }
 
-//: section half
+//: section half defines __half __half2 __nv_bfloat16 __nv_bfloat162
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -55,18 +54,18 @@ template <> struct Divisor<int> {  // n / value = n * inverse >> shift, for all 
   friend __device__ __forceinline__ int operator%(int n, Divisor by) { return n - n / by * by.value; }
 };
 
-//: section convert
+//: section convert defines to_arithmetic to_memory
 // Memory holds T, arithmetic is done in A (float for the half types).
 template <typename A, typename T> __device__ __forceinline__ A to_arithmetic(T x) { return static_cast<A>(x); }
 template <typename T, typename A> __device__ __forceinline__ T to_memory(A x) { return static_cast<T>(x); }
 
-//: section convert_half needs half convert
+//: section convert_half joins half convert
 template <> __device__ __forceinline__ float to_arithmetic<float, __half>(__half x) { return __half2float(x); }
 template <> __device__ __forceinline__ float to_arithmetic<float, __nv_bfloat16>(__nv_bfloat16 x) { return __bfloat162float(x); }
 template <> __device__ __forceinline__ __half to_memory<__half, float>(float x) { return __float2half_rn(x); }
 template <> __device__ __forceinline__ __nv_bfloat16 to_memory<__nv_bfloat16, float>(float x) { return __float2bfloat16_rn(x); }
 
-//: section vector needs convert
+//: section vector defines Pack load store needs convert
 // N neighbouring elements in as few loads and stores as their alignment allows (16 bytes at most).
 template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack { T element[N]; };
 template <int N, typename T, typename A> __device__ __forceinline__ void load(const T* from, A (&to)[N]) {
@@ -207,7 +206,7 @@ template <typename I> struct Largest {
   }
 };
 
-//: section load_run needs vector clamped
+//: section load_run defines load_run piece needs vector clamped
 // The N elements of a row from `first` on, in pieces as wide as alignment allows: `first` lies LEAD behind a whole number of VEC
 // elements, which the row's size and its place in memory are. What lies beyond the ends of the row is some other part of it.
 constexpr __host__ __device__ int piece(int place, int left, int most) {
@@ -331,7 +330,7 @@ struct ArgMin {
   __device__ __forceinline__ long long position() const { return index == 0x7fffffffffffffffLL ? 0 : index; }
 };
 
-//: section LogSumExp
+//: section LogSumExp defines LogSumExp LogSumExpBy exact_exp
 // log of the sum of exp(x), in one sweep: the running maximum m, and s = sum of exp(x - m).
 template <float (*EXP)(float)> struct LogSumExpBy {
   float m = -INFINITY, s = 0.0f;
@@ -445,7 +444,7 @@ struct CloseMoments {
   }
 };
 
-//: section shuffle
+//: section shuffle defines shuffle_xor chosen merge_warp
 // Exchanges a whole accumulator with the lane whose number differs in the bits of `mask`.
 template <typename A> __device__ __forceinline__ A shuffle_xor(const A& mine, int mask) {
   static_assert(sizeof(A) % 4 == 0, "an accumulator is made of 32-bit words");
@@ -569,7 +568,7 @@ template <typename Op, typename T> struct Carry {
   __device__ __forceinline__ void advance(T chunk) { value = Op::join(value, chunk); }
 };
 
-//: section CarriedSum needs Carry ScanSum
+//: section CarriedSum joins Carry ScanSum
 // A sum with what rounding took from it: over many chunks that would add up.
 template <typename T> struct Carry<ScanSum, T> {
   T value, rest = 0;

@@ -124,7 +124,7 @@ __device__ __forceinline__ void load_halves_if(bool real, const void* from, uint
 }
 #endif
 
-//: section bulk_start needs cp_async cp_async_commit cp_async_wait
+//: section bulk_start
 // For copies of many bytes to shared memory, one after the other. One thread prepares what counts them, before a barrier.
 #ifdef CUDA_ON_CPU
 inline void bulk_start(unsigned long long*) {}
@@ -138,7 +138,7 @@ __device__ __forceinline__ void bulk_start(unsigned long long* counter) {
 }
 #endif
 
-//: section bulk_copy needs bulk_start
+//: section bulk_copy needs bulk_start cp_async cp_async_commit
 // Starts a copy of a multiple of 16 bytes. All threads of the block call it; on Hopper one of them hands it to the copy engine.
 #ifdef CUDA_ON_CPU
 inline void bulk_copy(void* to, const void* from, int bytes, unsigned long long*) {
@@ -163,7 +163,7 @@ __device__ __forceinline__ void bulk_copy(void* to, const void* from, int bytes,
 }
 #endif
 
-//: section bulk_wait needs bulk_start
+//: section bulk_wait needs bulk_start cp_async_wait
 // Waits for a copy: the first one has phase 0, the next one 1, and so on in turn. Other threads see it after a barrier.
 #ifdef CUDA_ON_CPU
 inline void bulk_wait(unsigned long long*, unsigned) {}
@@ -262,7 +262,7 @@ __device__ __forceinline__ void mma_tf32_new(float (&d)[4], const uint32_t (&a)[
 }
 #endif
 
-//: section warpgroup_mma_tf32 needs mma_tf32
+//: section warpgroup_mma_tf32 needs mma_tf32 on hopper
 // d += a b on the tensor cores of four warps: a is 64 channels x 8, b is 8 x 8 F positions, both TF32 in shared memory, where four
 // of the eight lie side by side (16 bytes) and the other four `half` words on. Neighbouring channels and positions are
 // 16 bytes apart; eight positions are one fragment, the next one begins `row` words on. A warp holds 16 of the channels,
@@ -327,7 +327,7 @@ __device__ __forceinline__ void warpgroup_mma_tf32(float (&d)[ALL][4], int first
 }
 #endif
 
-//: section warpgroup_mma_tf32_held needs mma_tf32
+//: section warpgroup_mma_tf32_held needs mma_tf32 on hopper
 // As warpgroup_mma_tf32, with `a` in registers: each warp holds its own 16 rows of it as in mma_tf32. On Hopper those registers must
 // stay as they are until a wait for the group of this product.
 #ifdef CUDA_ON_CPU
@@ -386,7 +386,7 @@ __device__ __forceinline__ void warpgroup_mma_tf32_held(float (&d)[F][4], const 
 }
 #endif
 
-//: section warpgroup_hold
+//: section warpgroup_hold on hopper
 // What these four warps wrote to the registers of their first operand is there for the products to come.
 #ifdef CUDA_ON_CPU
 template <int COUNT>
@@ -402,7 +402,7 @@ __device__ __forceinline__ void warpgroup_hold(uint32_t (&a)[COUNT][4]) {
 }
 #endif
 
-//: section warpgroup_arrive
+//: section warpgroup_arrive on hopper
 // What these four warps wrote to their accumulators is there for the products to come.
 #ifdef CUDA_ON_CPU
 template <int TILES, int FRAGMENTS>
@@ -418,7 +418,7 @@ __device__ __forceinline__ void warpgroup_arrive(float (&d)[TILES][FRAGMENTS][4]
 }
 #endif
 
-//: section warpgroup_go_on
+//: section warpgroup_go_on on hopper
 // More products on the same accumulators, in another round of a loop.
 #ifdef CUDA_ON_CPU
 inline void warpgroup_go_on() {}
@@ -430,7 +430,7 @@ __device__ __forceinline__ void warpgroup_go_on() {
 }
 #endif
 
-//: section warpgroup_commit
+//: section warpgroup_commit on hopper
 // Closes the group of the products that four warps have started.
 #ifdef CUDA_ON_CPU
 inline void warpgroup_commit() {}
@@ -442,7 +442,7 @@ __device__ __forceinline__ void warpgroup_commit() {
 }
 #endif
 
-//: section warpgroup_wait
+//: section warpgroup_wait on hopper
 // Waits for all products of these four warps; the accumulators hold them then.
 #ifdef CUDA_ON_CPU
 template <int TILES, int FRAGMENTS>
@@ -458,7 +458,7 @@ __device__ __forceinline__ void warpgroup_wait(float (&d)[TILES][FRAGMENTS][4]) 
 }
 #endif
 
-//: section warpgroup_wait_but_one
+//: section warpgroup_wait_but_one on hopper
 // Waits for all products of these four warps but those of the last group.
 #ifdef CUDA_ON_CPU
 inline void warpgroup_wait_but_one() {}
@@ -470,7 +470,7 @@ __device__ __forceinline__ void warpgroup_wait_but_one() {
 }
 #endif
 
-//: section warpgroup_registers
+//: section warpgroup_registers on hopper
 // From here on each thread of these four warps has COUNT registers: MORE than before, taken from warps that gave some back, or fewer.
 #ifdef CUDA_ON_CPU
 template <int COUNT, bool MORE>
@@ -507,7 +507,7 @@ __device__ __forceinline__ void barrier_arrive(int which, int threads) {
 }
 #endif
 
-//: section warpgroup_operands
+//: section warpgroup_operands on hopper
 // What this thread wrote to shared memory can be read by products of four warps, once a barrier is passed.
 #ifdef CUDA_ON_CPU
 inline void warpgroup_operands() {}
@@ -670,7 +670,7 @@ __device__ __forceinline__ float cos_fast(float x) {
 //: section exp_fast needs exp2_fast
 __device__ __forceinline__ float exp_fast(float x) { return exp2_fast(x * 1.4426950408889634f); }
 
-//: section tanh_part needs exp2_fast rcp_fast
+//: section tanh_part defines tanh_part TANH_FACTOR needs exp2_fast rcp_fast
 // r of tanh x = 1 - 2r, from TANH_FACTOR x. Off by about 1e-7; used where the operand itself is known to TF32 only.
 constexpr float TANH_FACTOR = 2.8853900817779268f;  // 2 / ln 2
 __device__ __forceinline__ float tanh_part(float multiple) { return rcp_fast(1.0f + exp2_fast(multiple)); }
@@ -679,5 +679,5 @@ __device__ __forceinline__ float tanh_part(float multiple) { return rcp_fast(1.0
 // tanh of x from TANH_FACTOR x.
 __device__ __forceinline__ float tanh_of(float multiple) { return fmaf(-2.0f, tanh_part(multiple), 1.0f); }
 
-//: section tanh_fast needs tanh_of
+//: section tanh_fast needs tanh_of tanh_part
 __device__ __forceinline__ float tanh_fast(float x) { return tanh_of(x * TANH_FACTOR); }

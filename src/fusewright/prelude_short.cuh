@@ -48,7 +48,7 @@ __device__ __forceinline__ float exp_below(float x) {
   return choose(x > -1000.0f, fmaf(e, rest, e), e);
 }
 
-//: section whole_division
+//: section whole_division defines is_minus_one whole_quotient whole_rest
 // Of whole numbers. By 0, of which PyTorch says nothing on a GPU, it is 0; by -1 nothing overflows.
 template <typename T> __device__ __forceinline__ bool is_minus_one(T b) { return b < T(0) && b == T(-1); }
 template <typename T> __device__ __forceinline__ T whole_quotient(T a, T b) {
@@ -81,7 +81,7 @@ __device__ __forceinline__ float fmod_of(float a, float b) {
 __device__ __forceinline__ double fmod_of(double a, double b) { return fmod(a, b); }
 template <typename T, typename U> __device__ __forceinline__ T fmod_of(T a, U b) { return whole_rest(a, static_cast<T>(b)); }
 
-//: section remainder_of needs fmod_of
+//: section remainder_of needs fmod_of whole_division
 // Has the sign of the divisor, as Python's %.
 __device__ __forceinline__ float remainder_of(float a, float b) { const float r = fmod_of(a, b); return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? r + b : r; }
 __device__ __forceinline__ double remainder_of(double a, double b) { const double r = fmod(a, b); return r != 0.0 && (r < 0.0) != (b < 0.0) ? r + b : r; }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import itertools
 import random
@@ -51,6 +52,21 @@ class Problem:
             parameters = dict(model.named_parameters())
         _check_model(self, model, parameters)
         return model
+
+    @property
+    def siblings(self) -> tuple[str, ...]:
+        """The modules beside the file that it imports, or that these do."""
+        nodes, folder = list(ast.walk(ast.parse(self.source))), self.path.parent
+        named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        named |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+        there = {top for name in named if (folder / f"{(top := name.partition('.')[0])}.py").exists() or (folder / top).is_dir()}
+        found = {top for top in there if top not in sys.modules or _lies_in(folder, top)}  # a library may be called so too
+        return tuple(sorted(found | {name.partition(".")[0] for name in _imported.get(folder, {}) if _lies_in(folder, name)}))
+
+    @property
+    def reads_its_place(self) -> bool:
+        """The file's code says `__file__`."""
+        return any(isinstance(node, ast.Name) and node.id == "__file__" for node in ast.walk(ast.parse(self.source)))
 
     def inputs(self, seed: int = 0) -> list[Any]:
         """`get_inputs()` as a list, the same for the same seed; the caller's random state is left as it was."""
@@ -144,10 +160,9 @@ def _user_code(path: Path, doing: str, at: str) -> Iterator[None]:
 
     The sentence starts with the line that raised, or with `at` where none of the file's own lines did.
     """
-    folder = str(path.parent)
-    sys.path.insert(0, folder)
     try:
-        yield
+        with importing_from(path.parent):
+            yield
     except (KeyboardInterrupt, Refused):
         raise
     except SystemExit as stop:
@@ -157,9 +172,34 @@ def _user_code(path: Path, doing: str, at: str) -> Iterator[None]:
         kind = type(error).__name__
         place = _raised_at(path, error) or at
         raise Refused(f"{place}: {doing} raised {kind}{': ' if message else ''}{message}") from error
+
+
+_imported: dict[Path, dict[str, ModuleType]] = {}  # by folder: modules that files in it imported from beside them
+
+
+@contextmanager
+def importing_from(folder: Path) -> Iterator[None]:
+    """Import from a folder first, and what lies beside other model files not at all, though it may be called the same."""
+    for other, modules in _imported.items():
+        for name in (name for name in modules if other != folder and sys.modules.get(name) is modules[name]):
+            del sys.modules[name]
+    sys.modules.update(_imported.get(folder, {}))
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
     finally:
-        if folder in sys.path:
-            sys.path.remove(folder)
+        if str(folder) in sys.path:
+            sys.path.remove(str(folder))
+        new = {name: module for name, module in list(sys.modules.items()) if name not in before and _lies_in(folder, name)}
+        _imported.setdefault(folder, {}).update(new)
+
+
+def _lies_in(folder: Path, name: str) -> bool:
+    """A module, or the package that it is part of, lies in this folder itself."""
+    top = name.partition(".")[0]
+    file = getattr(sys.modules.get(top), "__file__", None)
+    return file is not None and Path(file) in (folder / f"{top}.py", folder / top / "__init__.py")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from torch._ops import OpOverload
 from . import sizes
 from .errors import Unsupported
 from .graph import Node, Ref
+from .source import FORBIDDEN
 
 # Functions of PyTorch that take what the operator takes: a call costs the CPU half as much as through torch.ops.
 BINDINGS = {
@@ -64,7 +66,14 @@ def argument_text(argument: Any, value: Callable[[str], str], device: str) -> st
 
 def plain_text(value: Any) -> str:
     """A value that is no tensor. Python has no words of its own for infinities and NaN."""
-    return f'float("{value}")' if isinstance(value, float) and not math.isfinite(value) else repr(value)
+    return f'float("{value}")' if isinstance(value, float) and not math.isfinite(value) else ascii(value)
+
+
+def quoted(text: str) -> str:
+    """A string of the model's as Python writes it, in ASCII and in double quotes; words that public harnesses reject are spelt."""
+    escaped = text.encode("unicode_escape").decode("ascii").replace('"', '\\"')
+    escaped = FORBIDDEN.sub(lambda word: f"\\x{ord(word[0][0]):02x}{word[0][1:]}", escaped)
+    return f'"{escaped}"'
 
 
 def shape_text(shape: tuple[Any, ...]) -> str:
@@ -78,9 +87,9 @@ def attribute_text(model: nn.Module, path: str) -> str:
     for name in path.split("."):
         if isinstance(owner, (nn.Sequential, nn.ModuleList)) and name.isdigit():
             text += f"[{name}]"
-        elif name.isidentifier():
+        elif name.isidentifier() and name.isascii() and not keyword.iskeyword(name):
             text += f".{name}"
         else:
-            text = f'getattr({text}, "{name}")'
+            text = f"getattr({text}, {quoted(name)})"
         owner = getattr(owner, name)
     return text

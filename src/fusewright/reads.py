@@ -28,6 +28,7 @@ from .following import _ABSENT, _HOOKS, _TABLES, _VALUES, _asked, _Words
 
 OF_MODULES = (frozenset(vars(nn.Module())) | frozenset(vars(nn.Module))) - {"training", "forward"}  # what every module has
 TRACERS = tuple(str(Path(torch.__file__).parent / folder) for folder in ("fx", "export", "_export", "_functorch", "_dynamo"))
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
@@ -167,7 +168,7 @@ def watched(model: nn.Module) -> Iterator[Watch]:
             watch.assigned |= taken_back(module, watch.before[path], path)
         for path, value in list(watch.assigned.items()):
             holder, _, name = path.rpartition(".")
-            odd = [x for x in pytree.tree_leaves(value) if not isinstance(x, (Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, *_VALUES))]
+            odd = [leaf for leaf in pytree.tree_leaves(value) if not isinstance(leaf, (Tensor, *SYMBOLIC, *_VALUES))]
             if is_installed(type(modules[holder]).__module__) and (odd or name.startswith("_")):
                 del watch.assigned[path]  # what a module of PyTorch's keeps for itself
             elif odd:

@@ -16,7 +16,7 @@ def without_forbidden_remarks(source: str) -> str:
 
 
 def _without_docstrings(source: str) -> str:
-    lines = source.splitlines(keepends=True)
+    lines = io.StringIO(source).readlines()  # not where Unicode says that lines end: Python does not
     for node in ast.walk(ast.parse(source)):
         body = getattr(node, "body", None)
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) or not body:
@@ -28,7 +28,7 @@ def _without_docstrings(source: str) -> str:
         if is_docstring and FORBIDDEN.search(first.value.value):
             start, end = first.lineno - 1, first.end_lineno or first.lineno
             alone = len(body) == 1 and not isinstance(node, ast.Module)
-            head = lines[start][: first.col_offset] + ("..." if alone else "")
+            head = lines[start].encode()[: first.col_offset].decode() + ("..." if alone else "")
             tail = lines[end - 1].encode()[first.end_col_offset :].decode().lstrip(" ;")
             kept = head + tail
             lines[start:end] = ["" for _ in range(end - start)]
@@ -37,7 +37,7 @@ def _without_docstrings(source: str) -> str:
 
 
 def _without_comments(source: str) -> str:
-    lines = source.splitlines(keepends=True)
+    lines = io.StringIO(source).readlines()  # not where Unicode says that lines end: Python does not
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and FORBIDDEN.search(token.string):
             row, column = token.start

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import inspect
+import keyword
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -55,7 +56,17 @@ def lean() -> Iterator[None]:
         stack.enter_context(mock.patch.object(torch._ops.OperatorBase, "py_impl", registration(torch._ops.OperatorBase.py_impl)))
         stack.enter_context(without_units())
         stack.enter_context(recurrent_layers_whole())
+        if hasattr(torch.fx.graph, "_format_target"):
+            stack.enter_context(mock.patch.object(torch.fx.graph, "_format_target", attribute))
         yield
+
+
+def attribute(base: str, target: str) -> str:
+    """An attribute as fx writes it, whatever it is called: a key of a ModuleDict may be a keyword or hold quotes."""
+    for name in target.split("."):
+        plain = name.isidentifier() and not keyword.iskeyword(name)
+        base = f"{base}.{name}" if plain else f"getattr({base}, {name!r})"
+    return base
 
 
 @contextlib.contextmanager

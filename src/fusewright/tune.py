@@ -188,7 +188,7 @@ class Tuner:
             return way
         self.progress(f"build: {name}")
         try:
-            way.candidate = load_candidate(way.emitted.text, self.target, name=f"{self.problem.path.stem}_new.py")
+            way.candidate = load_candidate(way.emitted.text, self.target, "", f"{self.problem.path.stem}_new.py", way.emitted.place)
             module = way.candidate.build_model(self.problem)
             module.load_state_dict(self.eager.module.state_dict())  # type: ignore[union-attr]
             way.module = module

@@ -14,7 +14,7 @@ from kernels.frame import cuda_of, made_of, problem_of
 
 from fusewright.options import Options
 from fusewright.pipeline import compile_problem
-from fusewright.prelude import used
+from fusewright.prelude import closure
 
 SOURCE = """
 #define __device__
@@ -35,7 +35,7 @@ extern "C" void wide(const long long* n, const long long* d, long long* q, long 
 @pytest.fixture(scope="module")
 def divided(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("divisor")
-    section = next(s.text for s in used("Divisor") if s.name == "Divisor")
+    section = next(s.text for s in closure(["Divisor"]) if s.name == "Divisor")
     (folder / "divisor.cpp").write_text(SOURCE.format(section=section))
     flags = ["-O1", "-fsanitize=undefined", "-fno-sanitize-recover=all", "-static-libubsan", "-shared", "-fPIC"]
     subprocess.run(["g++", *flags, "-o", str(folder / "divisor.so"), str(folder / "divisor.cpp")], check=True)

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from fusewright.kernels.text import with_fast_functions
-from fusewright.prelude import used
+from fusewright.prelude import called, closure
 
 FUNCTIONS = ("log1p_unit({x})", "expm1_below({x})", "sigmoid_of({x})", "mish_of({x}, expf({x}))", "sigmoid_fast({x})", "inverse_of({x})")
 FUNCTIONS += ("exp_below({x})", "turn_of({x})")
@@ -48,7 +48,8 @@ Function = Callable[[str, torch.Tensor, int, int], torch.Tensor]
 @pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory) -> Function:
     folder = tmp_path_factory.mktemp("short")
-    parts = [s.text for s in used(" ".join(FUNCTIONS)) if s.name not in ("base", "rcp_fast", "exp_fast", "exp2_fast")]
+    known = ("base", "unpacked", "rcp_fast", "exp_fast", "exp2_fast")
+    parts = [helper.text for helper in closure(called(" ".join(FUNCTIONS))) if helper.name not in known]
     cases = "\n".join(f"    case {i}: y[i] = {f.format(x='x[i]')}; break;" for i, f in enumerate(FUNCTIONS))
     (folder / "short.cpp").write_text(SOURCE.format(sections="\n".join(parts), cases=cases))
     command = ["g++", "-O2", "-march=native", "-shared", "-fPIC", "-o", str(folder / "short.so"), str(folder / "short.cpp")]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import sympy
 import torch
 
@@ -11,11 +9,11 @@ from .. import sizes
 from ..errors import Unsupported
 from ..graph import Dim, Ref
 from ..kernels.text import wrapped
-from ..pytext import plain_text, shape_text
-from ..source import FORBIDDEN
+from ..pytext import plain_text, quoted, shape_text
 from .kernels import Shared
 from .launches import Launches
 from .signature import Signature
+from .surroundings import OWN_GLOBALS
 from .template import CONV_FLAGS, SLICES, TENSOR_CORES, TENSORS
 from .values import ForwardValues
 
@@ -39,29 +37,31 @@ class Assumptions:
         if not self.launches.on_tensor_cores:
             return ""
         convolves = any(text.tf32 for text in self.launches.on_tensor_cores)
-        slices = any("_slices(" in size for text in self.launches.on_tensor_cores for size in text.sizes)
+        slices = any(text.sizes for text in self.launches.on_tensor_cores)  # which are counted by it
         return (CONV_FLAGS if convolves else "") + (SLICES if convolves or slices else "") + TENSOR_CORES
 
     def held_text(self) -> str:
         """Tables of what the plan was made of."""
-        reads, own = self.graph.reads, "" if self.in_file else "sys.modules[Model.__module__]"
+        reads = self.graph.reads
 
         def space(module: str) -> str:
             """The dictionary of a module's globals."""
-            return f'vars(sys.modules["{module}"])' if module else f"vars({own})" if own else "globals()"
+            return f"vars(sys.modules[{quoted(module)}])" if module else "_SPACE"
 
         rows: dict[tuple[str, str], list[str]] = {}
         for path, kind in reads.classes.items():
             attributes = ", ".join(f"{quoted(name)}: {quoted(words)}" for name, words in sorted(reads.attributes[path].items()))
             rows.setdefault((kind, f"{{{attributes}}}"), []).append(path)
-        text = "_FOLLOWED = (  # of each module on the way: its class, what forward read of it, and where such modules are\n"
+        own = OWN_GLOBALS if self.in_file else "vars(sys.modules[Model.__module__])"
+        text = f"_SPACE = {own}  # what the model's own names stand for\n"
+        text += "_FOLLOWED = (  # of each module on the way: its class, what forward read of it, and where such modules are\n"
         for (kind, attributes), paths in rows.items():
             listed = ", ".join(map(quoted, paths)) + ("," if len(paths) == 1 else "")
             text += "\n".join(wrapped("    (", [quoted(kind), attributes, f"({listed})"], "),", limit=118)) + "\n"
         text += ")\n_METHODS = {  # and what it calls of classes\n"
         for methods in reads.methods:
-            home = f'sys.modules["{methods.module}"]' if methods.module else own
-            owner = f"{home}.{methods.qualname}" if home else methods.qualname
+            first, *inner = methods.qualname.split(".")
+            owner = ".".join([f"{space(methods.module)}[{quoted(first)}]", *inner])
             text += f"    {quoted(methods.words)}: _methods({owner}, {quoted(' '.join(methods.names))}),\n"
         text += "}\n_GLOBALS = (\n"
         text += "".join(f"    ({space(m)}, {quoted(n)}, {quoted(words)}),\n" for (m, n), words in reads.globals.items())
@@ -150,8 +150,3 @@ def guard_text(guard: sympy.Basic) -> str:
         raise Unsupported(
             f"the model branches on its input sizes in a way that cannot be written down: {guard}"
         ) from None
-
-
-def quoted(text: str) -> str:
-    """A string as Python text in plain characters, whatever it holds; no word of it is one that public harnesses reject."""
-    return FORBIDDEN.sub(lambda found: f"\\x{ord(found[0][0]):02x}{found[0][1:]}", json.dumps(text))

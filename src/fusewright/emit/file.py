@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from string import Template
 
 from torch import nn
@@ -18,14 +19,17 @@ from .forward import Forward
 from .functions import Functions
 from .gradient import Gradients, find_gradients
 from .kept import storing
-from .kernels import KernelFacts, Shared, ascii_only, comment, facts, names_text, together, with_prelude
+from .kernels import KernelFacts, Shared, comment, cuda_text, facts, names_text, together
 from .launches import Launches
 from .regions import Regions, with_overwrites
 from .signature import Signature
+from .surroundings import Surroundings, with_surroundings
 from .template import AS_IT_WAS, FILE, FOR_HOPPER, NEEDS_GRADIENTS, SIDE_BY_SIDE, UNCHANGED
 from .values import ForwardValues
 
 MANY = 12  # kernels that are worth several threads of nvcc: the hundred of a dense network take one 65 s
+
+ALONE = Surroundings()
 
 
 @dataclass(frozen=True)
@@ -35,20 +39,21 @@ class Emitted:
     calls: tuple[str, ...]
     regions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the nodes that each of its functions computes
     launched: Mapping[str, str] = field(default_factory=dict)  # by kernel of the plan: the function that is launched for it
+    place: Path | None = None  # where the file is to stand
 
 
-def emit(plan: Plan, source: str, model: nn.Module, gradients: bool = True) -> Emitted:
+def emit(plan: Plan, source: str, model: nn.Module, gradients: bool = True, around: Surroundings = ALONE) -> Emitted:
     regions = Regions(with_overwrites(Regions(plan), model))
     backward = find_gradients(regions, model) if gradients and not plan.graph.own_gradients else Gradients()
     regions = storing({name: gradient.kept for name, gradient in backward.regions.items()}, regions)
     calls = tuple(str(call.node.target) for call in plan.calls if call.node.target != "getitem")
     if not plan.every_kernel:
-        return Emitted(behind(source, Template(UNCHANGED).substitute(version=__version__)), (), calls)
-    return with_kernels(regions, backward, source, model, calls)
+        return Emitted(behind(source, Template(UNCHANGED).substitute(version=__version__), around), (), calls)
+    return with_kernels(regions, backward, source, model, calls, around)
 
 
 def with_kernels(
-    regions: Regions, backward: Gradients, source: str, model: nn.Module, calls: tuple[str, ...]
+    regions: Regions, backward: Gradients, source: str, model: nn.Module, calls: tuple[str, ...], around: Surroundings
 ) -> Emitted:
     """The file. Regions are written first, then `forward`: only then is known what is read of the model."""
     plan = regions.plan
@@ -58,13 +63,14 @@ def with_kernels(
         launches.add(kernel, comment(kernel, plan))
     launches.share_numbers()
     launchers = list(dict.fromkeys(name for kernel in plan.every_kernel for name in launches.launchers(kernel)))
-    cuda = with_prelude(launches.source(), launchers)
+    cuda = cuda_text(launches.unit, launches.first(), launchers)
+    on_hopper = any(helper.on_hopper for helper in launches.unit.helpers(launches.first()))
     functions = Functions(launches, values, backward.regions)
     regions_text = "\n\n\n".join([*map(functions.text, regions), *map(functions.shortcut_text, plan.shortcuts)])
     forward = Forward(values, functions, signature).text()
     assumptions = Assumptions(values, launches, backward.unit, signature, in_file=bool(source))
     asks = NEEDS_GRADIENTS if plan.shortcuts or plan.graph.own_gradients else ""
-    asks += AS_IT_WAS if "_as_it_was(" in forward else ""
+    asks += AS_IT_WAS if values.copies else ""
     many = max(len(launchers), len(backward.kernels)) > MANY
     ours = Template(FILE).substitute(
         version=__version__,
@@ -72,9 +78,9 @@ def with_kernels(
         kernels=names_text(launchers),
         gradients=backward.text(),
         flags=assumptions.flags_text(),
-        for_hopper=FOR_HOPPER if "wgmma" in cuda else "",
+        for_hopper=FOR_HOPPER if on_hopper else "",
         side_by_side=SIDE_BY_SIDE if many else "",
-        options=(", *_for_hopper()" if "wgmma" in cuda else "") + (", *_side_by_side()" if many else ""),
+        options=(", *_for_hopper()" if on_hopper else "") + (", *_side_by_side()" if many else ""),
         held=assumptions.held_text(),
         follow=runtime_text(),
         constants=values.constants_text(),
@@ -82,15 +88,15 @@ def with_kernels(
         regions=asks + regions_text,
         forward=forward,
     )
-    ours = ascii_only(re.sub(r"\n{4,}", "\n\n\n", ours))
-    found = FORBIDDEN.search(ours)
-    assert found is None, f"the emitted text holds the word {found[0] if found else ''!r}"
+    ours = re.sub(r"\n{4,}", "\n\n\n", ours)
+    added = set(FORBIDDEN.findall(ours)) - set(FORBIDDEN.findall(without_forbidden_remarks(source)))
+    assert not added, f"the emitted text holds the words {added}"
     known = together([fact for kernel in plan.every_kernel for fact in facts(kernel, launches.launchers(kernel), plan)])
     nodes = {region.name: tuple(node.name for node in regions.meaning_nodes(region)) for region in regions}
     launched = {kernel.name: launches.launchers(kernel)[0] for kernel in plan.every_kernel}
-    return Emitted(behind(source, ours), known, calls, nodes, launched)
+    return Emitted(behind(source, ours, around), known, calls, nodes, launched)
 
 
-def behind(source: str, ours: str) -> str:
+def behind(source: str, ours: str, around: Surroundings) -> str:
     """The model's file, and what we add to it."""
-    return without_forbidden_remarks(source) + "\n\n" + ours.strip("\n") + "\n"
+    return with_surroundings(without_forbidden_remarks(source), ours.strip("\n") + "\n", around)

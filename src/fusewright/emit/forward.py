@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from types import ModuleType
 from typing import Any
 
@@ -41,17 +42,26 @@ class Forward:
             lines[:0] = wrapped("(", [node.name for node in held], unpacked, limit=112)
         body = "\n".join(f"        {line}" for line in lines)
         parameters, unpack = self.signature.text()
-        return f"    def forward(self, {parameters}):\n{unpack}{self.check_text(parameters)}{body}"
+        rest = f"{unpack}{self.check_text(parameters)}{body}"
+        outer = self.signature.outer()
+        if outer is None:
+            return f"    def forward(self, {parameters}):\n{rest}"
+        myself, inner = (free_of(outer, name) for name in ("self", "_forward"))
+        given = ", ".join([myself, *outer])
+        text = f"    def forward({given}):  # parameters keep their names; what computes has names of its own for them\n"
+        text += f"        return {inner}({given})\n\n\ndef {inner}(self, {parameters}):\n"
+        return text + textwrap.indent(textwrap.dedent(rest), "    ")
 
     def check_text(self, parameters: str) -> str:
         """The way to the original, where the plan does not fit, and to the device of the inputs."""
         held, look, tensors = bool(self.values.held), self.values.free_name("look"), self.values.free_name("tensors")
         given = [*([tensors] if held else []), ", ".join(self.signature.argument_names())]
-        check = f"        if not _undisturbed():\n            return super().forward({parameters})\n"
+        own = self.signature.outer() is None  # a method
+        original = f"return super({'' if own else 'ModelNew, self'}).forward({parameters})\n"
+        check = f"        if not _undisturbed():\n            {original}"
         check += f"        {look} = _follow(self)\n"
         check += f"        {tensors} = {look}.tensors()\n" if held else ""
-        check += f"        if {look}.why or not _planned_for({', '.join(given)}):\n"
-        check += f"            return super().forward({parameters})\n"
+        check += f"        if {look}.why or not _planned_for({', '.join(given)}):\n            {original}"
         check += f"        if _elsewhere({self.graph.inputs[0]}):\n"
         check += f"            with torch.cuda.device({self.values.device()}):\n"
         check += f"                return ModelNew.forward(self, {parameters})\n"
@@ -181,7 +191,7 @@ class Forward:
         def write(tree: Any) -> str:
             kind = type(tree)
             if isinstance(tree, dict):
-                text = "{" + ", ".join(f"{key!r}: {write(item)}" for key, item in tree.items()) + "}"
+                text = "{" + ", ".join(f"{key!a}: {write(item)}" for key, item in tree.items()) + "}"
                 return text if kind is dict else f"{class_text(kind, self.model)}({text})"
             if isinstance(tree, list):
                 text = f"[{', '.join(map(write, tree))}]"
@@ -205,6 +215,12 @@ class Forward:
         text = self.values.text(node.name)
         copied = not node.is_leaf and node.name not in lowered.library and self.prims[lowered.value[node.name]].is_load
         return f"{text}.clone()" if copied else text
+
+
+def free_of(taken: list[str], name: str) -> str:
+    while name in taken:
+        name += "_"
+    return name
 
 
 def is_batch_norm(output: Output, graph: Graph) -> bool:

@@ -21,7 +21,7 @@ from ..rewrite import rewrite
 from ..takeover import take_over
 from .flow import trainable
 from .kept import worth_keeping
-from .kernels import Shared, comment, names_text, with_prelude
+from .kernels import Shared, comment, cuda_text, names_text
 from .launches import Launches
 from .regions import Region, Regions
 from .values import Values
@@ -52,7 +52,7 @@ class Gradients:
         found = self.kernels
         if not found:
             return "_CUDA_GRADIENTS, _GRADIENT_KERNELS = None, ()  # no kernels for backward"
-        cuda = with_prelude(self.unit.sources(found), found)
+        cuda = cuda_text(self.unit, found, found)
         return f"_CUDA_GRADIENTS = '''\n{cuda}'''\n\n_GRADIENT_KERNELS = ({names_text(found)})"
 
 
@@ -188,9 +188,9 @@ class GradientFunction:
             self.launches.add(kernel, self.comment(kernel))
 
     def comment(self, kernel: Kernel) -> list[str]:
-        lines = [line for k in self.region.kernels for line in comment(k, self.of)[1:] if "law:" not in line]
+        lines = [line for k in self.region.kernels for line in comment(k, self.of, laws=False)[1:]]
         first = kernel is self.plan.kernels[0]
-        return [f"// {kernel.name} replaces the gradients of{'' if first else ' the same'}", *(dict.fromkeys(lines) if first else ())]
+        return [f"{kernel.name} replaces the gradients of{'' if first else ' the same'}", *(dict.fromkeys(lines) if first else ())]
 
     def text(self, arguments: list[str], wanted: list[str]) -> str:
         """From the region's `arguments` and the gradients of its results to the gradients of those that are wanted."""

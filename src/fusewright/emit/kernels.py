@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-from .. import prelude, sizes
+from .. import sizes
 from ..attention import Attended
 from ..graph import Graph, Node
 from ..kernels.anchored import AnchoredText
@@ -21,6 +21,7 @@ from ..kernels.text import KernelText, with_fast_functions
 from ..kernels.turned import turned_kernel, turned_loads, turns_results
 from ..kernels.turned_reduce import turned_reduce, turned_reduce_kernel
 from ..plan import Kernel, Plan, evaluated, operator_name, origins
+from ..prelude import Helper, called, closure, device_text
 from ..prims import Prim
 from ..source import FORBIDDEN
 from ..takeover import conv_flops
@@ -43,6 +44,7 @@ ASCII = str.maketrans(
         "’": "'",
     }
 )
+LONGEST_LINE = 160  # of the model that is quoted whole
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Shared:
         """The text under the name by which it is launched."""
         first = self.first.setdefault(text.shape, text)
         if first is not text:
-            self.also.setdefault(first.name, []).extend(comments(text.source)[1:])
+            self.also.setdefault(first.name, []).extend(text.comment[1:])
         return replace(text, name=first.name)
 
     def add_anchored(self, name: str, text: AnchoredText, shape: str) -> AnchoredText:
@@ -89,7 +91,7 @@ class Shared:
         first, _ = self.anchored.setdefault(shape, (name, text))
         if first == name:
             return text
-        self.also.setdefault(first, []).extend(comments(text.source)[1:])
+        self.also.setdefault(first, []).extend(text.comment[1:])
         return launched_as(first, name, text)
 
     def share_numbers(self) -> dict[str, KernelText]:
@@ -101,20 +103,28 @@ class Shared:
             if now.name == text.name:
                 kept[shape] = now
             else:
-                more = [*comments(text.source)[1:], *self.also.pop(text.name, [])]
+                more = [*text.comment[1:], *self.also.pop(text.name, [])]
                 self.also.setdefault(now.name, []).extend(more)
         self.first = kept
         return found
 
-    def source(self, name: str) -> str:
-        """A kernel's CUDA with a remark of what else it is launched for."""
-        texts = [*((text.name, text.source) for text in self.first.values()), *((n, t.source) for n, t in self.anchored.values())]
-        return remarked(dict(texts)[name], self.also.get(name, []))
+    @property
+    def texts(self) -> dict[str, KernelText | AnchoredText]:
+        """Every kernel that stands in the file, by its name."""
+        return {text.name: text for text in self.first.values()} | dict(self.anchored.values())
 
-    def sources(self, names: Iterable[str]) -> str:
-        """These kernels, after what those with an anchor share."""
-        support = dict.fromkeys(part for _, text in self.anchored.values() for part in text.support)
-        return "\n".join([*support, *map(self.source, names)])
+    def helpers(self, names: Iterable[str]) -> list[Helper]:
+        """What these kernels call, and what that needs, in order."""
+        texts = [self.texts[name] for name in names]
+        support = [part for text in texts if isinstance(text, AnchoredText) for part in text.support]
+        return closure([helper for text in texts for helper in called(text.source)], support)
+
+    def source(self, name: str) -> str:
+        """A kernel's CUDA below what it stands for, and what else it is launched for."""
+        text = self.texts[name]
+        more = [line for line in dict.fromkeys(self.also.get(name, [])) if line not in text.comment]
+        above = [*text.comment, *(["and, with other tensors,"] if more else []), *more]
+        return "\n".join([*map(remark, above), text.source])
 
 
 def launched_as(first: str, name: str, text: AnchoredText) -> AnchoredText:
@@ -124,34 +134,31 @@ def launched_as(first: str, name: str, text: AnchoredText) -> AnchoredText:
     return replace(text, names=names, lines=lines)
 
 
-def remarked(source: str, also: list[str]) -> str:
-    """A kernel's CUDA with what else it is launched for among its comments."""
-    known = comments(source)
-    more = [line for line in dict.fromkeys(also) if line not in known]
-    return "\n".join([*known, *(["// and, with other tensors,"] if more else []), *more, source.split("\n", len(known))[-1]])
+def remark(text: str) -> str:
+    """A line of comment that says `text`, whatever that holds: it neither ends nor joins a line of code."""
+    plain = "".join(c if " " <= c <= "~" else "_" for c in text.translate(ASCII))
+    plain = plain.replace("??", "? ?").replace("'''", '"""')  # no trigraph, which may be a backslash; no end of Python's string
+    return f"// {plain}".rstrip(" \\")
 
 
-def comments(source: str) -> list[str]:
-    """The lines of comment that a kernel begins with."""
-    return list(itertools.takewhile(lambda line: line.startswith("//"), source.splitlines()))
-
-
-def comment(kernel: Kernel, plan: Plan) -> list[str]:
-    """What the kernel replaces, and the laws that led to it: the lines above its text."""
+def comment(kernel: Kernel, plan: Plan, laws: bool = True) -> list[str]:
+    """What the kernel replaces, and the laws that led to it: what is remarked above its text."""
     nodes = worked_on(kernel, plan)
     lines = []
     for node in nodes:
-        place = f"{node.where.file}:{node.where.line}" if node.where.line else ""
-        code = node.where.code if not FORBIDDEN.search(node.where.code) else ""
-        lines.append(f"//   {operator_name(node, plan.graph):<24} {place}  {code}".rstrip())
+        file, code = (text if not FORBIDDEN.search(text) else "" for text in (node.where.file, node.where.code))
+        place = f"{file or 'line'}:{node.where.line}" if node.where.line else ""
+        code = code if len(code) <= LONGEST_LINE else code[:LONGEST_LINE] + " ..."
+        lines.append(f"  {operator_name(node, plan.graph):<24} {place}  {code}".rstrip())
     own = {node.name for node in nodes}
-    laws = [
-        f"//   law: {rule}"
-        for rule in plan.rules
-        if any(name == rule.node or name.startswith(f"{rule.node}_") for name in own)
-    ]
+    applied = [rule for rule in plan.rules if any(name == rule.node or name.startswith(f"{rule.node}_") for name in own)]
     roles = "statistics of" if kernel.name.endswith("_statistics") else "replaces"
-    return [f"// {kernel.name} {roles}", *dict.fromkeys(lines), *laws]
+    return [f"{kernel.name} {roles}", *dict.fromkeys(lines), *(f"  law: {law_text(rule)}" for rule in applied if laws)]
+
+
+def law_text(rule: Any) -> str:
+    """A law that was applied, and where, unless that says a word that no file may."""
+    return f"{rule.law}: {rule.identity}" if FORBIDDEN.search(str(rule.where)) else str(rule)
 
 
 def worked_on(kernel: Kernel, plan: Plan) -> list[Node]:
@@ -202,11 +209,11 @@ ENTRIES = """
 """
 
 
-def with_prelude(kernels: str, launchers: list[str]) -> str:
-    """A CUDA source as it stands in a Python string: what the kernels use of the prelude, then the kernels."""
-    kernels += ENTRIES + "".join(f"ENTRY({name})\n" for name in launchers)
-    text = ascii_only("\n".join(prelude.device_text(s) for s in prelude.used(kernels)) + "\n" + kernels)
-    return text.replace("\\", "\\\\").replace("'''", "")
+def cuda_text(unit: Shared, kernels: Sequence[str], launchers: Sequence[str]) -> str:
+    """A CUDA source as it stands in a Python string: the helpers of these kernels, then the kernels."""
+    helpers = "\n".join(map(device_text, unit.helpers(kernels)))
+    entries = ENTRIES + "".join(f"ENTRY({name})\n" for name in launchers)
+    return ascii_only("\n".join([helpers, *map(unit.source, kernels)]) + entries).replace("\\", "\\\\")
 
 
 def ascii_only(text: str) -> str:

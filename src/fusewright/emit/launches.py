@@ -104,9 +104,9 @@ class Launches:
         """It stands in the file; another of its shape is launched by its name."""
         return self.launchers(kernel)[0] == kernel.name
 
-    def source(self) -> str:
-        """Every kernel once."""
-        return self.unit.sources(kernel.name for kernel in self.plan.every_kernel if self.is_first(kernel))
+    def first(self) -> list[str]:
+        """The kernels that stand in the file, each once."""
+        return [kernel.name for kernel in self.plan.every_kernel if self.is_first(kernel)]
 
     # ---- what a kernel is given
 
@@ -154,7 +154,7 @@ class Launches:
         if kernel.fused is not None:
             return dict(self.anchored[kernel.name].workspace)
         found = self.texts[kernel.name].workspace
-        return {partial_of(kernel): sizes.tidy(found.count * found.words)} if found is not None else {}
+        return {self.values.free_name(partial_of(kernel)): sizes.tidy(found.count * found.words)} if found is not None else {}
 
     # ---- what only kernels see
 

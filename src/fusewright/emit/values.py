@@ -28,6 +28,7 @@ class Values:
         self.regions, self.plan, self.home = regions, regions.plan, regions.home
         self.graph, self.lowered, self.prims = regions.graph, regions.lowered, regions.prims
         self.shaped: dict[str, tuple[Dim, ...]] = {}  # primitives that are allocated in another shape than theirs
+        self.copies = False  # of something that forward overwrites, which a call to PyTorch is given
 
     def text(self, name: str) -> str:
         """A node's value."""
@@ -76,6 +77,7 @@ class Values:
             straight = not layout or name != node.args[0].name or self.prims[self.lowered.value[name]].channels_last
             text = self.text(name) if straight else f"{self.text(name)}.contiguous({layout})"
             changes = node.name in self.regions.flow.smooth and self.is_overwritten(name)
+            self.copies |= changes
             return f"_as_it_was({text})" if changes else text
 
         return call_text(node, value, self.device())
@@ -112,6 +114,7 @@ class ForwardValues(Values):
         self.model = model
         self.held: dict[str, Node] = {}  # path -> leaf: the tensors of the model that `forward` reads
         self.constants: dict[str, str] = {}
+        self.packs = False  # some of them
 
     def text(self, name: str) -> str:
         node = self.graph[name]
@@ -158,6 +161,7 @@ class ForwardValues(Values):
             )
         numbers = re.sub(r"\b(inf|nan)\b", r'float("\1")', repr(value.tolist())) if value.numel() <= 64 else ""
         self.constants[node.name] = f"torch.tensor({numbers}, dtype={value.dtype})" if numbers else packed(value)
+        self.packs |= not numbers
         return f'_constant("{node.name}", {self.device()})'
 
     def constants_text(self) -> str:
@@ -165,7 +169,7 @@ class ForwardValues(Values):
         if not self.constants:
             return ""
         table = "".join(f'\n    "{name}": {text},' for name, text in self.constants.items())
-        imports = "import zlib\n\n" if "zlib." in table else ""
+        imports = "import zlib\n\n" if self.packs else ""
         function = "@functools.lru_cache(maxsize=None)\ndef _constant(name, device):\n"
         function += "    with torch.inference_mode(False):  # training may save it\n        return _CONSTANTS[name].to(device)\n"
         return f"{imports}_CONSTANTS = {{{table}\n}}\n\n\n{function}"

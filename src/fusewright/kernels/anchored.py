@@ -12,6 +12,7 @@ from .. import sizes
 from ..graph import Dim, Graph
 from ..index import Axis, Coordinate
 from ..plan import Kernel, Plan
+from ..prelude import Helper
 from ..prims import C_TYPES, Coordinates, Prim
 from . import text
 from .accumulators import WORDS, accumulators, kind_of
@@ -25,19 +26,6 @@ from .shortened import shortened
 
 if TYPE_CHECKING:
     from ..takeover import Anchor, Fused
-
-# Names that the convolution's text uses where a body stands.
-TAKEN = set(
-    "value n c d h w total acc pooled f e i k tile lane warp group quad position out input weight bias packed slices".split()
-)
-TAKEN |= set(
-    "shared partials batch in_d in_h in_w count mean m2 low channel0 channel_end local scratch inside whole kept".split()
-)
-# And that of a product.
-TAKEN_BY_PRODUCTS = set(
-    "rows sums sum split done at elements c0 row column product depth columns matrix in_matrix tiles shared any_odd ending "
-    "input_pitch weight_pitch out_pitch".split()
-)
 
 
 def body_of(
@@ -77,7 +65,7 @@ def body_of(
     evaluator = Evaluator(prims, loads, [fixed, channel, element], vector=False)
     evaluator.index = "long long"
     of_product = isinstance(anchor.conv, Product)  # in float32, of many rows: nothing is coarse, or prepared for a sample
-    evaluator.names |= TAKEN | taken | (TAKEN_BY_PRODUCTS if of_product else set())
+    evaluator.inside, evaluator.names = True, evaluator.names | taken
     evaluator.results[leaf] = "value"
     if not row and totals is None:
         evaluator.results[anchor.value] = "value"
@@ -118,7 +106,8 @@ class AnchoredText:
 
     names: tuple[str, ...]  # launchers, in order
     source: str
-    support: tuple[str, ...]
+    comment: tuple[str, ...]  # what stands above it
+    support: tuple[Helper, ...]
     shared_bytes: int
     sizes: tuple[str, ...]  # Python that says how large the workspace is to be
     workspace: tuple[tuple[str, Dim], ...]  # what the lines take besides tensors, in floats
@@ -140,12 +129,12 @@ def anchored_kernel(
         return anchored_product(kernel, fused, plan, comment, argument, own)
     anchor = replace(anchor, conv=replace(anchor.conv, kept=anchor.value in kernel.stores[1:]))
     if is_depthwise(anchor.conv):
-        made = depthwise_kernel(kernel.name, anchor.conv, fused.ending, "\n".join(comment))
+        made = depthwise_kernel(kernel.name, anchor.conv, fused.ending)
     else:
         conv = for_sizes(anchor.conv, fused.ending, input_sizes(anchor, plan))
         tile = best_tile(conv, fused.ending, input_sizes(anchor, plan))
         conv = replace(conv, open_inputs=open_inputs and can_be_opened(conv, fused.ending, tile))
-        made = conv_kernel(kernel.name, conv, fused.ending, tile, "\n".join(comment))
+        made = conv_kernel(kernel.name, conv, fused.ending, tile)
     batch, _, *spatial = prims[anchor.input].shape
     size_texts = {"batch": sizes.text(batch), "in_channels": str(anchor.conv.in_channels)}
     size_texts |= dict(zip(("in_d", "in_h", "in_w")[3 - len(spatial) :], map(sizes.text, spatial), strict=True))
@@ -181,6 +170,7 @@ def anchored_kernel(
     return AnchoredText(
         tuple(names),
         source,
+        tuple(comment),
         made.support,
         made.smem,
         tuple(counts),
@@ -203,7 +193,7 @@ def anchored_product(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str
     hint, many = rows_and_batch(anchor, plan)
     tile = product_tile(anchor.conv, hint, many)
     most = most_split_rows(anchor.conv, tile, hint) if tile.splits > 1 and not isinstance(rows, int) else None
-    made = product_kernel(kernel.name, anchor.conv, fused.ending, tile, "\n".join(comment), most)
+    made = product_kernel(kernel.name, anchor.conv, fused.ending, tile, most)
     texts = {"out": kernel.stores[0], "kept": anchor.value, "sums": f"sums{own}"}
     texts |= {"rows": sizes.text(in_matrix if anchor.conv.batched else rows), "batch": sizes.text(sizes.product(tuple(batch)))}
     texts |= {"depth": sizes.text(anchor.depth), "columns": sizes.text(columns)}
@@ -218,7 +208,7 @@ def anchored_product(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str
     few = rows if most is None else sympy.Min(rows, most)
     workspace = {f"sums{own}": sizes.tidy(tile.splits * anchor.conv.columns * few)} if tile.splits > 1 else {}
     return AnchoredText(
-        (kernel.name,), made.source, made.support, made.smem, (), tuple(workspace.items()),
+        (kernel.name,), made.source, tuple(comment), made.support, made.smem, (), tuple(workspace.items()),
         (f'_launch("{kernel.name}", {", ".join(handed)})',), tile, tf32=False,
     )  # fmt: skip
 

@@ -15,12 +15,6 @@ from .attention import attention_kernel, attention_tile
 from .conv_spec import Pointwise
 from .expression import Evaluator, Level, converted_to, pointer
 
-# Names that the kernel's text uses where the chain stands.
-TAKEN = frozenset(
-    "value n c q k v out queries keys depth width shared q_tile k_tile v_tile lane warp group quad tiles row0 chain sum odd last "
-    "Operand kernel copy_rows split multiply in_fours".split()
-)
-
 
 def score_body(
     prims: dict[str, Prim], loads: Sequence[str], root: str, leaf: str, at: Coordinates
@@ -32,7 +26,7 @@ def score_body(
     others = [name for name in loads if name != leaf]
     evaluator = Evaluator(prims, others, [fixed, element], vector=False)
     evaluator.index = "long long"
-    evaluator.names |= TAKEN | {f"{word}{d}" for d in range(len(at)) for word in ("z", "batch", "out_z")}
+    evaluator.inside = True
     evaluator.results[leaf] = "value"
     final = converted_to(evaluator.value(root, at), prims[root])
     lines = [*fixed.lines, *element.lines]
@@ -47,7 +41,7 @@ def score_body(
 def attended_kernel(kernel: Kernel, comment: list[str], argument: Callable[[str], str]) -> AnchoredText:
     """`argument(primitive)` is the Python name of a tensor in memory."""
     how: Any = kernel.fused
-    made = attention_kernel(kernel.name, how.attention, how.body, "\n".join(comment))
+    made = attention_kernel(kernel.name, how.attention, how.body)
     texts = {name: sizes.text(getattr(how, name)) for name in ("queries", "keys", "depth", "width")} | {"out": kernel.stores[0]}
     texts |= {f"batch{d}": sizes.text(size) for d, size in enumerate(how.batch)}
     steps: dict[str, dict[str, str]] = {}
@@ -65,7 +59,8 @@ def attended_kernel(kernel: Kernel, comment: list[str], argument: Callable[[str]
         own = [handed.pop(name) for name in list(handed) if name in steps[operand]]
         lines.append(f"    {', '.join(own)},  # {words}")
     lines.append(f"    {', '.join(handed.values())})")
-    return AnchoredText((kernel.name,), made.source, (), made.smem, (), (), tuple(lines), attention_tile(how.attention), tf32=False)
+    tile = attention_tile(how.attention)
+    return AnchoredText((kernel.name,), made.source, tuple(comment), (), made.smem, (), (), tuple(lines), tile, tf32=False)
 
 
 OPERANDS = {

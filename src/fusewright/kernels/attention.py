@@ -82,7 +82,7 @@ def pitch(depth: int) -> int:
 
 
 def attention_kernel(
-    name: str, attention: Attention, body: Body | None = None, comment: str = "", tile: AttentionTile | None = None
+    name: str, attention: Attention, body: Body | None = None, tile: AttentionTile | None = None
 ) -> KernelText:
     """The CUDA text of one kernel and its launcher. `body` is the chain between score and softmax at query `n` and key `c` of the
     matrices `z0`, `z1`, … of a batch.
@@ -95,7 +95,6 @@ def attention_kernel(
     z = [f"z{d}" for d in range(attention.batch)]
     source = TEMPLATE.substitute(
         name=name,
-        comment=comment or f"// Attention of queries and keys of {attention.depth} over values of {attention.width}.",
         constants="\n".join(constants(attention, tile)),
         steps=", ".join([*z, "row", "column"]),
         in_fours=f"{' && '.join(f'x.{step} % 4 == 0' for step in [*z, 'row'])}",
@@ -118,7 +117,10 @@ def attention_kernel(
         launcher="\n".join(launcher(name, attention, body)),
     )
     return KernelText(
-        name=name, source=tidy(source), support=(), launcher_args=launcher_args(attention, body), smem=shared_bytes(attention, tile)
+        name=name,
+        source=tidy(source),
+        launcher_args=launcher_args(attention, body),
+        smem=shared_bytes(attention, tile),
     )
 
 

@@ -48,7 +48,6 @@ def sections(file: str) -> dict[str, str]:
 
 
 TEMPLATE = Template((HERE / "conv.cuh").read_text())
-SUPPORT = sections("conv_support.cuh")
 WARPGROUPS = Template((HERE / "conv_warpgroup.cuh").read_text())
 MULTIPLY = sections("conv_multiply.cuh")
 STAGING = sections("conv_staging.cuh")
@@ -57,7 +56,7 @@ STRAIGHT_PRODUCTS = 16  # of four warps in one stretch of straight code
 RESIDENT_BLOCKS = 132  # multiprocessors of an H200: a grid of this many blocks × blocks_per_sm is one full wave
 
 
-def conv_kernel(name: str, conv: Conv, ending: Ending, tile: Tile | None = None, comment: str = "") -> KernelText:
+def conv_kernel(name: str, conv: Conv, ending: Ending, tile: Tile | None = None) -> KernelText:
     """The CUDA text of one convolution kernel and its launcher.
 
     >>> conv_kernel("k", Conv(2, 8, 64, (3, 3), (1, 1), (0, 0), (1, 1)), Ending()).launcher_args[0]
@@ -71,7 +70,6 @@ def conv_kernel(name: str, conv: Conv, ending: Ending, tile: Tile | None = None,
     finished = ending_text(shape, ending)
     pieces = {
         "name": name,
-        "comment": comment or describe(conv, ending),
         "constants": constants(shape),
         "tiles": tiles(shape),
         "parameters": parameters(conv, ending, tile.resident),
@@ -95,7 +93,6 @@ def conv_kernel(name: str, conv: Conv, ending: Ending, tile: Tile | None = None,
     return KernelText(
         name=name,
         source=tidy(source),
-        support=support(source),
         launcher_args=launcher_args(shape, ending),
         workspace={} if tile.resident else {"packed": str(shape.packed_floats)},
         slices=slices_expression(shape) if isinstance(ending.reduce, OverPositions) else None,
@@ -125,12 +122,6 @@ def inputs_handed(conv: Conv) -> tuple[str, ...]:
 def chunks_of(conv: Conv) -> str:
     """How many chunks the input channels are, as a statement."""
     return f"const int chunks = (int(in_channels) + {conv.packed_in} * CHUNK - 1) / ({conv.packed_in} * CHUNK);"
-
-
-def support(source: str) -> tuple[str, ...]:
-    """The shared device functions this source calls."""
-    wanted = {"constants": "LOG2_E", "meet": r"meet\(|keep_half", "meet LogSumExp": r"LogSumExp"}
-    return tuple(text for name, text in SUPPORT.items() if re.search(wanted.get(name, name), source))
 
 
 def products(shape: Layout) -> dict[str, str]:
@@ -185,13 +176,6 @@ auto lane_offsets = [&](int turn) { return own_offsets[turn]; };"""
 OFFSETS_READ = """\
 for (int i = threadIdx.x; i < TURNS * 4; i += THREADS) offset_table[i] = offsets_of(i / 4, i % 4);
 auto lane_offsets = [&](int turn) { return offset_table[turn * 4 + quad]; };"""
-
-
-def describe(conv: Conv, ending: Ending) -> str:
-    taps = "×".join(map(str, conv.kernel))
-    kind = "transposed convolution" if conv.transposed else "convolution"
-    strides = ", stride " + "×".join(map(str, conv.stride)) if prod(conv.stride) > 1 else ""
-    return f"// {conv.dims}-d {kind}, {taps}{strides}, {conv.in_channels} -> {conv.out_channels} channels, and what follows it."
 
 
 def constants(shape: Layout) -> str:

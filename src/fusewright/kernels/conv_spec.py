@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Protocol
 
+from fusewright.prelude import Helper
+
 ELEMENTS = {"float32": ("float", 4), "float16": ("__half", 2), "bfloat16": ("__nv_bfloat16", 2)}  # C type, bytes
 
 
@@ -262,8 +264,8 @@ class KernelText:
 
     name: str
     source: str
-    support: tuple[str, ...]  # device functions that several kernels may share: each is written once, in this order
     launcher_args: tuple[tuple[str, str], ...]
+    support: tuple[Helper, ...] = ()  # device functions of their own that several kernels share: each is written once
     workspace: dict[str, str] = field(default_factory=dict)
     slices: str | None = None
     smem: int = 0

@@ -1,7 +1,7 @@
-//: constants
+//: section LOG2_E
 constexpr float LOG2_E = 1.4426950408889634f;
 
-//: least_waste
+//: section least_waste
 // Into how many slices to cut each of `copies` samples, so that blocks fill one to four waves of `seats` with least waste.
 static long long least_waste(long long tiles, long long copies, long long seats, long long tiles_at_once) {
   long long best = 1, best_cost = -1;
@@ -15,14 +15,14 @@ static long long least_waste(long long tiles, long long copies, long long seats,
   return best;
 }
 
-//: meet
+//: section meet
 // Joins two lanes' accumulators.
 template <class A>
 __device__ __forceinline__ void meet(A& mine, const A& other) {
   mine.merge(other);
 }
 
-//: meet LogSumExp
+//: section meet_logsumexp joins meet LogSumExp needs LOG2_E exp2_fast
 // As merge, with one fast exponential: both sums come from operands that are known to TF32 only.
 __device__ __forceinline__ void meet(LogSumExp& mine, const LogSumExp& other) {
   const float shrink = mine.m == other.m ? 1.0f : exp2_fast(LOG2_E * -fabsf(mine.m - other.m));
@@ -30,7 +30,7 @@ __device__ __forceinline__ void meet(LogSumExp& mine, const LogSumExp& other) {
   mine.m = fmaxf(mine.m, other.m);
 }
 
-//: round_two
+//: section round_two needs half
 // Two numbers as they will be read from memory; one instruction rounds both.
 template <class T>
 __device__ __forceinline__ void round_two(float& a, float& b);
@@ -45,7 +45,7 @@ __device__ __forceinline__ void round_two<__nv_bfloat16>(float& a, float& b) {
   a = __low2float(both), b = __high2float(both);
 }
 
-//: Relative
+//: section Relative
 // A sum of exponentials relative to e^m, where lanes that meet have the same m.
 struct Relative {
   float m, s;
@@ -55,7 +55,7 @@ __device__ __forceinline__ Relative shuffle_xor(const Relative& mine, int mask) 
   return {mine.m, __shfl_xor_sync(0xffffffffu, mine.s, mask)};
 }
 
-//: keep_half
+//: section keep_half needs meet shuffle
 // Lanes that differ in one bit of `mask` hold other channels of the same COUNT positions. A lane gives half of its
 // positions away and keeps the other half, merged; returns the number of the first one kept.
 template <int COUNT, class A, int SIZE>
@@ -74,7 +74,7 @@ __device__ __forceinline__ int keep_half(A (&total)[SIZE], int lane, int mask) {
   return upper ? COUNT / 2 : 0;
 }
 
-//: merge_partials
+//: section merge_partials
 // The statistics of the group that channel c of sample n belongs to, merged from all slices in a fixed order.
 template <int GROUP_CHANNELS, int CHANNELS, class A>
 __device__ __forceinline__ A merge_partials(const A* __restrict__ partials, int n, int c, int slices) {

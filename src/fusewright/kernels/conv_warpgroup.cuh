@@ -1,4 +1,3 @@
-$comment
 namespace ${name}_detail {
 
 $constants

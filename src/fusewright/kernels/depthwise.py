@@ -66,7 +66,7 @@ def segment(conv: Conv) -> tuple[int, int]:
     return lead, round_up(lead + (COLUMNS - 1) * conv.stride[-1] + (conv.kernel[-1] - 1) * conv.dilation[-1] + 1, 4)
 
 
-def depthwise_kernel(name: str, conv: Conv, ending: Ending, comment: str = "") -> KernelText:
+def depthwise_kernel(name: str, conv: Conv, ending: Ending) -> KernelText:
     """The CUDA text of one depthwise convolution and its launcher.
 
     >>> depthwise_kernel("k", Conv(2, 8, 8, (3, 3), (1, 1), (1, 1), (1, 1), 8), Ending()).launcher_args[0]
@@ -77,7 +77,6 @@ def depthwise_kernel(name: str, conv: Conv, ending: Ending, comment: str = "") -
     wide = widened(conv)
     source = TEMPLATE.substitute(
         name=name,
-        comment=comment or f"// Depthwise convolution of {conv.in_channels} channels, and what follows it.",
         constants=constants(wide),
         parameters=parameters(conv, ending),
         blocks=", 4" if ending.reduce and not ending.stored else "",  # ptxas takes 96 registers of its own accord, and spills
@@ -89,7 +88,6 @@ def depthwise_kernel(name: str, conv: Conv, ending: Ending, comment: str = "") -
     return KernelText(
         name=name,
         source=tidy(source),
-        support=(),
         launcher_args=launcher_args(conv, ending),
         slices=slices_expression(conv) if ending.reduce else None,
     )

@@ -57,10 +57,11 @@ class Run:
 
 @dataclass(frozen=True)
 class KnownSizes:
-    """Of all primitives of a plan: the first word for each size and stride, and the symbols in them."""
+    """Of all primitives of a plan: the first word for each size and stride, and names that are no value's: of the symbols in them, of
+    pointers and of accumulators."""
 
     words: dict[Dim, str]
-    symbols: frozenset[str]
+    names: frozenset[str]
 
 
 _last: list[tuple[dict[str, Prim], int, KnownSizes]] = []  # kernels of one plan are written one after the other
@@ -75,7 +76,8 @@ def known_sizes(prims: dict[str, Prim]) -> KnownSizes:
             if not isinstance(size, int):
                 words.setdefault(sizes.tidy(size), word)
     extents = {size for prim in prims.values() for size in prim.shape if isinstance(size, sympy.Expr)}
-    found = KnownSizes(words, frozenset(str(symbol) for size in extents for symbol in size.free_symbols))
+    names = {str(symbol) for size in extents for symbol in size.free_symbols}
+    found = KnownSizes(words, frozenset(names.union(*((pointer(name), f"{name}_acc") for name in prims))))
     _last[:] = [(prims, len(prims), found)]
     return found
 
@@ -102,7 +104,7 @@ class Evaluator:
         self.held: dict[tuple[str, object], Value] = {}  # what an earlier pass has left where this one finds it
         self.said: dict[object, Value] = {}  # what was written at a level: the same by another way of counting is the same
         self.known = known_sizes(prims)
-        self.names: set[str] = set(self.known.symbols)
+        self.names: set[str] = set(self.known.names)
         self.symbols: set[sympy.Symbol] = set()
         self.named_sizes: dict[sympy.Expr, str] = {}
         self.vector_loads: list[tuple[str, Coordinate]] = []
@@ -117,6 +119,7 @@ class Evaluator:
         self.run_conditions: list[str] = []  # for vectors in runs
         self.results: dict[str, str] = {}  # reductions of this kernel: primitive -> text of its value in a row
         self.index = "Index"  # the type that what is picked is given in
+        self.inside = False  # a template, whose own names do not end with an underscore: what is named here does
         self.divisors: dict[Dim, str] | None = None  # what is divided by with an inverse of the launcher's: parameters
         self.counting: Counting | None = None  # offsets are given in it where they can be
 
@@ -193,10 +196,11 @@ class Evaluator:
     # ---- names and levels
 
     def fresh(self, base: str) -> str:
-        name, count = base, 1
+        end = "_" if self.inside else ""
+        name, count = base + end, 1
         while name in self.names:
             count += 1
-            name = f"{base}_{count}"
+            name = f"{base}_{count}{end}"
         self.names.add(name)
         return name
 

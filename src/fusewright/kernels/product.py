@@ -25,6 +25,7 @@ from fusewright.kernels.conv_ending import shifted
 from fusewright.kernels.conv_spec import Ending, KernelText
 from fusewright.kernels.conv_text import by_vectors, extra_params, launched, tidy
 from fusewright.kernels.conv_tiles import LAUNCH_MS, MEMORY_TB_PER_S, MULTIPROCESSORS
+from fusewright.prelude import Helper, called
 
 TEMPLATE, SUPPORT = (Template((Path(__file__).parent / name).read_text()) for name in ("product.cuh", "product_support.cuh"))
 STEP, STAGES, COPIES, BAND = 32, 4, 4, 8
@@ -178,7 +179,7 @@ def most_split_rows(product: Product, tile: ProductTile, rows: int) -> int:
 
 
 def product_kernel(
-    name: str, product: Product, ending: Ending, tile: ProductTile, comment: str = "", split_rows: int | None = None
+    name: str, product: Product, ending: Ending, tile: ProductTile, split_rows: int | None = None
 ) -> KernelText:
     """The CUDA text of one product, its merging kernel where the depth is split, and their launcher. The depth of more than
     `split_rows` rows is not split; None: of all.
@@ -189,7 +190,6 @@ def product_kernel(
     split = tile.splits > 1
     source = TEMPLATE.substitute(
         name=name,
-        comment=comment or f"// Product of rows of {product.depth} with {product.columns} columns, and what follows it.",
         constants="\n".join(constants(product, tile)),
         parameters=parameters(product, ending, split),
         setup=setup(ending),
@@ -212,12 +212,13 @@ def product_kernel(
     )
 
 
-def support() -> str:
+def support() -> Helper:
     """What products of all shapes share."""
     loading, multiplying = (f"FRAGMENTS == 16 ? {REGISTERS[16][i]} : {REGISTERS[8][i]}" for i in range(2))
-    return SUPPORT.substitute(
+    text = SUPPORT.substitute(
         stages=STAGES, copies=COPIES, loaders=LOADERS, band=BAND, loading_registers=loading, multiplying_registers=multiplying
     )
+    return Helper("product", text, tuple(sorted(called(text))), ("product",))
 
 
 def constants(product: Product, tile: ProductTile) -> Iterator[str]:

@@ -48,8 +48,8 @@ def shortened(outer: list[str], element: list[str], final: str, *, hoist: bool, 
     wanted = [name for name in declared if re.search(rf"\b{name}\b", text_)]
     tables = []
     for i, name in enumerate(wanted):
-        tables.append(Table(f"{name}_of", name, tuple(outer) if i == 0 else ()))
-        change = (rf"\b{name}\b", f"{name}_of[c - channel0]")
+        tables.append(Table(f"{name}of_", name, tuple(outer) if i == 0 else ()))
+        change = (rf"\b{name}\b", f"{name}of_[c - channel0]")
         element = [re.sub(*change, line) for line in element]
         final = re.sub(*change, final)
     return Shortened(element, final, [], tuple(tables), left_out)
@@ -76,13 +76,13 @@ def joined_constants(outer: list[str], element: list[str], final: str) -> tuple[
         if m is None or not {name for name in m.groups()[2:] if name} <= declarations(outer).keys():
             continue
         name, x, mean, scale, bias = m.groups()
-        shift = f"{name}_shift"
+        shift = f"{name}shift_"
         outer.append(f"const float {shift} = {f'{bias} - ' if bias else '-'}{mean} * {scale};")
         uses = re.findall(rf"(?:(\w+)\()?\b{name}\b(?:\))?", "\n".join([*element[k + 1 :], final]))
         if len(uses) == 1 and uses[0] in FACTORED:
             rest, factor = FACTORED[uses[0]]
-            outer += [f"const float {name}_steep = {factor} * {scale};", f"const float {name}_start = {factor} * {shift};"]
-            element[k] = f"const float {name} = {x} * {name}_steep + {name}_start;"
+            outer += [f"const float {name}steep_ = {factor} * {scale};", f"const float {name}start_ = {factor} * {shift};"]
+            element[k] = f"const float {name} = {x} * {name}steep_ + {name}start_;"
             *element, final = (line.replace(f"{uses[0]}({name})", f"{rest}({name})") for line in [*element, final])
         else:
             element[k] = f"const float {name} = {x} * {scale} + {shift};"
@@ -108,7 +108,7 @@ def of_reciprocals(element: list[str], final: str, may_shift: bool) -> tuple[lis
         uses = [name for name in re.findall(r"\w+", "\n".join([*others, final])) if name in known]
         if len(uses) != 1 or uses[0] == tanh or len(known) < 3:
             continue  # tanh itself is wanted, or several polynomials of it, or one that is as short
-        (name,), r = uses, f"{tanh}_r"
+        (name,), r = uses, f"{tanh}r_"
         c0, c1, c2 = known[name]
         constant, first, second = c0 + c1 + c2, -2 * c1 - 4 * c2, 4 * c2  # with 1 - 2r in the place of tanh
         added = rf"const float {re.escape(final)} = (\w+ \+ {name}|{name} \+ \w+);"

@@ -33,6 +33,7 @@ class KernelText:
     sizes: tuple[str, ...]  # symbols
     workspace: Workspace | None = None
     own: frozenset[str] = frozenset()  # names that mean something in this kernel alone
+    comment: tuple[str, ...] = ()  # what is remarked above it, one line each
 
     @property
     def shape(self) -> str:
@@ -122,7 +123,7 @@ def finish(
     divisors = evaluator.divisors or {}
     arguments += [f"{kind} {label}" for kind, label in extra] + [f"Divisor<Index> {label}" for label in divisors.values()]
     arguments += [f"Index {s}" for s in symbols]
-    source = [*comment, *(constants or []), head]
+    source = [*(constants or []), head]
     bounds = f"{threads}, 1" if threads == "1024" else threads  # else ptxas keeps room for two such blocks, and spills
     source += wrapped(f"__global__ void __launch_bounds__({bounds}) {name}_kernel(", arguments, ") {")
     source += [f"  {line}" for line in evaluator.declare_sizes()]
@@ -178,7 +179,7 @@ def finish(
     accumulators = {f"{member}_acc" for member, role in kernel.members.items() if role == "reduce"}
     own = evaluator.names | accumulators | {part for n in tensors for part in (n, pointer(n))} | set(launch_symbols)
     own |= {name, f"{name}_kernel", f"{name}_merge"}
-    return KernelText(name, "\n".join(source) + "\n", tensors, tuple(launch_symbols), workspace, frozenset(own))
+    return KernelText(name, "\n".join(source) + "\n", tensors, tuple(launch_symbols), workspace, frozenset(own), tuple(comment))
 
 
 def mentioned(kernel: Kernel, prims: dict[str, Prim]) -> set[str]:

@@ -12,17 +12,16 @@ import torch
 
 from fusewright.host import HostLibrary, compile_host
 from fusewright.kernels.conv import KernelText
-from fusewright.prelude import device_text, host_text, used
+from fusewright.prelude import called, closure, device_text, host_text
 
 ON_DEVICE = os.environ.get("FUSEWRIGHT_CONV_TARGET") == "cuda"
 
 
 def source_of(*texts: KernelText) -> str:
     """The translation unit of these kernels: what they use of the prelude, what they share, and themselves."""
-    shared = dict.fromkeys(piece for text in texts for piece in text.support)
-    kernels = "".join([*shared, *(text.source for text in texts)])
+    kernels = "".join(text.source for text in texts)
     keeping = "#define KEEPING\n" if "#ifdef KEEPING" in kernels else ""
-    return keeping + "".join(device_text(section) for section in used(kernels)) + kernels
+    return keeping + "".join(map(device_text, closure(called(kernels), [part for text in texts for part in text.support]))) + kernels
 
 
 def load(*texts: KernelText, sanitize: str = "", path: bool = False) -> HostLibrary | Path:
