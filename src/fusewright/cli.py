@@ -29,7 +29,7 @@ import typer
 
 from . import __version__
 from .collector import lasting
-from .console import Screen, say, show_report, show_verdict, stages
+from .console import Screen, say, show_degraded, show_report, show_variants, show_verdict, stages
 from .errors import Refused
 from .options import Options
 
@@ -99,6 +99,10 @@ MemoryLimit = Annotated[float, typer.Option("--memory-limit", metavar="GB", help
 Alone = Annotated[
     bool,
     typer.Option("--own-process/--same-process", help="Whether the candidate's code runs in a process of its own."),
+]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="Exit status 1 also where kernels of ours did not build or verify and others were written."),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show every check, and Python's warnings.")]
 Traceback = Annotated[bool, typer.Option("--traceback", help="On an error, show Python's traceback as well.")]
@@ -176,6 +180,10 @@ def optimize(
         typer.Option("--gradients/--no-gradients", help="Kernels for backward too; without, PyTorch's operators do it."),
     ] = True,
     tune: TuneOption = Tuning.auto,
+    all_variants: Annotated[
+        bool, typer.Option("--all-variants", help="Verify every variant that tuning could choose, one at a time; status 1 if one is wrong.")
+    ] = False,
+    strict: Strict = False,
     sanitize: SanitizeOption = None,
     assume_finite: AssumeFinite = False,
     verbose: Verbose = False,
@@ -197,7 +205,7 @@ def optimize(
     pipeline = _pipeline()
     from .problem import load_problem
 
-    options = replace(options, modes=_modes(modes))
+    options = replace(options, modes=_modes(modes), all_variants=all_variants)
     console = Screen()
     with stages(console) as progress:
         progress("load", str(model))
@@ -205,13 +213,23 @@ def optimize(
 
     show_report(console, run.report)
     show_verdict(console, run.verdict, verbose)
+    show_variants(console, run.variants)
     files = {output: run.text} if run.verdict.passed else {}
     if report:
         files[report] = json.dumps(_strict(run.report), indent=2) + "\n"
+    for path in files:
+        if path.exists():
+            say(console, f"replacing {path}")
     _write(files)
+    show_degraded(console, run.degraded)
     if not run.verdict.passed:
         return _not_equal(run.verdict, f"{output} was not written")
     say(console, f"wrote {output}", "bold green")
+    wrong = [one.name for one in run.variants if one.wrong]
+    if wrong:
+        return _complain(f"wrong variants: {', '.join(wrong)}; {output}, another one, is equal to the model", NOT_EQUAL)
+    if strict and run.degraded:
+        return _complain(f"--strict: {run.degraded[0]}", NOT_EQUAL)
     return 0
 
 
@@ -420,6 +438,7 @@ def suite(
         Path | None, typer.Option("--output", "-o", metavar="OUT", help="A folder to keep the emitted files in.")
     ] = None,
     bench: Annotated[bool, typer.Option("--bench/--no-bench", help="Time the results where there is a GPU.")] = True,
+    strict: Strict = False,
     sanitize: SanitizeOption = None,
     verbose: Verbose = False,
     traceback: Traceback = False,
@@ -443,7 +462,8 @@ def suite(
         return _complain(f"interrupted; {kept}", INTERRUPTED)
     for line in table(found):
         say(console, line)
-    return 0 if all(result.verified for result in found) else NOT_EQUAL
+    fine = all(result.verified and not (strict and result.degraded) for result in found)
+    return 0 if fine else NOT_EQUAL
 
 
 def _show_version(wanted: bool) -> None:

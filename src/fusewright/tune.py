@@ -27,7 +27,7 @@ from .attention import attentions
 from .bench_statistics import median
 from .candidate import Candidate, gpu_works, load_candidate
 from .emit import Emitted
-from .errors import Refused
+from .errors import Refused, first_line
 from .graph import Graph
 from .layout import is_convolution
 from .options import cache_root
@@ -217,6 +217,7 @@ class Tuned:
     cached: bool = False
     key: str = ""  # under which to remember it once the chosen file has verified; "" where it is not to be kept
     whole: bool = True  # no way failed, so that another run would find the same
+    degraded: tuple[str, ...] = ()  # ways with kernels of ours that failed: one of them may have been the fastest
 
     def to_dict(self) -> dict[str, Any]:
         rows = [{"name": name, "ms": ms} for name, ms in self.rows]
@@ -246,6 +247,7 @@ class Tuner:
     ways: list[Way] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     whole: bool = True
+    degraded: list[str] = field(default_factory=list)
     spent: float = 0.0  # seconds of writing and building
     untried: list[str] = field(default_factory=list)  # ways for which there was no time
 
@@ -275,7 +277,7 @@ class Tuner:
         if self.untried:
             self.notes.append(f"not tried, since building took {self.spent:.0f} s already: {', '.join(self.untried)}")
         rows = tuple((way.name, way.ms) for way in [self.eager, *self.ways] if way.ms < float("inf"))
-        return Tuned(chosen, rows, tuple(self.notes), whole=self.whole)
+        return Tuned(chosen, rows, tuple(self.notes), whole=self.whole, degraded=tuple(self.degraded))
 
     def add(self, name: str, choices: Choices) -> Way:
         """Build one way; one that cannot be built is out of the race, and so is one for which there is no time. The first has it."""
@@ -305,10 +307,11 @@ class Tuner:
                 torch.cuda.synchronize()  # a fault is this way's, not that of whoever is timed next
         except (Refused, RuntimeError, OSError) as error:
             way.module, self.whole = None, False
-            first = (str(error).splitlines() or [type(error).__name__])[0]
+            first = first_line(error)
             if self.device.type == "cuda" and not gpu_works():
                 raise Refused(f"the GPU stopped working in {name!r}: {first}") from error
             self.notes.append(f"{name}: {first}")
+            self.degraded.append(f"the variant {name!r} did not build, and was left out of tuning: {first}")
         self.ways.append(way)
         return way
 

@@ -1,0 +1,112 @@
+"""Every variant that tuning could choose of a model, verified one at a time: `optimize --all-variants`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .candidate import Candidate, gpu_works, load_candidate
+from .emit import Emitted
+from .errors import Refused, first_line
+from .plan import Plan
+from .tune import MOST_FLIPS, PREDICTED, Choices, able_of, candidates
+
+if TYPE_CHECKING:
+    from .pipeline import Front
+    from .verify import Verdict
+
+EQUAL, DIFFERENT, SAME, NO_BUILD, NOT_RUN = "equal", "different", "the same file as", "does not build", "not run"
+BY_PYTORCH = "gradients by PyTorch"
+Judge = Callable[[Candidate, Plan], "Verdict"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One file that could be written for a model."""
+
+    name: str
+    choices: Choices
+    gradients: bool
+    made: Plan
+    emitted: Emitted
+    same_as: str = ""  # an earlier one with the same text
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What came of one variant."""
+
+    name: str
+    outcome: str  # equal | different | the same file as … | does not build | not run
+    detail: str = ""
+    seconds: float = 0.0
+    kernels: int = 0
+    original: bool = False  # no kernel is in it: the original's forward
+    not_run: tuple[str, ...] = field(default=())  # kernels that no size called for
+
+    @property
+    def wrong(self) -> bool:
+        return self.outcome in (DIFFERENT, NO_BUILD, NOT_RUN)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "not_run": list(self.not_run)}
+
+    def __str__(self) -> str:
+        words = f"{self.outcome}: {self.detail}" if self.wrong else f"{self.outcome} {self.detail}".rstrip()
+        kernels = "no kernels" if self.original else f"{self.kernels} kernel{'' if self.kernels == 1 else 's'}"
+        return f"{self.name}  {words}  {self.seconds:.1f} s  {kernels}"
+
+
+def variants(front: Front) -> tuple[list[Variant], list[str]]:
+    """Each file that tuning could choose, and the predicted one with PyTorch's gradients; and notes on what tuning leaves out itself."""
+    made, emitted = front.finish(PREDICTED)
+    known = candidates(made, able_of(made, lambda choices: front.finish(choices, gradients=False)))
+    found: list[Variant] = []
+    texts: dict[str, str] = {}
+
+    def add(name: str, choices: Choices, gradients: bool = True) -> None:
+        made, emitted = front.finish(choices, gradients)
+        same_as = texts.setdefault(emitted.text, name)
+        found.append(Variant(name, choices, gradients, made, emitted, "" if same_as == name else same_as))
+
+    for named in known.one_by_one(made, emitted):
+        add(named.name, named.choices)
+    if front.options.gradients:
+        add(BY_PYTORCH, PREDICTED, gradients=False)
+    few = f"not flipped one by one, nor by tuning, being more than {MOST_FLIPS}"
+    return found, [f"{few}: {', '.join(known.unflipped)}"] if known.unflipped else []
+
+
+def try_all(
+    front: Front, every: Sequence[Variant], target: str, judge: Judge, known: Mapping[str, Verdict], progress: Callable[[str], None]
+) -> Iterator[Tried]:
+    """Build and judge each variant. `known` are texts that were judged already."""
+    stopped = ""
+    for variant in every:
+        kernels, original = len(variant.emitted.kernels), not variant.made.every_kernel
+        if variant.same_as:
+            yield Tried(variant.name, SAME, variant.same_as, kernels=kernels, original=original)
+            continue
+        if stopped:
+            yield Tried(variant.name, NOT_RUN, stopped, kernels=kernels, original=original)
+            continue
+        progress(variant.name)
+        start, verdict = time.monotonic(), known.get(variant.emitted.text)
+        outcome, detail = NO_BUILD, ""
+        try:
+            if verdict is None:
+                name = f"{front.problem.path.stem}_new.py"
+                candidate = load_candidate(variant.emitted.text, target, front.options.sanitize, name=name, apart=True)
+                verdict = judge(candidate, variant.made)
+        except (Refused, RuntimeError, OSError) as error:
+            detail = first_line(error)
+        if verdict is not None:
+            built = not any(check.name == "constructs" and not check.passed for check in verdict.checks)
+            outcome = EQUAL if verdict.passed else DIFFERENT if built else NO_BUILD
+            detail = "" if verdict.passed else verdict.worst
+        if outcome != EQUAL and target == "cuda" and not gpu_works():
+            stopped = f"the GPU stopped working in {variant.name!r}"
+        not_run = verdict.not_run if verdict is not None else ()
+        yield Tried(variant.name, outcome, detail, round(time.monotonic() - start, 2), kernels, original, not_run)
