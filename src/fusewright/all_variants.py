@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .candidate import Candidate, gpu_works, load_candidate
 from .emit import Emitted
 from .errors import Refused, first_line
+from .observe import References, Subjects, subjects
 from .plan import Plan
+from .rewrite import NONFINITE_KIND
+from .shrink import space_of
 from .tune import MOST_FLIPS, PREDICTED, Choices, able_of, candidates
+from .variants import Variant as Case
 
 if TYPE_CHECKING:
     from .pipeline import Front
@@ -94,6 +98,7 @@ def try_all(
             continue
         progress(variant.name)
         start, verdict = time.monotonic(), known.get(variant.emitted.text)
+        before = sum(check.seconds for check in verdict.checks) if verdict is not None else 0.0
         outcome, detail = NO_BUILD, ""
         try:
             if verdict is None:
@@ -109,4 +114,76 @@ def try_all(
         if outcome != EQUAL and target == "cuda" and not gpu_works():
             stopped = f"the GPU stopped working in {variant.name!r}"
         not_run = verdict.not_run if verdict is not None else ()
+        yield Tried(variant.name, outcome, detail, round(before + time.monotonic() - start, 2), kernels, original, not_run)
+
+
+# ---- many sizes, at little cost ----
+
+
+def sweep(front: Front, every: Sequence[Variant], target: str, progress: Callable[[str], None] = lambda detail: None) -> Iterator[Tried]:
+    """Each variant's results at batches 1 to 5 and at odd sizes, and its gradients twice, within the budget that `verify` has.
+
+    No other check runs, and references are made once for all variants: what takes the time is compiling each distinct text.
+    """
+    cases: list[tuple[Case, References]] | None = None
+    for variant in every:
+        kernels, original = len(variant.emitted.kernels), not variant.made.every_kernel
+        if variant.same_as:
+            yield Tried(variant.name, SAME, variant.same_as, kernels=kernels, original=original)
+            continue
+        progress(variant.name)
+        start, outcome, detail = time.monotonic(), NO_BUILD, ""
+        candidate = None
+        try:
+            candidate = load_candidate(variant.emitted.text, target, name=f"{front.problem.path.stem}_new.py", apart=True)
+            subject = subjects(front.problem, candidate, candidate.build_model(front.problem))
+            subject = with_its_rounding(subject)
+            cases = cases if cases is not None else list(with_references(subject, front))
+            kind_may_change = any(NONFINITE_KIND in rule.tags for rule in variant.made.rules)
+            found = (missed(subject, case, references, kind_may_change) for case, references in cases)
+            detail = next(filter(None, found), "")
+            outcome = DIFFERENT if detail else EQUAL
+        except (Refused, RuntimeError, OSError) as error:
+            detail = first_line(error)
+        not_run = candidate.not_run if candidate is not None else ()
         yield Tried(variant.name, outcome, detail, round(time.monotonic() - start, 2), kernels, original, not_run)
+
+
+def with_references(subject: Subjects, front: Front) -> Iterator[tuple[Case, References]]:
+    """The cases that the original takes."""
+    for case in cases_of(subject, front):
+        subject.set_state(case)
+        try:
+            yield case, subject.references(case)
+        except Exception:  # the user's own code refuses the size
+            continue
+
+
+def cases_of(subject: Subjects, front: Front) -> list[Case]:
+    """Batches 1 to 5, each extent one more and one less, and the sizes as given with gradients: twice, the second with what was kept."""
+    space = space_of(front.graph, subject.original, subject.source.given)
+    given = space.given
+    points = [{**given, **{a.symbol: batch for a in space.axes if a.batch}} for batch in (1, 2, 3, 4, 5)]
+    extents = [a for a in space.axes if not a.batch]
+    points += [{**points[2], **{a.symbol: (a.size | 1) + 2 * i for i, a in enumerate(extents)}}]
+    points += [{**points[1], **{a.symbol: max(1, a.size - 1 - i) for i, a in enumerate(extents)}}]
+    found = dict.fromkeys(space.at(point) for point in [given, *points] if space.holds(point) or point == given)
+    cases = [Case("shapes", sizes, "other sizes", seed=i) for i, sizes in enumerate(found)]
+    trained = any(p.requires_grad for p in subject.original.parameters())
+    once = Case("gradients", space.at(given), "given sizes", derivatives=1, fixed=trained)
+    return [*cases, once, replace(once, seed=1)]
+
+
+def missed(subject: Subjects, case: Case, references: References, kind_may_change: bool) -> str:
+    """The first tensor beyond its budget, in words; nothing where there is none."""
+    subject.set_state(case)
+    got = subject.run_candidate(case)
+    misses = subject.judge(got, references, case, kind_may_change)
+    return next((f"{tensor} {miss} ({case})" for tensor, miss in misses.items() if not miss.passed), "")
+
+
+def with_its_rounding(subject: Subjects) -> Subjects:
+    """TF32 is allowed to convolutions: a model without any gains nothing by that."""
+    case = Case("first call", subject.source.sizes)
+    subject.set_state(case)
+    return replace(subject, rounding=subject.rounding.for_operators(subject.operators(case)))

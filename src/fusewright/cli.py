@@ -6,6 +6,7 @@ A command is one function below; `_command` turns whatever it raises into a sent
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import json
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from .verify import Verdict
 
 NOT_EQUAL, REFUSED, FAULT, INTERRUPTED = 1, 2, 3, 130
+UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
 
 app = typer.Typer(
     name="fusewright",
@@ -129,6 +131,10 @@ def _command(body: Callable[..., int]) -> Callable[..., int]:
             if traceback:
                 tracebacks.print_exc()
             status = _complain(str(refusal), REFUSED)
+        except OSError as error:
+            if traceback:
+                tracebacks.print_exc()
+            status = _complain(*_of_the_system(error))
         except Exception as error:
             if traceback:
                 tracebacks.print_exc()
@@ -137,6 +143,15 @@ def _command(body: Callable[..., int]) -> Callable[..., int]:
         raise typer.Exit(status)
 
     return app.command()(guarded)
+
+
+def _of_the_system(error: OSError) -> tuple[str, int]:
+    """A place where nothing can be written is the user's matter; anything else that the system refuses is a fault of ours."""
+    no_temporary = error.errno == errno.ENOENT and "temporary directory" in str(error)
+    if error.errno in UNWRITABLE or no_temporary:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}cannot be written: {error.strerror or error}", REFUSED
+    return f"internal error: {type(error).__name__}: {error}; rerun with --traceback and report it", FAULT
 
 
 def _pipeline() -> ModuleType:
@@ -450,6 +465,9 @@ def suite(
     options = _options(target, sanitize)
     if results:
         _check_writable(results, reads=[])
+    if output:
+        output.mkdir(parents=True, exist_ok=True)
+        _stage(output / "new.py", "").unlink()
 
     from .suite import Settings, run_suite, table
 

@@ -121,20 +121,12 @@ def compile_problem(
 def optimize(problem: Problem, options: Options, progress: Progress = silent) -> Run:
     from .candidate import load_candidate
     from .report_record import run_record
-    from .verify import verify as verify_candidate
 
     target = choose_target(options)
     front = read_problem(problem, options, progress)
     tuned = tuned_for(front, options, progress) if target == "cuda" else Tuned(PREDICTED)
     choices, gradients, notes, degraded = tuned.choices, options.gradients, list[str](), [*tuned.degraded]
-
-    def judge(candidate: Candidate, made: Plan) -> Verdict:
-        kind_may_change = any(NONFINITE_KIND in rule.tags for rule in made.rules)
-        with refused_without_a_gpu(target):
-            return verify_candidate(
-                problem, candidate, graph=front.graph, options=options, kind_may_change=kind_may_change, progress=progress
-            )
-
+    judge = judge_of(front, target, progress)
     others = [PREDICTED, *(fallbacks(tuned) if target == "cuda" else [])]  # on the host a wrong kernel is to be seen
     while True:
         made, emitted = front.finish(choices, gradients)
@@ -177,6 +169,25 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
     found["notes"] = [*found["notes"], *shown(tuned), *notes, *degraded]
     found |= {"degraded": degraded, "plain": not made.every_kernel, "variants": [one.to_dict() for one in tried]}
     return Run(emitted.text, verdict, found, tuple(tried))
+
+
+def judge_of(front: Front, target: str, progress: Progress = silent) -> Callable[[Candidate, Plan], Verdict]:
+    """What verifies a file that was made of this model."""
+    from .verify import verify as verify_candidate
+
+    def judge(candidate: Candidate, made: Plan) -> Verdict:
+        kind_may_change = any(NONFINITE_KIND in rule.tags for rule in made.rules)
+        with refused_without_a_gpu(target):
+            return verify_candidate(
+                front.problem,
+                candidate,
+                graph=front.graph,
+                options=front.options,
+                kind_may_change=kind_may_change,
+                progress=progress,
+            )
+
+    return judge
 
 
 def fallbacks(tuned: Tuned) -> list[Choices]:

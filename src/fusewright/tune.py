@@ -39,6 +39,7 @@ from .rules.patterns import EVERY_CONVOLUTION
 ROUNDS, MOST_ROUNDS, SECONDS = 9, 60, 0.4  # of timing for each comparison: at least, at most, about
 GAIN = 0.99  # a change must win by this much; below it is noise
 UPDATES = (torch.ops.aten._native_batch_norm_legit_functional.default,)  # a call of it by itself has no derivative
+MOST_REGIONS = 8  # that are left to PyTorch one by one where each variant is verified
 MOST_FLIPS = 4  # convolutions, or products, that are tried one by one
 BUILDING = 300.0  # seconds for writing and building ways: a file of a hundred convolutions takes a minute, and there may be eleven
 
@@ -112,7 +113,7 @@ class Candidates:
         """Each of them by itself, the later ones as changes of the predicted one: never their product."""
         own = own_of(predicted)
         changed = [change(PREDICTED, own) for change in self.changes]
-        left = [without_regions(PREDICTED, own, {region: nodes}) for region, nodes in leavable(predicted, emitted).items()]
+        left = [without_regions(PREDICTED, own, group) for group in groups(leavable(predicted, emitted))]
         return [*self.first, *(named for named in changed if named is not None), *left, ORIGINAL]
 
 
@@ -185,9 +186,18 @@ def leavable(made: Plan, emitted: Emitted) -> dict[str, tuple[str, ...]]:
     }
 
 
+def groups(regions: Mapping[str, tuple[str, ...]]) -> list[dict[str, tuple[str, ...]]]:
+    """Each region by itself; of many, every second one, then the others: each is left to PyTorch once, beside neighbours that are not."""
+    items = list(regions.items())
+    if len(items) > MOST_REGIONS:
+        return [dict(items[::2]), dict(items[1::2])]
+    return [{region: nodes} for region, nodes in items]
+
+
 def without_regions(best: Choices, own: frozenset[str], regions: Mapping[str, Sequence[str]]) -> Named:
     nodes = {node for members in regions.values() for node in members}
-    return Named(f"{', '.join(regions)} by PyTorch", replace(best, left=best.left | nodes, own=own - nodes))
+    words = ", ".join(regions) if len(regions) <= MOST_REGIONS else f"{len(regions)} regions from {next(iter(regions))} on"
+    return Named(f"{words} by PyTorch", replace(best, left=best.left | nodes, own=own - nodes))
 
 
 class Clock(Protocol):

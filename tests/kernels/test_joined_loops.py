@@ -23,7 +23,15 @@ from fusewright.tune import Choices
 
 FINISHES = ("{}", "torch.tanh({})", "{} * self.weight", "{} * self.weight + 1")
 POOLS = ("F.max_pool{rank}d(y, {kernel}, {stride})", "F.avg_pool{rank}d(y, {kernel}, {stride})")
-OTHERS = ("torch.tanh(y)", "F.pad(y, (1, 1)) + 1", "torch.roll(y, 1, -1)", "y.flip(2)", "torch.cat((y, y.exp()), 1)", "torch.softmax(y, 1)", "y - y.amax(-1, True)")
+OTHERS = (
+    "torch.tanh(y)",
+    "F.pad(y, (1, 1)) + 1",
+    "torch.roll(y, 1, -1)",
+    "y.flip(2)",
+    "torch.cat((y, y.exp()), 1)",
+    "torch.softmax(y, 1)",
+    "y - y.amax(-1, True)",
+)
 
 
 @dataclass(frozen=True)
