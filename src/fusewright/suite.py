@@ -230,7 +230,10 @@ def _workers(
                 name = todo.get_nowait()
             except queue.Empty:
                 return
-            result = run_model(models[name], settings, name=name, key=keys[name], environment=environment, stop=stop)
+            try:
+                result = run_model(models[name], settings, name=name, key=keys[name], environment=environment, stop=stop)
+            except OSError as error:  # no room for its report, no process to be had: whoever waits for it must hear
+                result = Result(name, keys[name], "fault", f"{type(error).__name__}: {error}", 0.0)
             if result is not None:
                 done.put(result)
 
