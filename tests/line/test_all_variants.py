@@ -30,7 +30,8 @@ LAYERS = "self.conv, self.two, self.lin = nn.Conv2d(2, 8, 1), nn.Conv2d(8, 3, 1)
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Front:
     """A pool between convolutions, its sizes pinned by a linear layer."""
-    return read_problem(problem_of(tmp_path_factory.mktemp("pooled"), POOLED, "torch.randn(4, 2, 6, 6)", init=LAYERS), Options(target="host"))
+    problem = problem_of(tmp_path_factory.mktemp("pooled"), POOLED, "torch.randn(4, 2, 6, 6)", init=LAYERS)
+    return read_problem(problem, Options(target="host"))
 
 
 def of_this_model(name: str) -> Verdict:
