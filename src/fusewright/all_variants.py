@@ -86,38 +86,17 @@ def variants(front: Front) -> tuple[list[Variant], list[str]]:
 def try_all(
     front: Front, every: Sequence[Variant], target: str, judge: Judge, known: Mapping[str, Verdict], progress: Callable[[str], None]
 ) -> Iterator[Tried]:
-    """Build and judge each variant. `known` are texts that were judged already."""
-    stopped = ""
-    for variant in every:
-        kernels, original = len(variant.emitted.kernels), not variant.made.every_kernel
-        if variant.same_as:
-            yield Tried(variant.name, SAME, variant.same_as, kernels=kernels, original=original)
-            continue
-        if stopped:
-            yield Tried(variant.name, NOT_RUN, stopped, kernels=kernels, original=original)
-            continue
-        progress(variant.name)
-        start, verdict = time.monotonic(), known.get(variant.emitted.text)
+    """Build and verify each variant. `known` are texts that were judged already."""
+
+    def verified(variant: Variant) -> Found:
+        verdict = known.get(variant.emitted.text)
         before = sum(check.seconds for check in verdict.checks) if verdict is not None else 0.0
-        outcome, detail = NO_BUILD, ""
-        try:
-            if verdict is None:
-                name = f"{front.problem.path.stem}_new.py"
-                candidate = load_candidate(variant.emitted.text, target, front.options.sanitize, name=name, apart=True)
-                verdict = judge(candidate, variant.made)
-        except (Refused, RuntimeError, OSError) as error:
-            detail = first_line(error)
-        if verdict is not None:
-            built = not any(check.name == "constructs" and not check.passed for check in verdict.checks)
-            outcome = EQUAL if verdict.passed else DIFFERENT if built else NO_BUILD
-            detail = "" if verdict.passed else verdict.worst
-        if outcome != EQUAL and target == "cuda" and not gpu_works():
-            stopped = f"the GPU stopped working in {variant.name!r}"
-        not_run = verdict.not_run if verdict is not None else ()
-        yield Tried(variant.name, outcome, detail, round(before + time.monotonic() - start, 2), kernels, original, not_run)
+        verdict = verdict or judge(loaded(front, variant, target), variant.made)
+        built = not any(check.name == "constructs" and not check.passed for check in verdict.checks)
+        outcome = EQUAL if verdict.passed else DIFFERENT if built else NO_BUILD
+        return Found(outcome, "" if verdict.passed else verdict.worst, verdict.not_run, before)
 
-
-# ---- many sizes, at little cost ----
+    return one_at_a_time(every, target, verified, progress)
 
 
 def sweep(front: Front, every: Sequence[Variant], target: str, progress: Callable[[str], None] = lambda detail: None) -> Iterator[Tried]:
@@ -125,28 +104,59 @@ def sweep(front: Front, every: Sequence[Variant], target: str, progress: Callabl
 
     No other check runs, and references are made once for all variants: what takes the time is compiling each distinct text.
     """
-    cases: list[tuple[Case, References]] | None = None
+    cases: list[tuple[Case, References]] = []
+
+    def compared(variant: Variant) -> Found:
+        candidate = loaded(front, variant, target)
+        subject = with_its_rounding(subjects(front.problem, candidate, candidate.build_model(front.problem)))
+        cases.extend([] if cases else with_references(subject, front))
+        kind_may_change = any(NONFINITE_KIND in rule.tags for rule in variant.made.rules)
+        misses = (missed(subject, case, references, kind_may_change) for case, references in cases)
+        detail = next(filter(None, misses), "")
+        return Found(DIFFERENT if detail else EQUAL, detail, candidate.not_run)
+
+    return one_at_a_time(every, target, compared, progress)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found of a variant that builds."""
+
+    outcome: str
+    detail: str
+    not_run: tuple[str, ...]
+    seconds: float = 0.0  # that it took before
+
+
+def one_at_a_time(
+    every: Sequence[Variant], target: str, work: Callable[[Variant], Found], progress: Callable[[str], None]
+) -> Iterator[Tried]:
+    """Each distinct text is worked on once; after one that ended the GPU's context nothing else can run."""
+    stopped = ""
     for variant in every:
-        kernels, original = len(variant.emitted.kernels), not variant.made.every_kernel
-        if variant.same_as:
-            yield Tried(variant.name, SAME, variant.same_as, kernels=kernels, original=original)
+        facts = (len(variant.emitted.kernels), not variant.made.every_kernel)
+        if variant.same_as or stopped:
+            yield Tried(variant.name, *((SAME, variant.same_as) if variant.same_as else (NOT_RUN, stopped)), 0.0, *facts)
             continue
         progress(variant.name)
-        start, outcome, detail = time.monotonic(), NO_BUILD, ""
-        candidate = None
+        start = time.monotonic()
         try:
-            candidate = load_candidate(variant.emitted.text, target, name=f"{front.problem.path.stem}_new.py", apart=True)
-            subject = subjects(front.problem, candidate, candidate.build_model(front.problem))
-            subject = with_its_rounding(subject)
-            cases = cases if cases is not None else list(with_references(subject, front))
-            kind_may_change = any(NONFINITE_KIND in rule.tags for rule in variant.made.rules)
-            found = (missed(subject, case, references, kind_may_change) for case, references in cases)
-            detail = next(filter(None, found), "")
-            outcome = DIFFERENT if detail else EQUAL
+            found = work(variant)
         except (Refused, RuntimeError, OSError) as error:
-            detail = first_line(error)
-        not_run = candidate.not_run if candidate is not None else ()
-        yield Tried(variant.name, outcome, detail, round(time.monotonic() - start, 2), kernels, original, not_run)
+            found = Found(NO_BUILD, first_line(error), ())
+        if target == "cuda" and not gpu_works():
+            stopped = f"the GPU stopped working in {variant.name!r}"
+            found = found if found.outcome != EQUAL else Found(DIFFERENT, "the GPU stopped working", found.not_run)
+        seconds = round(found.seconds + time.monotonic() - start, 2)
+        yield Tried(variant.name, found.outcome, found.detail, seconds, *facts, found.not_run)
+
+
+def loaded(front: Front, variant: Variant, target: str) -> Candidate:
+    name = f"{front.problem.path.stem}_new.py"
+    return load_candidate(variant.emitted.text, target, front.options.sanitize, name, apart=True)
+
+
+# ---- many sizes, at little cost ----
 
 
 def with_references(subject: Subjects, front: Front) -> Iterator[tuple[Case, References]]:
@@ -177,7 +187,10 @@ def cases_of(subject: Subjects, front: Front) -> list[Case]:
 def missed(subject: Subjects, case: Case, references: References, kind_may_change: bool) -> str:
     """The first tensor beyond its budget, in words; nothing where there is none."""
     subject.set_state(case)
-    got = subject.run_candidate(case)
+    try:
+        got = subject.run_candidate(case)
+    except Exception as error:  # of the file, whose original takes this case
+        return f"raised {type(error).__name__}: {first_line(error)} ({case})"
     misses = subject.judge(got, references, case, kind_may_change)
     return next((f"{tensor} {miss} ({case})" for tensor, miss in misses.items() if not miss.passed), "")
 
