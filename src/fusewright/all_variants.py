@@ -110,6 +110,8 @@ def sweep(front: Front, every: Sequence[Variant], target: str, progress: Callabl
         candidate = loaded(front, variant, target)
         subject = with_its_rounding(subjects(front.problem, candidate, candidate.build_model(front.problem)))
         cases.extend([] if cases else with_references(subject, front))
+        if not cases:
+            raise Refused("nothing to compare with: the original takes none of the sizes that were tried")
         kind_may_change = any(NONFINITE_KIND in rule.tags for rule in variant.made.rules)
         misses = (missed(subject, case, references, kind_may_change) for case, references in cases)
         detail = next(filter(None, misses), "")
@@ -177,8 +179,8 @@ def cases_of(subject: Subjects, front: Front) -> list[Case]:
     extents = [a for a in space.axes if not a.batch]
     points += [{**points[2], **{a.symbol: (a.size | 1) + 2 * i for i, a in enumerate(extents)}}]
     points += [{**points[1], **{a.symbol: max(1, a.size - 1 - i) for i, a in enumerate(extents)}}]
-    found = dict.fromkeys(space.at(point) for point in [given, *points] if space.holds(point) or point == given)
-    cases = [Case("shapes", sizes, "other sizes", seed=i) for i, sizes in enumerate(found)]
+    sizes = dict.fromkeys(space.at(point) for point in [given, *points])  # outside the plan too, where the original's forward runs
+    cases = [Case("shapes", each, "other sizes", seed=i) for i, each in enumerate(sizes)]
     trained = any(p.requires_grad for p in subject.original.parameters())
     once = Case("gradients", space.at(given), "given sizes", derivatives=1, fixed=trained)
     return [*cases, once, replace(once, seed=1)]
