@@ -24,7 +24,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .errors import Refused
+from .errors import Refused, first_line
 from .guard import Snapshot, snapshot
 from .host import HostCompileError, HostLibrary, compile_host
 from .prelude import host_text
@@ -64,6 +64,11 @@ class Candidate:
         """The launchers it declares; empty for a file that Fusewright did not write."""
         gradients = getattr(self.module, "_GRADIENT_KERNELS", ())
         return (*self.module._KERNELS, *gradients) if self.emitted else ()
+
+    @property
+    def not_run(self) -> tuple[str, ...]:
+        """On the host: kernels that its launchers have never chosen, of those that were built."""
+        return tuple(self.library.not_run) if self.library is not None else ()
 
     @property
     def emitted(self) -> bool:
@@ -128,9 +133,13 @@ class Candidate:
 
 
 def load_candidate(
-    text_or_path: str | Path, target: str, sanitize: str = "", name: str = "", place: Path | None = None
+    text_or_path: str | Path, target: str, sanitize: str = "", name: str = "", place: Path | None = None, apart: bool = False
 ) -> Candidate:
-    """Run a candidate's file and make it run on the target, or refuse with one sentence. A text is run as one that stands at `place`."""
+    """Run a candidate's file and make it run on the target, or refuse with one sentence. A text is run as one that stands at `place`.
+
+    `apart`: on the host, kernels that save activations and those that do not are built apart, as they are for a GPU. Else the
+    former do the work of both, which takes half the compiling.
+    """
     source, name = _read(text_or_path, name)
     place = text_or_path if isinstance(text_or_path, Path) else place
     if target == "auto":
@@ -160,8 +169,12 @@ def load_candidate(
             raise Refused(f"{name}: its CUDA does not compile for the host: {error}") from error
 
     gradients = getattr(module, "_CUDA_GRADIENTS", None)
-    keeping = "#define KEEPING\n" if "#ifdef KEEPING" in module._CUDA_SOURCE else ""  # one library for both ways
-    library = HostLibrary(build(keeping + module._CUDA_SOURCE), (lambda: build(gradients)) if gradients else None)
+    keeping = "#define KEEPING\n" + module._CUDA_SOURCE if "#ifdef KEEPING" in module._CUDA_SOURCE else ""
+    more = (lambda: build(gradients)) if gradients else None
+    if keeping and apart:
+        library = HostLibrary(build(module._CUDA_SOURCE), more, lambda: build(keeping))
+    else:
+        library = HostLibrary(build(keeping or module._CUDA_SOURCE), more)
     candidate = Candidate(name, source, target, module, before, library)
     launch, allocating = candidate._launched(library.call), _allocating(candidate.device)
     vars(module).update(_launch=launch, _on_device=_on_host, _library=_no_library, _empty=allocating)
@@ -240,8 +253,7 @@ def _its_own_errors(name: str, doing: str) -> Iterator[None]:
     except BaseException as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == f"<{name}>"]
         place = f"{name}:{lines[-1]}" if lines else name
-        first = (str(error).strip().splitlines() or [""])[0]
-        raise Refused(f"{place}: {doing} raised {type(error).__name__}: {first}") from error
+        raise Refused(f"{place}: {doing} raised {type(error).__name__}: {first_line(error)}") from error
 
 
 # ---- watching what PyTorch does ----

@@ -6,6 +6,7 @@ A command is one function below; `_command` turns whatever it raises into a sent
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import json
@@ -29,7 +30,7 @@ import typer
 
 from . import __version__
 from .collector import lasting
-from .console import Screen, say, show_report, show_verdict, stages
+from .console import Screen, say, show_degraded, show_report, show_variants, show_verdict, stages
 from .errors import Refused
 from .options import Options
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from .verify import Verdict
 
 NOT_EQUAL, REFUSED, FAULT, INTERRUPTED = 1, 2, 3, 130
+UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
 
 app = typer.Typer(
     name="fusewright",
@@ -100,6 +102,10 @@ Alone = Annotated[
     bool,
     typer.Option("--own-process/--same-process", help="Whether the candidate's code runs in a process of its own."),
 ]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="Exit status 1 also where kernels of ours did not build or verify and others were written."),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show every check, and Python's warnings.")]
 Traceback = Annotated[bool, typer.Option("--traceback", help="On an error, show Python's traceback as well.")]
 
@@ -125,6 +131,10 @@ def _command(body: Callable[..., int]) -> Callable[..., int]:
             if traceback:
                 tracebacks.print_exc()
             status = _complain(str(refusal), REFUSED)
+        except OSError as error:
+            if traceback:
+                tracebacks.print_exc()
+            status = _complain(*_of_the_system(error))
         except Exception as error:
             if traceback:
                 tracebacks.print_exc()
@@ -133,6 +143,15 @@ def _command(body: Callable[..., int]) -> Callable[..., int]:
         raise typer.Exit(status)
 
     return app.command()(guarded)
+
+
+def _of_the_system(error: OSError) -> tuple[str, int]:
+    """A place where nothing can be written is the user's matter; anything else that the system refuses is a fault of ours."""
+    no_temporary = error.errno == errno.ENOENT and "temporary directory" in str(error)
+    if error.errno in UNWRITABLE or no_temporary:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}cannot be written: {error.strerror or error}", REFUSED
+    return f"internal error: {type(error).__name__}: {error}; rerun with --traceback and report it", FAULT
 
 
 def _pipeline() -> ModuleType:
@@ -176,6 +195,10 @@ def optimize(
         typer.Option("--gradients/--no-gradients", help="Kernels for backward too; without, PyTorch's operators do it."),
     ] = True,
     tune: TuneOption = Tuning.auto,
+    all_variants: Annotated[
+        bool, typer.Option("--all-variants", help="Verify every variant that tuning could choose, one at a time; status 1 if one is wrong.")
+    ] = False,
+    strict: Strict = False,
     sanitize: SanitizeOption = None,
     assume_finite: AssumeFinite = False,
     verbose: Verbose = False,
@@ -197,7 +220,7 @@ def optimize(
     pipeline = _pipeline()
     from .problem import load_problem
 
-    options = replace(options, modes=_modes(modes), output=output.absolute())
+    options = replace(options, modes=_modes(modes), all_variants=all_variants, output=output.absolute())
     console = Screen()
     with stages(console) as progress:
         progress("load", str(model))
@@ -205,13 +228,23 @@ def optimize(
 
     show_report(console, run.report)
     show_verdict(console, run.verdict, verbose)
+    show_variants(console, run.variants)
     files = {output: run.text} if run.verdict.passed else {}
     if report:
         files[report] = json.dumps(_strict(run.report), indent=2) + "\n"
+    for path in files:
+        if path.exists():
+            say(console, f"replacing {path}")
     _write(files)
+    show_degraded(console, run.degraded)
     if not run.verdict.passed:
         return _not_equal(run.verdict, f"{output} was not written")
     say(console, f"wrote {output}", "bold green")
+    wrong = [one.name for one in run.variants if one.wrong]
+    if wrong:
+        return _complain(f"wrong variants: {', '.join(wrong)}; {output}, another one, is equal to the model", NOT_EQUAL)
+    if strict and run.degraded:
+        return _complain(f"--strict: {run.degraded[0]}", NOT_EQUAL)
     return 0
 
 
@@ -420,6 +453,7 @@ def suite(
         Path | None, typer.Option("--output", "-o", metavar="OUT", help="A folder to keep the emitted files in.")
     ] = None,
     bench: Annotated[bool, typer.Option("--bench/--no-bench", help="Time the results where there is a GPU.")] = True,
+    strict: Strict = False,
     sanitize: SanitizeOption = None,
     verbose: Verbose = False,
     traceback: Traceback = False,
@@ -431,6 +465,9 @@ def suite(
     options = _options(target, sanitize)
     if results:
         _check_writable(results, reads=[])
+    if output:
+        output.mkdir(parents=True, exist_ok=True)
+        _stage(output / "new.py", "").unlink()
 
     from .suite import Settings, run_suite, table
 
@@ -443,7 +480,8 @@ def suite(
         return _complain(f"interrupted; {kept}", INTERRUPTED)
     for line in table(found):
         say(console, line)
-    return 0 if all(result.verified for result in found) else NOT_EQUAL
+    fine = all(result.verified and not (strict and result.degraded) for result in found)
+    return 0 if fine else NOT_EQUAL
 
 
 def _show_version(wanted: bool) -> None:

@@ -16,6 +16,7 @@ from rich.table import Column
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from .all_variants import Tried
     from .verify import Verdict
 
 
@@ -114,6 +115,21 @@ def show_report(console: Console, report: Mapping[str, Any]) -> None:
     say(console, f"timing         {words(timing) if timing else 'none: not timed'}")
     for note in report.get("notes") or []:
         say(console, f"note           {note}")
+
+
+def show_variants(console: Console, variants: Sequence[Tried]) -> None:
+    """A line for each variant that was verified, the wrong ones in red."""
+    if variants:
+        wrong = sum(one.wrong for one in variants)
+        say(console, f"{counted(len(variants), 'variant')}, {wrong} wrong", "bold red" if wrong else "bold")
+    for one in variants:
+        say(console, f"  {one}", "red" if one.wrong else "")
+
+
+def show_degraded(console: Console, sentences: Sequence[str]) -> None:
+    """What is right, but not what was planned first: among the last lines, so that it is seen."""
+    for sentence in sentences:
+        say(console, f"warning: degraded: {sentence}", "bold yellow")
 
 
 def show_verdict(console: Console, verdict: Verdict, verbose: bool) -> None:

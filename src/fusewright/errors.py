@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class Refused(Exception):
     """One clear sentence for the user; the command prints it and exits with status 2."""
@@ -9,3 +11,15 @@ class Refused(Exception):
 
 class Unsupported(Refused):
     """This model cannot be captured; the sentence says where (file and line) and why."""
+
+
+_OF_A_COMPILER = re.compile(r"\b(?:error|fatal)\s*:")  # as g++, nvcc and ptxas have it
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line: of a build that failed, the compiler's first error."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    if lines[0].startswith("Error building extension"):  # then ninja's words, the command, and what the compiler wrote
+        found = next((line for line in lines if _OF_A_COMPILER.search(line)), "")
+        return f"it does not compile: {re.sub(r'^[^ (]*/', '', found.strip())}" if found else lines[0]
+    return lines[0]

@@ -25,6 +25,7 @@ class Options:
     modes: tuple[str, ...] = ("eager",)  # what to time it against: eager PyTorch, and torch.compile in its modes
     gradients: bool = True  # write kernels for backward too; without them it runs PyTorch's operators
     output: Path | None = None  # where the new file is to stand; without it, beside the model's
+    all_variants: bool = False  # verify every variant that tuning could choose, beside the file that is written
     tune: str = "auto"  # auto: choose by timing where a GPU is, or as an earlier run chose | again: time anew | off
 
     def __post_init__(self) -> None:

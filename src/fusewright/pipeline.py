@@ -10,19 +10,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from .candidate import gpu_works
+from .all_variants import Tried, try_all, variants
+from .candidate import Candidate, gpu_works
 from .capture import capture
 from .collector import uncollected
 from .dependence import unused_inputs
 from .emit import Emitted, emit
 from .emit.surroundings import Surroundings, surroundings
 from .emit.surroundings import notes as notes_on
-from .errors import Refused, Unsupported
+from .errors import Refused, Unsupported, first_line
 from .graph import Graph, Ref
 from .layout import channels_last, copied, with_copies
 from .lower import lower
@@ -34,7 +35,11 @@ from .rewrite import NONFINITE_KIND, rewrite
 from .takeover import take_over
 from .tune import LIBRARY, LIBRARY_TURNED, PREDICTED, Choices, Tuned, key, recall, remember, shown, tune
 
+if TYPE_CHECKING:
+    from .verify import Verdict
+
 Progress = Callable[[str, str], None]
+MOST_NAMED = 6  # kernels in a note
 
 # Checks that a fault in the kernels of backward makes fail.
 OF_GRADIENTS = {"gradients", "gradients of their own", "second derivatives", "kernels launched", "kernels matter"}
@@ -47,6 +52,12 @@ class Run:
     text: str
     verdict: Any
     report: dict[str, Any]
+    variants: tuple[Tried, ...] = ()  # with `all_variants`: what came of each
+
+    @property
+    def degraded(self) -> list[str]:
+        """Sentences: where kernels of ours did not build or did not verify, and another variant is written."""
+        return list(self.report["degraded"])
 
 
 def silent(stage: str, detail: str = "") -> None:
@@ -122,51 +133,74 @@ def compile_problem(
 def optimize(problem: Problem, options: Options, progress: Progress = silent) -> Run:
     from .candidate import load_candidate
     from .report_record import run_record
-    from .verify import verify as verify_candidate
 
     target = choose_target(options)
     front = read_problem(problem, options, progress)
     tuned = tuned_for(front, options, progress) if target == "cuda" else Tuned(PREDICTED)
-    choices, gradients, notes = tuned.choices, options.gradients, []
+    choices, gradients, notes, degraded = tuned.choices, options.gradients, list[str](), [*tuned.degraded]
+    judge = judge_of(front, target, progress)
     others = [PREDICTED, *(fallbacks(tuned) if target == "cuda" else [])]  # on the host a wrong kernel is to be seen
     while True:
         made, emitted = front.finish(choices, gradients)
         progress("emit", f"{len(made.kernels)} kernels")
         progress("build", target)
-        candidate = load_candidate(emitted.text, target, options.sanitize, problem.path.stem + "_new.py", emitted.place)
+        name = problem.path.stem + "_new.py"
+        candidate = load_candidate(emitted.text, target, options.sanitize, name, emitted.place, apart=options.all_variants)
         progress("verify", "")
-        kind_may_change = any(NONFINITE_KIND in rule.tags for rule in made.rules)
-        with refused_without_a_gpu(target):
-            verdict = verify_candidate(
-                problem, candidate, graph=front.graph, options=options, kind_may_change=kind_may_change, progress=progress
-            )
+        verdict = judge(candidate, made)
         failed = {check.name for check in verdict.checks if not check.passed}
         if failed and target == "cuda" and not gpu_works():
             notes.append("the GPU stopped working while this file was verified: no other was tried")
             break
         if failed and gradients and failed <= OF_GRADIENTS:
             gradients = False
-            notes.append(f"backward is left to PyTorch's operators: its kernels did not verify ({verdict.worst})")
+            degraded.append(f"backward is left to PyTorch's operators: its kernels did not verify ({verdict.worst})")
         elif failed and (left := next_ways(others, choices, made)):
             choices, others, was = left[0], left[1:], choices
             what = "what timing chose" if was == tuned.choices != PREDICTED else "the kernels"
             now = "the original's forward is kept" if choices.plain else "convolutions and products are the library's"
             now = "this is the file as predicted" if choices == PREDICTED else now
-            notes.append(f"{what} did not verify ({verdict.worst}); {now}")
+            degraded.append(f"{what} did not verify ({verdict.worst}); {now}")
         else:
             break
     if verdict.passed and tuned.key and choices == tuned.choices:
         remember(tuned.key, tuned)
+    tried: list[Tried] = []
+    if options.all_variants:
+        every, left_out = variants(front)
+        notes += left_out
+        say = functools.partial(progress, "variant")
+        tried = list(try_all(front, every, target, judge, {emitted.text: verdict}, say))
     timing = None
     if target == "cuda" and options.bench and verdict.passed:
         from .bench import bench
 
-        say = functools.partial(progress, "bench")
-        timing = bench(problem, [candidate], options, options.modes, facts=emitted.kernels, progress=say)
+        step = functools.partial(progress, "bench")
+        timing = bench(problem, [candidate], options, options.modes, facts=emitted.kernels, progress=step)
     record = run_record(problem, made, emitted, verdict, timing, before=made.captured)
     found = record | report(problem, target, emitted, made, verdict) | {"tuning": tuned.to_dict()}
-    found["notes"] = [*found["notes"], *shown(tuned), *notes, *notes_on(front.around)]
-    return Run(emitted.text, verdict, found)
+    found["notes"] = [*found["notes"], *shown(tuned), *notes, *notes_on(front.around), *degraded]
+    found |= {"degraded": degraded, "plain": not made.every_kernel, "variants": [one.to_dict() for one in tried]}
+    return Run(emitted.text, verdict, found, tuple(tried))
+
+
+def judge_of(front: Front, target: str, progress: Progress = silent) -> Callable[[Candidate, Plan], Verdict]:
+    """What verifies a file that was made of this model."""
+    from .verify import verify as verify_candidate
+
+    def judge(candidate: Candidate, made: Plan) -> Verdict:
+        kind_may_change = any(NONFINITE_KIND in rule.tags for rule in made.rules)
+        with refused_without_a_gpu(target):
+            return verify_candidate(
+                front.problem,
+                candidate,
+                graph=front.graph,
+                options=front.options,
+                kind_may_change=kind_may_change,
+                progress=progress,
+            )
+
+    return judge
 
 
 def fallbacks(tuned: Tuned) -> list[Choices]:
@@ -198,7 +232,7 @@ def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:
         clock = Gpu(torch.device("cuda", torch.cuda.current_device()))
         found = tune(front.problem, forward_only, clock, progress=lambda detail: progress("tune", detail))
     except Exception as error:  # out of memory, an operator the GPU lacks, a fault of ours: the file is as right without
-        first = (str(error).splitlines() or [""])[0]
+        first = first_line(error)
         if not gpu_works():
             raise Refused(f"{first}; with --tune off no other way than the predicted one is tried") from error
         return Tuned(PREDICTED, notes=(f"not tuned: {first}",))
@@ -224,7 +258,7 @@ def choose_target(options: Options) -> str:
     return options.target
 
 
-def report(problem: Problem, target: str, emitted: Emitted, made: Plan, verdict: Any) -> dict[str, Any]:
+def report(problem: Problem, target: str, emitted: Emitted, made: Plan, verdict: Verdict) -> dict[str, Any]:
     launched = set(verdict.kernels)
     return {
         "model": problem.path.name,
@@ -239,8 +273,19 @@ def report(problem: Problem, target: str, emitted: Emitted, made: Plan, verdict:
         "rules": [str(rule) for rule in made.rules],
         "max_error": verdict.max_error,
         "tolerance": verdict.tolerance,
-        "notes": [*([verdict.shapes_note] if verdict.shapes_note else []), *unused_inputs(made.graph)],
+        "not_run": list(verdict.not_run),
+        "notes": [*([verdict.shapes_note] if verdict.shapes_note else []), *not_run(verdict), *unused_inputs(made.graph)],
     }
+
+
+def not_run(verdict: Verdict) -> Iterator[str]:
+    """In words: kernels that are in the file and that no size of the verification called for."""
+    if verdict.not_run:
+        large = [name for name in verdict.not_run if "<long long" in name]
+        others = [name for name in verdict.not_run if name not in large]
+        named = [f"{name} (64-bit offsets)" for name in large] + others
+        more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+        yield f"not run: {', '.join(named[:MOST_NAMED])}{more}"
 
 
 def verify(problem: Problem, candidate: Path, options: Options, progress: Progress = silent) -> Any:

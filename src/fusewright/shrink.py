@@ -29,6 +29,7 @@ FLOPS_A_SECOND = 4e9
 ELEMENTS_A_SECOND = 3e7
 MAIN_SECONDS = 0.25
 SMALL_SECONDS = 0.03
+VECTOR = 8  # elements of the widest vectors: a launcher asks whether they divide sizes
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,7 @@ def choose(
     rest = [axis.symbol for axis in space.axes if not axis.batch]
     if rest:
         others["odd sizes"] = space.at({**small, **{s: (small[s] | 1) + 2 * i for i, s in enumerate(rest)}})
+        others["remainders as given"] = space.at({**small, **_alike(space, small, least)})
     if batches:
         others["batch + 1"] = space.at({**small, **{s: small[s] + 1 for s in batches}})
         others["batch − 1"] = space.at({**small, **{s: max(1, small[s] - 1) for s in batches}})
@@ -149,6 +151,16 @@ def choose(
             distinct[name] = sizes
             known.add(sizes)
     return Shapes(space.at(given), space.at(main), space.at(small), distinct, _note(space, main))
+
+
+def _alike(space: Space, small: Point, least: Point) -> dict[sympy.Symbol, int]:
+    """Extents no larger than the small ones, but for a little, with what is left of the given ones after vectors of 8."""
+    found = {}
+    for axis in space.axes:
+        if not axis.batch:
+            size = small[axis.symbol] - (small[axis.symbol] - axis.size) % VECTOR
+            found[axis.symbol] = size if size >= max(1, axis.lower, least[axis.symbol]) else size + VECTOR
+    return found
 
 
 def _least(space: Space, cost: Callable[[Point], float | None]) -> dict[sympy.Symbol, int]:

@@ -32,7 +32,7 @@ from .process import POLL, Limits, now, signal_name, terminable, watch, with_thi
 
 # What `optimize` says by its exit status; a negative one is the signal that ended it.
 OUTCOMES = {0: "verified", 1: "not equal", 2: "refused", 3: "fault"}
-NOT_WRITTEN = "did not verify"  # in a note of `optimize`: the file is right, but not what was planned first
+UNREADABLE = "not Python"  # the outcome of a file that cannot be parsed
 SWITCH = "FUSEWRIGHT_ZOO"  # the variable by which the zoo's files choose their sizes
 
 
@@ -74,9 +74,14 @@ class Result:
         return self.outcome == "verified"
 
     @property
-    def kept_original(self) -> bool:
-        """The file is right because kernels that were not are left out of it."""
-        return self.verified and NOT_WRITTEN in self.why
+    def degraded(self) -> list[str]:
+        """The file is right because kernels that were not, or that did not build, are left out of it."""
+        return [str(sentence) for sentence in _items(self, "degraded")] if self.verified else []
+
+    @property
+    def original(self) -> bool:
+        """No kernel is in it: the original's forward was written."""
+        return self.verified and bool((self.report or {}).get("plain"))
 
     @property
     def family(self) -> str:
@@ -97,8 +102,8 @@ def run_suite(
     `resume` leaves out what `json_out` holds as verified.
     """
     settings = settings or Settings()
-    models = find_models(folder)
-    if not models:
+    models, unreadable = find_models(folder), find_unreadable(folder)
+    if not models and not unreadable:
         raise Refused(f"{folder}: no model files here (a .py file that defines Model and get_inputs)")
     keys = {name: key_of(path, settings) for name, path in models.items()}
     found = _known(json_out, keys) if resume and json_out else {}
@@ -106,8 +111,10 @@ def run_suite(
     console = console or Console(quiet=True)
     if found:
         say(console, f"{counted(len(found), 'model')} verified before, {len(pending)} to run")
-    with _progress(console, len(models), len(found)) as show:
-
+    broken = {name: Result(name, "", UNREADABLE, why, 0.0) for name, why in unreadable.items()}
+    with _progress(console, len(models) + len(broken), len(found)) as show:
+        for result in broken.values():
+            show(result)
         at_a_time = jobs
         while pending:
             with _workers(models, keys, pending, at_a_time, settings) as results:
@@ -119,7 +126,8 @@ def run_suite(
                         write_results(json_out, found.values())
             pending = [name for name in pending if at_a_time > 1 and _short_of_memory(found[name])]
             at_a_time = max(1, at_a_time // 4)
-    ordered = [found[name] for name in models]
+    found |= broken
+    ordered = [found[name] for name in sorted(found, key=lambda name: Path(name))]
     if json_out:
         write_results(json_out, ordered)
     return ordered
@@ -129,19 +137,36 @@ def find_models(folder: Path) -> dict[str, Path]:
     """Model files by their path below the folder."""
     if not folder.is_dir():
         raise Refused(f"{folder}: {'not a folder' if folder.exists() else 'no such folder'}")
-    hidden = (".", "_")
-    paths = [path for path in sorted(folder.rglob("*.py")) if not path.name.startswith(hidden)]
-    return {path.relative_to(folder).as_posix(): path for path in paths if is_model(path)}
+    return {path.relative_to(folder).as_posix(): path for path in _files(folder) if is_model(path)}
+
+
+def find_unreadable(folder: Path) -> dict[str, str]:
+    """Python files below the folder that cannot be parsed, so that nobody knows whether they are models, and why."""
+    found = {path.relative_to(folder).as_posix(): _parsed(path) for path in _files(folder)}
+    return {name: why for name, why in found.items() if isinstance(why, str)}
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*.py")) if not path.name.startswith((".", "_"))]
 
 
 def is_model(path: Path) -> bool:
     """It defines Model and get_inputs, and is not itself the result of an optimisation."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):
+    tree = _parsed(path)
+    if isinstance(tree, str):
         return False
     names = {node.name for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
     return {"Model", "get_inputs"} <= names and "ModelNew" not in names
+
+
+def _parsed(path: Path) -> ast.Module | str:
+    """The file's syntax tree, or a sentence that says why there is none."""
+    try:
+        return ast.parse(path.read_bytes())
+    except SyntaxError as error:
+        return f"{path.name}:{error.lineno or 1}: {error.msg}"
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        return f"{path.name}: {error}"
 
 
 def key_of(path: Path, settings: Settings) -> str:
@@ -205,7 +230,10 @@ def _workers(
                 name = todo.get_nowait()
             except queue.Empty:
                 return
-            result = run_model(models[name], settings, name=name, key=keys[name], environment=environment, stop=stop)
+            try:
+                result = run_model(models[name], settings, name=name, key=keys[name], environment=environment, stop=stop)
+            except OSError as error:  # no room for its report, no process to be had: whoever waits for it must hear
+                result = Result(name, keys[name], "fault", f"{type(error).__name__}: {error}", 0.0)
             if result is not None:
                 done.put(result)
 
@@ -270,8 +298,7 @@ def run_model(
             outcome = ended or (OUTCOMES.get(process.returncode, "crashed") if spoke else "crashed")
             why = _reason(ended, process.returncode, errors, settings)
         seconds, found = round(now() - start, 2), _report(report)
-        kept = [note for note in (found or {}).get("notes") or () if NOT_WRITTEN in note]
-        return Result(name or path.name, key, outcome, why or "; ".join(kept), seconds, found)
+        return Result(name or path.name, key, outcome, why, seconds, found)
 
 
 def _reason(ended: str, status: int, errors: str, settings: Settings) -> str:
@@ -336,8 +363,8 @@ def table(results: Sequence[Result]) -> list[str]:
         for row in [head, *rows]
     ]
     failed = [f"{r.model}: {r.outcome}: {r.why}" for r in results if not r.verified]
-    kept = [f"{r.model}: {r.why}" for r in results if r.kept_original]
-    return [*text, "", *([*failed, ""] if failed else []), *([*kept, ""] if kept else []), *summary(results)]
+    degraded = [f"{r.model}: degraded: {sentence}" for r in results for sentence in r.degraded]
+    return [*text, "", *([*failed, ""] if failed else []), *([*degraded, ""] if degraded else []), *summary(results)]
 
 
 def summary(results: Sequence[Result]) -> list[str]:
@@ -346,8 +373,9 @@ def summary(results: Sequence[Result]) -> list[str]:
     calls = sum(len(_items(r, "library_calls")) for r in verified)
     parts = f"{counted(kernels, 'kernel')}, {counted(calls, 'library call')}"
     lines = [f"{len(verified)} of {counted(len(results), 'model')} verified; {parts}"]
-    kept = sum(r.kept_original for r in results)
-    lines += [f"{kept} of these without kernels that did not verify: PyTorch's operators are in their place"] if kept else []
+    degraded, original = sum(bool(r.degraded) for r in results), sum(r.original for r in results)
+    lines += [f"{degraded} of these degraded: kernels that did not build or verify are left out"] if degraded else []
+    lines += [f"{original} of these the original's forward, with no kernel in its place"] if original else []
     families = sorted({r.family for r in verified})
     for family in [*families, ""] if len(families) > 1 else [""]:
         members = [r for r in verified if r.family == family or not family]

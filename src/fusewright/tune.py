@@ -8,12 +8,13 @@ Where nothing beats eager, the file keeps the original's forward.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +27,7 @@ from .attention import attentions
 from .bench_statistics import median
 from .candidate import Candidate, gpu_works, load_candidate
 from .emit import Emitted
-from .errors import Refused
+from .errors import Refused, first_line
 from .graph import Graph
 from .layout import is_convolution
 from .options import cache_root
@@ -38,6 +39,7 @@ from .rules.patterns import EVERY_CONVOLUTION
 ROUNDS, MOST_ROUNDS, SECONDS = 9, 60, 0.4  # of timing for each comparison: at least, at most, about
 GAIN = 0.99  # a change must win by this much; below it is noise
 UPDATES = (torch.ops.aten._native_batch_norm_legit_functional.default,)  # a call of it by itself has no derivative
+MOST_REGIONS = 8  # that are left to PyTorch one by one where each variant is verified
 MOST_FLIPS = 4  # convolutions, or products, that are tried one by one
 BUILDING = 300.0  # seconds for writing and building ways: a file of a hundred convolutions takes a minute, and there may be eleven
 
@@ -71,6 +73,133 @@ LIBRARY, LIBRARY_TURNED = "library's convolutions", "the library's, channels-las
 Compile = Callable[[Choices], tuple[Plan, Emitted]]
 
 
+@dataclass(frozen=True)
+class Able:
+    """What of a model kernels of ours could compute."""
+
+    convolutions: frozenset[str]
+    products: frozenset[str]
+    attention: frozenset[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.convolutions or self.products or self.attention)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A variant: choices, and what to call them."""
+
+    name: str
+    choices: Choices
+
+
+ORIGINAL = Named("the original's forward", Choices(plain=True))
+Change = Callable[[Choices, frozenset[str]], Named | None]  # of the best so far and what of it is ours; None where it changes nothing
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Every variant that tuning can choose.
+
+    `first` are compared with one another; then each of `changes` is tried on the best so far, in order; at last some of the regions
+    of what is best are left to PyTorch (`leavable`), or all of them: `ORIGINAL`.
+    """
+
+    first: tuple[Named, ...]
+    changes: tuple[Change, ...]
+    unflipped: tuple[str, ...]  # what is not tried one by one, being too many
+
+    def one_by_one(self, predicted: Plan, emitted: Emitted) -> list[Named]:
+        """Each of them by itself, the later ones as changes of the predicted one: never their product."""
+        own = own_of(predicted)
+        changed = [change(PREDICTED, own) for change in self.changes]
+        left = [without_regions(PREDICTED, own, group) for group in groups(leavable(predicted, emitted))]
+        return [*self.first, *(named for named in changed if named is not None), *left, ORIGINAL]
+
+
+def able_of(predicted: Plan, compile_: Compile) -> Able:
+    """Asked by planning: of what is named, a plan takes what it can."""
+    graph = predicted.graph
+
+    def taken(names: frozenset[str]) -> frozenset[str]:
+        return own_of(compile_(Choices(own=names))[0]) if names else names
+
+    return Able(own_of(compile_(Choices(own=convolutions(graph)))[0]), taken(products(graph)), taken(attentions(graph)))
+
+
+def candidates(predicted: Plan, able: Able) -> Candidates:
+    """The one list of variants: tuning times them, `--all-variants` verifies them."""
+    ours, can = own_of(predicted), able.convolutions
+    first = [Named("predicted", PREDICTED)]
+    if ours:
+        first.append(Named(LIBRARY, Choices(own=frozenset())))
+    if can - ours:
+        first.append(Named("our convolutions", Choices(own=can)))
+    if any(is_convolution(node) for node in predicted.graph.nodes):
+        first.append(Named(LIBRARY_TURNED, Choices(own=frozenset(), channels_last=True)))
+        first.append(Named("as predicted beside channels-last", Choices(channels_last=True)))
+    if can:  # what several kernels read of them, in memory or computed by each
+        first.append(Named("our convolutions, stored", Choices(own=can, stored=True)))
+        first.append(Named("our convolutions, computed again", Choices(own=can, stored=False)))
+    changes = flips(can)
+    if able.products:
+        changes += [ours_too("our products", able.products), *flips(able.products)]
+    if able.attention:
+        changes += [ours_too("our attention", able.attention), none_of_ours("attention in steps", able.attention), *flips(able.attention)]
+    changes.append(others_channels_last)
+    kinds = {"convolutions": can, "products": able.products, "attention": able.attention}
+    unflipped = tuple(f"{len(names)} {kind}" for kind, names in kinds.items() if len(names) > MOST_FLIPS)
+    return Candidates(tuple(first), tuple(changes), unflipped)
+
+
+def flips(names: frozenset[str]) -> list[Change]:
+    """Each convolution, product or attention the other way round, where they are few."""
+    return [functools.partial(flipped, name) for name in sorted(names)] if 1 < len(names) <= MOST_FLIPS else []
+
+
+def flipped(name: str, best: Choices, own: frozenset[str]) -> Named:
+    words = f"{name} by the library" if name in own else f"{name} by a kernel of ours"
+    return Named(words, replace(best, own=own ^ {name}))
+
+
+def ours_too(words: str, names: frozenset[str]) -> Change:
+    return lambda best, own: Named(words, replace(best, own=own | names))
+
+
+def none_of_ours(words: str, names: frozenset[str]) -> Change:
+    return lambda best, own: Named(words, replace(best, own=own - names))
+
+
+def others_channels_last(best: Choices, own: frozenset[str]) -> Named | None:
+    """Convolutions that the library computes beside ours, on channels-last data."""
+    if best.channels_last or not own:
+        return None
+    return Named("the others channels-last", replace(best, own=own, channels_last=True))
+
+
+def leavable(made: Plan, emitted: Emitted) -> dict[str, tuple[str, ...]]:
+    """The regions that may be left to PyTorch's operators, and their nodes."""
+    return {
+        region: nodes
+        for region, nodes in emitted.regions.items()
+        if nodes and not any(made.graph[node].target in UPDATES for node in nodes)
+    }
+
+
+def groups(regions: Mapping[str, tuple[str, ...]]) -> list[dict[str, tuple[str, ...]]]:
+    """Each region by itself; of many, every second one, then the others: each is left to PyTorch once, beside neighbours that are not."""
+    items = list(regions.items())
+    if len(items) > MOST_REGIONS:
+        return [dict(items[::2]), dict(items[1::2])]
+    return [{region: nodes} for region, nodes in items]
+
+
+def without_regions(best: Choices, own: frozenset[str], regions: Mapping[str, Sequence[str]]) -> Named:
+    nodes = {node for members in regions.values() for node in members}
+    words = ", ".join(regions) if len(regions) <= MOST_REGIONS else f"{len(regions)} regions from {next(iter(regions))} on"
+    return Named(f"{words} by PyTorch", replace(best, left=best.left | nodes, own=own - nodes))
+
+
 class Clock(Protocol):
     """What of `bench_device.Gpu` is needed here."""
 
@@ -98,6 +227,7 @@ class Tuned:
     cached: bool = False
     key: str = ""  # under which to remember it once the chosen file has verified; "" where it is not to be kept
     whole: bool = True  # no way failed, so that another run would find the same
+    degraded: tuple[str, ...] = ()  # ways with kernels of ours that failed: one of them may have been the fastest
 
     def to_dict(self) -> dict[str, Any]:
         rows = [{"name": name, "ms": ms} for name, ms in self.rows]
@@ -127,47 +257,37 @@ class Tuner:
     ways: list[Way] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     whole: bool = True
+    degraded: list[str] = field(default_factory=list)
     spent: float = 0.0  # seconds of writing and building
     untried: list[str] = field(default_factory=list)  # ways for which there was no time
 
     def run(self) -> Tuned:
         self.device = torch.device("cuda" if self.target == "cuda" else "cpu")
         self.inputs = [x.to(self.device) if isinstance(x, torch.Tensor) else x for x in self.problem.inputs()]
-        self.eager = Way("eager", Choices(plain=True), module=self.problem.model().to(self.device))
-        best = self.add("predicted", Choices())
+        self.eager = Way("eager", ORIGINAL.choices, module=self.problem.model().to(self.device))
+        best = self.add("predicted", PREDICTED)
         assert best.made is not None
-        able = products(best.made.graph)
-        multiplied = own_of(self.compile(Choices(own=able))[0]) if able else able
-        known = attentions(best.made.graph)
-        attended = own_of(self.compile(Choices(own=known))[0]) if known else known
-        ours, can = own_of(best.made), own_of(self.compile(Choices(own=convolutions(best.made.graph)))[0])
-        if not best.made.kernels and not multiplied and not attended and not can:
-            return Tuned(Choices())
-        if ours:
-            self.add(LIBRARY, Choices(own=frozenset()))
-        if can - ours:
-            self.add("our convolutions", Choices(own=can))
-        if any(is_convolution(node) for node in best.made.graph.nodes):
-            self.add(LIBRARY_TURNED, Choices(own=frozenset(), channels_last=True))
-            self.add("as predicted beside channels-last", Choices(channels_last=True))
-        if can:
-            self.other_storage(can)
+        able = able_of(best.made, self.compile)
+        if not best.made.kernels and not able:
+            return Tuned(PREDICTED)
+        known = candidates(best.made, able)
+        for named in known.first[1:]:
+            self.add(named.name, named.choices)
         best = self.fastest()
-        if 1 < len(can) <= MOST_FLIPS:
-            best = self.flip(best, can)
-        best = self.multiply(best, multiplied)
-        best = self.attend(best, attended)
-        best = self.relay(best)
+        for change in known.changes:
+            changed = change(best.choices, own_of(best.made) if best.made is not None else frozenset())
+            if changed is not None:
+                best = self.better(best, self.add(changed.name, changed.choices))
         best = self.leave(best)
         self.time([best, self.eager])
         gained = best.ms <= self.eager.ms and best.made is not None and best.made.every_kernel
-        chosen = best.choices if gained else Choices(plain=True)
+        chosen = best.choices if gained else ORIGINAL.choices
         if chosen.plain:
             self.notes.append(f"kernels {best.ms:.4g} ms, PyTorch {self.eager.ms:.4g} ms: the original's forward is kept")
         if self.untried:
             self.notes.append(f"not tried, since building took {self.spent:.0f} s already: {', '.join(self.untried)}")
         rows = tuple((way.name, way.ms) for way in [self.eager, *self.ways] if way.ms < float("inf"))
-        return Tuned(chosen, rows, tuple(self.notes), whole=self.whole)
+        return Tuned(chosen, rows, tuple(self.notes), whole=self.whole, degraded=tuple(self.degraded))
 
     def add(self, name: str, choices: Choices) -> Way:
         """Build one way; one that cannot be built is out of the race, and so is one for which there is no time. The first has it."""
@@ -197,10 +317,11 @@ class Tuner:
                 torch.cuda.synchronize()  # a fault is this way's, not that of whoever is timed next
         except (Refused, RuntimeError, OSError) as error:
             way.module, self.whole = None, False
-            first = (str(error).splitlines() or [type(error).__name__])[0]
+            first = first_line(error)
             if self.device.type == "cuda" and not gpu_works():
                 raise Refused(f"the GPU stopped working in {name!r}: {first}") from error
             self.notes.append(f"{name}: {first}")
+            self.degraded.append(f"the variant {name!r} did not build, and was left out of tuning: {first}")
         self.ways.append(way)
         return way
 
@@ -231,43 +352,6 @@ class Tuner:
                 best = way
         return best
 
-    def other_storage(self, can: frozenset[str]) -> None:
-        """Our convolutions with what several kernels read in memory, and computed by each: those that are not there yet."""
-        self.add("our convolutions, stored", Choices(own=can, stored=True))
-        self.add("our convolutions, computed again", Choices(own=can, stored=False))
-
-    def flip(self, best: Way, can: frozenset[str]) -> Way:
-        """Each convolution, or product, the other way round, kept where that is faster."""
-        for name in sorted(can):
-            own = own_of(best.made) if best.made is not None else frozenset()
-            words = f"{name} by the library" if name in own else f"{name} by a kernel of ours"
-            best = self.better(best, self.add(words, replace(best.choices, own=own ^ {name})))
-        return best
-
-    def multiply(self, best: Way, multiplied: frozenset[str]) -> Way:
-        """Matrix products by kernels of ours: all of them, then each the other way round."""
-        if not multiplied:
-            return best
-        own = own_of(best.made) if best.made is not None else frozenset()
-        best = self.better(best, self.add("our products", replace(best.choices, own=own | multiplied)))
-        return self.flip(best, multiplied) if 1 < len(multiplied) <= MOST_FLIPS else best
-
-    def attend(self, best: Way, attended: frozenset[str]) -> Way:
-        """Attention by one kernel: all of it, and none, then each the other way round."""
-        if not attended:
-            return best
-        own = own_of(best.made) if best.made is not None else frozenset()
-        best = self.better(best, self.add("our attention", replace(best.choices, own=own | attended)))
-        best = self.better(best, self.add("attention in steps", replace(best.choices, own=own - attended)))
-        return self.flip(best, attended) if 1 < len(attended) <= MOST_FLIPS else best
-
-    def relay(self, best: Way) -> Way:
-        """Convolutions that the library computes beside ours, on channels-last data."""
-        own = own_of(best.made) if best.made is not None else frozenset()
-        if best.choices.channels_last or not own:
-            return best
-        return self.better(best, self.add("the others channels-last", replace(best.choices, own=own, channels_last=True)))
-
     def better(self, best: Way, other: Way) -> Way:
         if other.module is None:
             return best
@@ -278,14 +362,13 @@ class Tuner:
         """Regions that lose to PyTorch's operators are left to them."""
         if best.module is None or best.emitted is None or best.candidate is None:
             return best
-        graph, regions = best.made.graph, best.emitted.regions  # type: ignore[union-attr]
-        losing = [r for r in self.losing_regions(best) if not any(graph[n].target in UPDATES for n in regions.get(r, ()))]
-        nodes = {node for region in losing for node in regions.get(region, ())}
-        if not nodes:
+        assert best.made is not None
+        regions = leavable(best.made, best.emitted)
+        losing = {region: regions[region] for region in self.losing_regions(best) if region in regions}
+        if not losing:
             return best
-        own = own_of(best.made) if best.made is not None else frozenset()
-        left = replace(best.choices, left=best.choices.left | nodes, own=own - nodes)
-        return self.better(best, self.add(f"{', '.join(losing)} by PyTorch", left))
+        left = without_regions(best.choices, own_of(best.made), losing)
+        return self.better(best, self.add(left.name, left.choices))
 
     def losing_regions(self, way: Way) -> list[str]:
         """Run the model once with each region stopped at: its kernels against its meaning in PyTorch's operators."""

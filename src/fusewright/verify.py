@@ -48,6 +48,7 @@ class Verdict:
     library_calls: tuple[str, ...]  # operators that forward left to PyTorch, in order
     shapes_note: str = ""
     k: float = K
+    not_run: tuple[str, ...] = ()  # on the host: kernels of its launchers that no size called for
 
 
 # Processor time, so that the choice does not depend on what else the machine is doing.
@@ -120,7 +121,7 @@ def verify(
         trial = _trial(subjects(problem, candidate, new), graph, options, kind_may_change)
         trace = _run_stages(trial, checks, say)
     checks.append(_timed("PyTorch left alone, at the end", lambda: behaviour.left_alone(candidate)))
-    return _verdict(checks, trial.findings, trace, trial.shapes.note)
+    return replace(_verdict(checks, trial.findings, trace, trial.shapes.note), not_run=candidate.not_run)
 
 
 @contextlib.contextmanager

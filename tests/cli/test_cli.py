@@ -20,6 +20,7 @@ from bad_models import BAD, GOOD
 
 import fusewright
 from fusewright import cli
+from fusewright.all_variants import Tried
 from fusewright.errors import Unsupported
 from fusewright.options import Options
 from fusewright.suite import Settings
@@ -47,6 +48,8 @@ class Pipeline:
     report: dict[str, Any] = field(default_factory=lambda: dict(REPORT))
     options: Options | None = None
     calls: int = 0
+    variants: tuple[Tried, ...] = ()
+    degraded: list[str] = field(default_factory=list)
 
     def _start(self, options: Options) -> None:
         self.options = options
@@ -70,7 +73,9 @@ class Pipeline:
         if self.raises:
             raise self.raises
         report = self.report | {"verified": self.passed}
-        return SimpleNamespace(text="class ModelNew: ...\n", verdict=self._verdict(), report=report)
+        return SimpleNamespace(
+            text="class ModelNew: ...\n", verdict=self._verdict(), report=report, variants=self.variants, degraded=self.degraded
+        )
 
     def verify(self, problem: Any, candidate: Path, options: Options, progress: Any) -> SimpleNamespace:
         self._start(options)
@@ -215,6 +220,52 @@ def test_not_equal_writes_no_file(folder: Path, command: Any, pipeline: Pipeline
     assert "FAIL  forward, seed 0  at (3, 1)" in outcome.out
     assert (folder / "model_new.py").read_text() == "older"
     assert json.loads((folder / "report.json").read_text())["verified"] is False
+
+
+def test_an_output_that_is_there_is_named_before_it_is_replaced(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    assert "replacing" not in command("optimize", "model.py").out
+    said = command("optimize", "model.py").out.splitlines()
+    assert said.index("replacing model_new.py") < said.index("wrote model_new.py")
+
+
+def test_what_is_degraded_is_among_the_last_lines(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    pipeline.degraded = ["the kernels did not verify (seeds: far off); the original's forward is kept"]
+    done = command("optimize", "model.py")
+    assert done.status == 0 and done.out.splitlines()[-2] == f"warning: degraded: {pipeline.degraded[0]}"
+    done = command("optimize", "model.py", "--strict")
+    assert done.status == 1 and "--strict: the kernels did not verify" in done.err
+
+
+def test_a_wrong_variant_is_a_status(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    pipeline.variants = (Tried("predicted", "equal", "", 1.0, 2), Tried("library", "the same file as", "predicted", 0.0, 2))
+    done = command("optimize", "model.py", "--all-variants")
+    assert done.status == 0 and pipeline.options is not None and pipeline.options.all_variants
+    assert "  predicted  equal  1.0 s  2 kernels" in done.out and "  library  the same file as predicted  0.0 s" in done.out
+    pipeline.variants += (Tried("ours", "does not build", "kernels.cu:3: 'meet' was not declared", 0.5, 1),)
+    done = command("optimize", "model.py", "--all-variants")
+    assert done.status == 1 and "wrong variants: ours" in done.err
+    assert "  ours  does not build: kernels.cu:3: 'meet' was not declared  0.5 s  1 kernel" in done.out
+
+
+@pytest.mark.parametrize("name", ["a cache", "temporary files"])
+def test_a_read_only_file_system_is_a_sentence(name: str, folder: Path, command: Any, pipeline: Pipeline) -> None:
+    pipeline.raises = OSError(errno.EROFS, "Read-only file system", "/cache/choices")
+    says = "/cache/choices: cannot be written: Read-only file system"
+    if name == "temporary files":
+        pipeline.raises, says = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"), "No usable temporary"
+    done = command("optimize", "model.py")
+    assert done.status == 2 and says in done.err
+
+
+def test_a_read_only_folder_for_a_suite_is_a_sentence(folder: Path, command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything runs: a model that cannot be written would be waited for."""
+
+    def read_only(path: Path, *args: Any, **named: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    done = command("suite", ".", "-o", "kept")
+    assert done.status == 2 and "kept: cannot be written: Read-only file system" in done.err
 
 
 def test_permissions_are_kept_and_links_followed(folder: Path, command: Any, pipeline: Pipeline) -> None:

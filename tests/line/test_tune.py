@@ -196,6 +196,7 @@ def test_a_way_that_cannot_be_built_is_out_of_the_race(
     found = tuned(front, prices)
     assert not found.choices.plain and any("nvcc is tired" in note for note in found.notes), found
     assert own_of(front.finish(found.choices)[0]) == frozenset()
+    assert any("did not build" in sentence and "nvcc is tired" in sentence for sentence in found.degraded), found
 
 
 def test_no_way_is_built_when_building_took_long(front: Front, prices: Prices, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +283,20 @@ def test_what_does_not_verify_is_not_written(wrong: int, front: Front, monkeypat
     run = pipeline.optimize(front.problem, Options(target="cuda", bench=False))
     assert run.verdict.passed == (wrong < 3) and len(verdicts) == min(wrong + 1, 3)
     assert ("_CUDA_SOURCE" in run.text) == (wrong == 1)
-    assert sum("did not verify" in note for note in run.report["notes"]) == min(wrong, 2)
+    assert sum("did not verify" in note for note in run.report["notes"]) == min(wrong, 2) == len(run.degraded)
+    assert run.report["plain"] == ("_CUDA_SOURCE" not in run.text)
+
+
+def test_a_variant_that_tuning_could_not_build_is_said(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file verifies; nobody would know that the quicker one is missing."""
+    failed = "the variant 'predicted' did not build, and was left out of tuning: 'meet' was not declared"
+    as_on_a_gpu(monkeypatch, Tuned(Choices(own=frozenset()), (("eager", 1.0),), whole=False, degraded=(failed,)), passed_at_once)
+    run = pipeline.optimize(front.problem, Options(target="cuda", bench=False))
+    assert run.verdict.passed and run.degraded == run.report["degraded"] == [failed]
+
+
+def passed_at_once(*args: Any, **named: Any) -> Verdict:
+    return Verdict(True, (Check("seeds", True),), "", 0.0, 0.0, (), ())
 
 
 def test_convolutions_go_to_the_library_before_all_kernels_do(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,8 +192,19 @@ def test_results_are_json(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_says_where_kernels_were_left_out() -> None:
     """Such a file is right, and slower than it should be: nobody would know."""
     fine = Result("a/fine.py", "k", "verified", "", 1.0, {"kernels": ["k1"]})
-    less = Result("a/less.py", "k", "verified", "the kernels did not verify (seeds: off); the original's forward is kept", 1.0, {})
+    report = {"degraded": ["the kernels did not verify (seeds: off); the original's forward is kept"], "plain": True}
+    less = Result("a/less.py", "k", "verified", "", 1.0, report)
     lines = table([fine, less])
-    assert any(line.startswith("a/less.py: the kernels did not verify") for line in lines)
-    assert lines[-2].startswith("2 of 2 models verified") and lines[-1].startswith("1 of these without kernels that did not verify")
-    assert len(table([fine])) == len(table([less])) - 3
+    assert any(line.startswith("a/less.py: degraded: the kernels did not verify") for line in lines)
+    assert lines[-3].startswith("2 of 2 models verified") and lines[-2].startswith("1 of these degraded")
+    assert lines[-1].startswith("1 of these the original's forward")
+    assert len(table([fine])) == len(table([less])) - 4
+
+
+def test_files_that_are_not_python_are_listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "broken.py").write_text(GOOD.replace("return torch.relu(x) * 2", "return torch.relu(x"))
+    ran, out = fake(monkeypatch), folder / "results.json"
+    results = run_suite(folder, out)
+    assert [r.model for r in results if not r.verified] == ["broken.py"] and "broken.py" not in ran
+    assert "broken.py:7: '(' was never closed" in "\n".join(table(results))
+    assert [r.outcome for r in read_results(out) if r.model == "broken.py"] == ["not Python"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ..budget import Miss
+from ..errors import first_line
 from ..observe import Observed, References, Subjects
 from ..shrink import Shapes
 from ..variants import Variant
@@ -128,5 +129,4 @@ Check = Callable[[Trial], Outcome]
 
 
 def sentence(error: BaseException) -> str:
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first[:200]}"
+    return f"{type(error).__name__}: {first_line(error)[:200]}"

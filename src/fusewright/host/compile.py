@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fusewright.errors import Refused
 from fusewright.host.errors import SOURCE_NAME, HostCompileError
-from fusewright.host.transform import transform
+from fusewright.host.transform import kernels_launched, quoted, transform
 from fusewright.options import cache_root
 
 SANITIZERS = ("address", "undefined", "thread")
@@ -65,7 +65,9 @@ def compile_host(cuda_source: str, *, sanitize: str = "", include_text: str = ""
 
 def _translation_unit(cuda_source: str, include_text: str) -> str:
     in_front = f'#line 1 "host_prelude.cuh"\n{transform(include_text)}\n' if include_text else ""
-    return f'{in_front}#line 1 "{SOURCE_NAME}"\n{transform(cuda_source)}\n'
+    names = "\\n".join(map(quoted, kernels_launched(cuda_source)))
+    listed = f'extern "C" CUDA_ON_CPU_API const char* cuda_on_cpu_kernels() {{ return "{names}"; }}'  # for HostLibrary.not_run
+    return f'{in_front}#line 1 "{SOURCE_NAME}"\n{transform(cuda_source)}\n{listed}\n'
 
 
 def _flags(sanitize: str) -> list[str]:

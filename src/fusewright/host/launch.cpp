@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <unordered_map>
@@ -66,6 +67,14 @@ CUDA_ON_CPU_RUNTIME cudaError_t last_error_code(bool forget) {
   return code;
 }
 CUDA_ON_CPU_RUNTIME const char* last_error_message() { return last_error().message; }
+
+// The kernels that an OS thread has launched since it was last asked, one to a line.
+static __thread std::string* launched_by_thread;
+
+CUDA_ON_CPU_RUNTIME static std::string& launched() {
+  if (!launched_by_thread) launched_by_thread = new std::string;
+  return *launched_by_thread;
+}
 
 CUDA_ON_CPU_RUNTIME static void refuse(const char* kernel, const char* reason) {
   last_error().code = cudaErrorInvalidConfiguration;
@@ -200,6 +209,7 @@ CUDA_ON_CPU_RUNTIME void launch_kernel(const char* name, const Geometry& geometr
   uint64_t block_count = (uint64_t)geometry.grid.x * geometry.grid.y * geometry.grid.z;
   Launch launch{name, geometry, body, arguments, has_grant ? kMaxShared : kMaxStaticShared, block_count};
   run(launch);
+  launched().append(name).append("\n");
   if (launch.failed) {
     last_error().code = cudaErrorLaunchFailure;
     snprintf(last_error().message, sizeof last_error().message, "%s", launch.message);
@@ -207,6 +217,15 @@ CUDA_ON_CPU_RUNTIME void launch_kernel(const char* name, const Geometry& geometr
 }
 
 }  // namespace cuda_on_cpu
+
+// For HostLibrary.not_run. What it returns is good until this thread asks again.
+extern "C" CUDA_ON_CPU_API const char* cuda_on_cpu_launched() {
+  static __thread std::string* told;
+  if (!told) told = new std::string;
+  told->swap(cuda_on_cpu::launched());
+  cuda_on_cpu::launched().clear();
+  return told->c_str();
+}
 
 // For HostLibrary.set_order.
 extern "C" CUDA_ON_CPU_API void cuda_on_cpu_set(int order, unsigned long long seed, int workers) {

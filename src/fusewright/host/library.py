@@ -21,13 +21,17 @@ ORDERS = ("forward", "backward", "warps", "random")  # as enum Order in block.h
 class HostLibrary:
     """Kernels on the CPU. Counts what is launched; a kernel named in `disabled` does nothing, and is not counted.
 
-    What `more` builds is loaded when a kernel is asked for that is not in the first library.
+    What `more` builds is loaded when a kernel is asked for that is not in the first library, and what `keeping` builds when one is that
+    is to be keeping; without it one library does both.
     """
 
-    def __init__(self, path: Path | str, more: Callable[[], Path] | None = None) -> None:
+    def __init__(
+        self, path: Path | str, more: Callable[[], Path] | None = None, keeping: Callable[[], Path] | None = None
+    ) -> None:
         path = Path(path)
-        self._more = more
+        self._more, self._keeping = more, keeping
         self._rest: HostLibrary | None = None
+        self._kept: HostLibrary | None = None
         _check_sanitizer(path)
         try:
             self._library = ctypes.CDLL(str(path))
@@ -35,7 +39,11 @@ class HostLibrary:
             raise Refused(f"The compiled kernels cannot be loaded: {error}.") from error
         self._library.cuda_on_cpu_set.argtypes = [ctypes.c_int, ctypes.c_ulonglong, ctypes.c_int]
         self._library.cuda_on_cpu_set.restype = None
+        self._library.cuda_on_cpu_launched.restype = ctypes.c_char_p
+        self._library.cuda_on_cpu_kernels.restype = ctypes.c_char_p
         self.path = path
+        self.kernels = _lines(self._library.cuda_on_cpu_kernels())  # that its launchers choose from
+        self.ran: set[str] = set()  # of these
         self.launched: Counter[str] = Counter()
         self.disabled: set[str] = set()
         self._settings = (ORDERS.index("warps"), 1, 0)
@@ -46,10 +54,14 @@ class HostLibrary:
 
     def call(self, kernel: str, *args: torch.Tensor | int | None) -> None:
         """Runs one launcher to its end, whether it is to be keeping or not. Raises RuntimeError with the message it returns."""
-        kernel = kernel.partition(" ")[0]
+        kernel, _, keeping = kernel.partition(" ")
         if kernel in self.disabled:
             return
         self.launched[kernel] += 1
+        if keeping and self._keeping is not None:
+            self._kept = self._kept or HostLibrary(self._keeping())
+            self._handed_on(self._kept, kernel, args)
+            return
         try:
             launcher = getattr(self._library, kernel)
         except AttributeError:
@@ -62,17 +74,31 @@ class HostLibrary:
         self._library.cuda_on_cpu_set(*self._settings)  # a library opened twice is one library: say it each time
         array = (ctypes.c_longlong * len(values))(*(value.value or 0 for value in values))
         message = launcher(*values) if entry is None else entry(array)
+        self.ran.update(_lines(self._library.cuda_on_cpu_launched()))
         if message is not None:
             raise RuntimeError(_with_line(message.decode(errors="replace"), self.path))
 
+    @property
+    def not_run(self) -> list[str]:
+        """Kernels of the libraries that were loaded which no launcher has chosen yet: for other sizes, or larger tensors."""
+        loaded = [library for library in (self, self._rest, self._kept) if library is not None]
+        ran = set().union(*(library.ran for library in loaded))
+        return [name for name in dict.fromkeys(name for library in loaded for name in library.kernels) if name not in ran]
 
     def _call_more(self, kernel: str, args: Sequence[torch.Tensor | int | None]) -> None:
         if self._more is None:
             raise RuntimeError(f"no launcher named {kernel} in the host library")
         if self._rest is None:
             self._rest = HostLibrary(self._more())
-        self._rest._settings = self._settings
-        self._rest.call(kernel, *args)
+        self._handed_on(self._rest, kernel, args)
+
+    def _handed_on(self, library: HostLibrary, kernel: str, args: Sequence[torch.Tensor | int | None]) -> None:
+        library._settings = self._settings
+        library.call(kernel, *args)
+
+
+def _lines(text: bytes) -> list[str]:
+    return text.decode().splitlines()
 
 
 def _check_sanitizer(path: Path) -> None:

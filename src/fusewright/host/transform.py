@@ -41,6 +41,12 @@ def transform(cuda_source: str) -> str:
     return _apply(cuda_source, edits)
 
 
+def kernels_launched(cuda_source: str) -> list[str]:
+    """What the source's launches name, each once: `k<float, 4>`."""
+    visible = _COMMENT_OR_LITERAL.sub(_blank, cuda_source)
+    return list(dict.fromkeys(kernel for kernel, *_ in _found_launches(cuda_source, visible)))
+
+
 def _blank(match: re.Match[str]) -> str:
     return re.sub(r"[^\n]", " ", match[0])
 
@@ -163,6 +169,19 @@ def _first_declarator(text: str) -> tuple[str, str, str]:
 
 def _launches(source: str, visible: str) -> Iterator[_Edit]:
     """`k<float, 4><<<grid, block>>>(x)` becomes `launch("k<float, 4>", Geometry(grid, block), k<float, 4>, x)`."""
+    for kernel, start, opening, closing, arguments in _found_launches(source, visible):
+        has_arguments = visible[arguments + 1 : _closing(source, visible, arguments)].strip() != ""
+        yield _Edit(start, opening + 3, f'cuda_on_cpu::launch("{quoted(kernel)}", cuda_on_cpu::Geometry(')
+        yield _Edit(closing, arguments + 1, f"), {kernel}{', ' if has_arguments else ''}")
+
+
+def quoted(text: str) -> str:
+    """As the inside of a string of C++."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _found_launches(source: str, visible: str) -> Iterator[tuple[str, int, int, int, int]]:
+    """Of each launch: its kernel, and where that begins, where `<<<` is, `>>>`, and the arguments' bracket."""
     position = 0
     while (opening := visible.find("<<<", position)) >= 0:
         start = _start_of_kernel(source, visible, opening)
@@ -171,10 +190,7 @@ def _launches(source: str, visible: str) -> Iterator[_Edit]:
         arguments = _skip_space(visible, closing + 3)
         if not kernel or not visible.startswith("(", arguments):
             raise _error(source, opening, "a launch that cannot be read")
-        has_arguments = visible[arguments + 1 : _closing(source, visible, arguments)].strip() != ""
-        name = kernel.replace("\\", "\\\\").replace('"', '\\"')
-        yield _Edit(start, opening + 3, f'cuda_on_cpu::launch("{name}", cuda_on_cpu::Geometry(')
-        yield _Edit(closing, arguments + 1, f"), {kernel}{', ' if has_arguments else ''}")
+        yield kernel, start, opening, closing, arguments
         position = arguments + 1
 
 

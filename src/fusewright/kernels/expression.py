@@ -365,10 +365,10 @@ class Evaluator:
         there = self.row_exists() if rows is not None else ""
         clipped = [i for i in range(rank) if op.clipped and ((column is None and run is None) or i < rank - 1)]
         whole = [test for i in clipped for test in self.all_within(where[i - rank], extents[i], taps[i], read.kernel[i])]
-        below = next((along.dim for along in shared.along if along.variable == ROW), None) if shared is not None else None
-        if below is not None and there and below not in clipped:
-            clipped.append(below)  # a row that is not there has taps beyond the input
+        below = next((along for along in shared.along if along.variable == ROW), None) if shared is not None else None
         tests = [test for i in clipped for test in self.within(where[i - rank], extents[i])]
+        if below is not None and there and below.dim not in clipped:
+            tests.append(self.of_some_row(below, op, taps[below.dim]))
         if tests and not single:
             tests = [f"holds({' & '.join(tests)})"]
         if below is None and there:
@@ -497,6 +497,16 @@ class Evaluator:
         if self.rows is None or not self.rows.ragged:
             return ""
         return f"holds({self.rows.along} + {ROW} < {self.size(self.rows.size)})"
+
+    def of_some_row(self, below: Along, op: Window, tap: str) -> str:
+        """A test that a common tap is one of a row that is there: a row that is not has taps beyond the input.
+
+        The end is the loop's, not the input's: a loop may stand for several dimensions, rows of all images.
+        """
+        assert self.rows is not None
+        here = Coordinate({Axis(self.rows.along, self.rows.size): below.step, Axis(tap, op.kernel[below.dim]): 1})
+        end = (self.rows.size - 1) * below.step + (op.kernel[below.dim] - 1) * op.dilation[below.dim] + 1
+        return f"{paren(self.offset(here))} < {self.size(end)}"
 
     def exists(self) -> str:
         """A test that an element of a thread lies in its loops; nothing where that is sure."""

@@ -401,6 +401,8 @@ def vectors_of(kernel: Kernel, prims: dict[str, Prim], loops: Walk, count: int) 
     work = work_of(prims, set(kernel.loads), [(name, at) for name in kernel.stores])
     if len(work.windows) > len(work.pools):
         return None  # pools of pools, values put at some place
+    if len(loops.kept[-1].dims) > 1:
+        return None  # a run ends where its line does, and this loop goes on in the next
     whole: list[Dim] = []  # what vectors have to divide,
     most = MOST_IN_A_RUN  # and how long they may be
     for pool in work.pools:
