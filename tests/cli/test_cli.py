@@ -141,7 +141,7 @@ def test_optimize_writes_beside_the_model(folder: Path, command: Any, pipeline: 
     assert (outcome.status, outcome.err) == (0, "")
     assert names(folder) == ["model.py", "model_new.py"]
     assert (folder / "model_new.py").read_text() == "class ModelNew: ...\n"
-    assert pipeline.options == Options()
+    assert pipeline.options == Options(output=folder / "model_new.py")
 
 
 def test_optimize_says_what_it_did(folder: Path, command: Any, pipeline: Pipeline) -> None:
@@ -171,7 +171,8 @@ def test_optimize_takes_its_options(
     monkeypatch.setenv("FUSEWRIGHT_SANITIZED", "address")
     flags = ["--target", "host", "--no-bench", "--sanitize", "address", "--assume-finite"]
     assert command("optimize", "model.py", "-o", "out.py", "--json", "report.json", *flags).status == 0
-    assert pipeline.options == Options(target="host", sanitize="address", assume_finite=True, bench=False)
+    expected = Options(target="host", sanitize="address", assume_finite=True, bench=False, output=folder / "out.py")
+    assert pipeline.options == expected
     assert names(folder) == ["model.py", "out.py", "report.json"]
     assert json.loads((folder / "report.json").read_text()) == REPORT
 
