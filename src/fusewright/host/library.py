@@ -6,6 +6,7 @@ import ctypes
 import re
 import shutil
 import subprocess
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,13 +22,15 @@ ORDERS = ("forward", "backward", "warps", "random")  # as enum Order in block.h
 class HostLibrary:
     """Kernels on the CPU. Counts what is launched; a kernel named in `disabled` does nothing, and is not counted.
 
-    What `more` builds is loaded when a kernel is asked for that is not in the first library.
+    What `more` builds is loaded when a kernel is asked for that is not in the first library. Several threads may call at once: their
+    launches run one after another.
     """
 
     def __init__(self, path: Path | str, more: Callable[[], Path] | None = None) -> None:
         path = Path(path)
         self._more = more
         self._rest: HostLibrary | None = None
+        self._changing = threading.Lock()  # what is counted, and what is loaded later
         _check_sanitizer(path)
         try:
             self._library = ctypes.CDLL(str(path))
@@ -49,7 +52,8 @@ class HostLibrary:
         kernel = kernel.partition(" ")[0]
         if kernel in self.disabled:
             return
-        self.launched[kernel] += 1
+        with self._changing:
+            self.launched[kernel] += 1
         try:
             launcher = getattr(self._library, kernel)
         except AttributeError:
@@ -59,18 +63,18 @@ class HostLibrary:
         entry = getattr(self._library, f"{kernel}_entry", None)  # what an emitted file calls, with an array
         for function in filter(None, (launcher, entry)):
             function.restype = ctypes.c_char_p
-        self._library.cuda_on_cpu_set(*self._settings)  # a library opened twice is one library: say it each time
+        self._library.cuda_on_cpu_set(*self._settings)  # kept by thread, for all libraries: say it each time
         array = (ctypes.c_longlong * len(values))(*(value.value or 0 for value in values))
         message = launcher(*values) if entry is None else entry(array)
         if message is not None:
             raise RuntimeError(_with_line(message.decode(errors="replace"), self.path))
 
-
     def _call_more(self, kernel: str, args: Sequence[torch.Tensor | int | None]) -> None:
         if self._more is None:
             raise RuntimeError(f"no launcher named {kernel} in the host library")
-        if self._rest is None:
-            self._rest = HostLibrary(self._more())
+        with self._changing:
+            if self._rest is None:
+                self._rest = HostLibrary(self._more())
         self._rest._settings = self._settings
         self._rest.call(kernel, *args)
 
