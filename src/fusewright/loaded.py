@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copyreg
 import hashlib
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from .prelude import host_text
 from .problem import _read, _user_code, shown
 
 _making = threading.RLock()  # one module is made at a time: two threads that ask for the same one get the same
+os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
 _around: dict[tuple[type, str, str], ModuleType] = {}
 
 

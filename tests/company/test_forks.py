@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from company.work import inputs, same, step
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+import fusewright
 from fusewright.host import HostLibrary, compile_host
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # that is what is tested
@@ -64,6 +67,29 @@ def test_workers_of_a_loader_call_the_module(new: ModuleType) -> None:
     expected = [model(x).detach() for x in given]
     loader = DataLoader(Mapped(model, given), batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60)
     assert same(list(loader), expected)
+
+
+def test_a_fork_while_another_thread_loads(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fork waits until it is loaded: the child finds it, or can load it itself."""
+    started, slow = threading.Event(), tmp_path / "slow.py"
+    monkeypatch.setitem(sys.modules, "company_started", SimpleNamespace(started=started))
+    slow.write_text("import time, company_started\n\ncompany_started.started.set()\ntime.sleep(0.2)\n" + file.read_text())
+    other = threading.Thread(target=fusewright.load, args=(slow,))
+    other.start()
+    assert started.wait(20)
+    assert in_a_fork(lambda: fusewright.load(slow).ModelNew(16) is not None, seconds=20)
+    other.join()
+
+
+def test_a_child_of_a_process_that_used_the_gpu_builds_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch says that there is a GPU, and raises where it is asked for anything."""
+    space: dict[str, Any] = {"__name__": "emitted"}
+    exec(compile(file.read_text(), str(file), "exec"), space)
+    space["load_inline"] = lambda *given, **named: pytest.fail("nvcc was asked")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    space["_forked"] = lambda: True
+    x = inputs(1)[0]
+    assert space["ModelNew"](16)(x).shape == (2, 4, 10)
 
 
 BUSY = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import shutil
 import subprocess
@@ -18,6 +19,10 @@ from fusewright.host.errors import SOURCE_NAME
 
 ORDERS = ("forward", "backward", "warps", "random")  # as enum Order in block.h
 
+_changing = threading.Lock()  # what is counted, and what is loaded later
+# A fork waits for whoever holds it: the child has no such thread, and would wait for ever.
+os.register_at_fork(before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release)
+
 
 class HostLibrary:
     """Kernels on the CPU. Counts what is launched; a kernel named in `disabled` does nothing, and is not counted.
@@ -30,7 +35,6 @@ class HostLibrary:
         path = Path(path)
         self._more = more
         self._rest: HostLibrary | None = None
-        self._changing = threading.Lock()  # what is counted, and what is loaded later
         _check_sanitizer(path)
         try:
             self._library = ctypes.CDLL(str(path))
@@ -52,7 +56,7 @@ class HostLibrary:
         kernel = kernel.partition(" ")[0]
         if kernel in self.disabled:
             return
-        with self._changing:
+        with _changing:
             self.launched[kernel] += 1
         try:
             launcher = getattr(self._library, kernel)
@@ -72,7 +76,7 @@ class HostLibrary:
     def _call_more(self, kernel: str, args: Sequence[torch.Tensor | int | None]) -> None:
         if self._more is None:
             raise RuntimeError(f"no launcher named {kernel} in the host library")
-        with self._changing:
+        with _changing:
             if self._rest is None:
                 self._rest = HostLibrary(self._more())
         self._rest._settings = self._settings
