@@ -213,6 +213,7 @@ def test_sanitized(sanitize: str, tile: AttentionTile, depth: int) -> None:
     check_sanitized(text, floats, numbers, sanitize)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
 @pytest.mark.parametrize("leaves_out", [False, True])
 @pytest.mark.parametrize("size", [32, 64, 96, 128])

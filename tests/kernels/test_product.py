@@ -361,7 +361,7 @@ BACKWARD = {  # what is returned; how many different products backward has
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", BACKWARD, ids=lambda name: name.replace(" ", "-"))
 def test_products_in_backward(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where forward has products of ours, backward has too; kernels of one shape stand there once."""

@@ -101,7 +101,7 @@ MODELS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_an_exact_copy_passes(name: str, tmp_path: Path) -> None:
     verdict = copy_of(problem_of(tmp_path, *MODELS[name]))
