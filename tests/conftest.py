@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import zlib
@@ -28,11 +29,43 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    left_out(items)
     if torch.cuda.is_available():
         return
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="torch.cuda.is_available() is false"))
+
+
+def left_out(items: Sequence[pytest.Item]) -> None:
+    """Of a test that is `sampled(n)` one case in n runs with every change, and one with each value that several cases share;
+    the others are slow."""
+    tests: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("sampled"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in tests.values():
+        marker = cases[0].get_closest_marker("sampled")
+        assert marker is not None
+        taken = cases[:: marker.args[0]]
+        shared = {name for name in cases[0].callspec.params if 2 * len({value_of(case, name) for case in cases}) <= len(cases)}
+        met = {(name, value_of(case, name)) for case in taken for name in shared}
+        for case in cases:
+            values = {(name, value_of(case, name)) for name in shared}
+            if case not in taken and values <= met:
+                case.add_marker(pytest.mark.slow)
+            met |= values
+
+
+def value_of(case: pytest.Function, parameter: str) -> str:
+    return repr(case.callspec.params[parameter])
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """PyTorch's tracer makes so many objects that looking for garbage among them takes a third of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
 
 
 @pytest.fixture(autouse=True)

@@ -165,7 +165,7 @@ def run(
     problem: Problem = load_problem(path)
     model = problem.model()
     made = plan(lower(capture(model, problem.inputs(), str(path))))
-    candidate = load_candidate(emit(made, problem.source, model).text, "host", name=path.name)
+    candidate = load_candidate(emit(made, problem.source, model, gradients=False).text, "host", name=path.name)
     with torch.no_grad(), candidate.launches() as launched:
         results = candidate.build_model(problem)(*inputs)
     assert launched, "nothing was fused"

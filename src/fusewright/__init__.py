@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "optimize"]
+__all__ = ["Refused", "__version__", "load", "optimize"]
 
 if TYPE_CHECKING:
+    from .errors import Refused
+    from .loaded import load
     from .pipeline import optimize_module as optimize
+
+_PLACES = {"Refused": ("errors", "Refused"), "load": ("loaded", "load"), "optimize": ("pipeline", "optimize_module")}
 
 
 def __getattr__(name: str) -> Any:
-    """`fusewright.optimize` is imported when first asked for: it brings torch with it."""
-    if name == "optimize":
-        from .pipeline import optimize_module
-
-        return optimize_module
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """What is public is imported when first asked for: it brings torch with it."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, function = _PLACES[name]
+    return getattr(importlib.import_module(f"{__name__}.{module}"), function)

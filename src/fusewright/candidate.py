@@ -1,7 +1,6 @@
 """A candidate: any file that defines `ModelNew`, loaded and made to run on a target, its launches watched.
 
-A file that Fusewright wrote also runs with no GPU: its CUDA source is compiled for the host, and `_launch`, `_on_device`, `_empty`
-and `_library`, the only functions that touch the device or its compiler, are replaced.
+A file that Fusewright wrote also runs with no GPU (`loaded.on_host`).
 """
 
 from __future__ import annotations
@@ -21,13 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .errors import Refused, first_line
 from .guard import Snapshot, snapshot
-from .host import HostCompileError, HostLibrary, compile_host
-from .prelude import host_text
+from .host import HostLibrary
+from .loaded import on_host
 from .problem import Problem, seeded_everything, shown
 from .process import drop_locks
 from .reference import base_name, is_view
@@ -162,30 +160,13 @@ def load_candidate(
         vars(module).update(_launch=candidate._launched(module._launch), _empty=allocating)
         return candidate
 
-    def build(source: str) -> Path:
-        try:
-            return compile_host(source, sanitize=sanitize, include_text=host_text())
-        except HostCompileError as error:
-            raise Refused(f"{name}: its CUDA does not compile for the host: {error}") from error
-
-    gradients = getattr(module, "_CUDA_GRADIENTS", None)
-    keeping = "#define KEEPING\n" + module._CUDA_SOURCE if "#ifdef KEEPING" in module._CUDA_SOURCE else ""
-    more = (lambda: build(gradients)) if gradients else None
-    if keeping and apart:
-        library = HostLibrary(build(module._CUDA_SOURCE), more, lambda: build(keeping))
-    else:
-        library = HostLibrary(build(keeping or module._CUDA_SOURCE), more)
+    library = on_host(module, name, sanitize, apart)
     candidate = Candidate(name, source, target, module, before, library)
-    launch, allocating = candidate._launched(library.call), _allocating(candidate.device)
-    vars(module).update(_launch=launch, _on_device=_on_host, _library=_no_library, _empty=allocating)
+    vars(module)["_launch"] = candidate._launched(library.call)
     return candidate
 
 
-def _no_library(gradients: bool = False, keeping: bool = False) -> None:
-    """Kernels compiled for the host need no nvcc, though there may be a GPU."""
-
-
-def _allocating(device: torch.device, quick: Callable[..., Tensor] | None = None) -> Callable[..., Tensor]:
+def _allocating(device: torch.device, quick: Callable[..., Tensor] | None) -> Callable[..., Tensor]:
     """What a file allocates with, seen by dispatch modes: verification fills such memory. Where there is none, the file's own."""
 
     def allocated(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -204,11 +185,6 @@ def gpu_works() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _on_host(*tensors: Any) -> bool:
-    on_cpu = all(t.device.type == "cpu" for t in pytree.tree_leaves(tensors) if isinstance(t, Tensor))
-    return on_cpu and not torch.is_autocast_enabled("cpu") and not torch._C._are_functorch_transforms_active()
 
 
 # ---- reading and running the file ----

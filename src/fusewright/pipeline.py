@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +24,7 @@ from .emit.surroundings import notes as notes_on
 from .errors import Refused, Unsupported, first_line
 from .graph import Graph, Ref
 from .layout import channels_last, copied, with_copies
+from .loaded import around
 from .lower import lower
 from .options import Options
 from .plan import Plan
@@ -313,15 +312,16 @@ def explain(problem: Problem, options: Options) -> str:
 
 
 def optimize_module(module: nn.Module, example_inputs: Sequence[Any], **options: Any) -> nn.Module:
-    """A drop-in for `module` that shares its parameters, buffers and submodules, with fused kernels for inputs like these."""
+    """A drop-in for `module` that shares its parameters, buffers and submodules, with fused kernels for inputs like these.
+
+    With `target="host"` the kernels run on the CPU; else they run where the inputs are on a GPU, and the model's operators elsewhere.
+    It can be copied, and saved whole: another process needs fusewright and the model's own class to load it.
+    """
     chosen = Options(**options)
     graph = capture(module, example_inputs)
     graph, applied = rewrite(graph, chosen)
     emitted = emit(take_over(plan(lower(graph), applied)), "", module, chosen.gradients)
-    space = ModuleType(f"fusewright_module_{len(sys.modules)}")
-    vars(space)["Model"] = type(module)
-    sys.modules[space.__name__] = space  # so that copies and pickles find the class
-    exec(compile(emitted.text, f"<{space.__name__}>", "exec"), vars(space))
+    space = around(emitted.text, type(module), "host" if chosen.target == "host" else "cuda")
     new: nn.Module = space.ModelNew.__new__(space.ModelNew)
     vars(new).update(vars(module))
     if torch.cuda.is_available() and emitted.kernels:

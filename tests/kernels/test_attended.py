@@ -82,7 +82,7 @@ def front_of(folder: Path, case: str) -> Front:
     return read_problem(problem_of(folder, forward, *inputs, lines=lines, init=init), Options(target="host"))
 
 
-@pytest.mark.parametrize("case", a_part(CASES))
+@pytest.mark.parametrize("case", a_part(CASES, 4))
 def test_models(case: str, tmp_path: Path) -> None:
     """One kernel where no gradients are asked for, forward and gradients right."""
     front = front_of(tmp_path, case)

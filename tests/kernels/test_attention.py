@@ -200,6 +200,7 @@ def test_what_is_not_finite(tile: AttentionTile, softmax: bool) -> None:
     torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
 @pytest.mark.parametrize(("tile", "depth"), [(AttentionTile(1, 3), 20), (AttentionTile(2, 2), 21)], ids=str)
 def test_sanitized(sanitize: str, tile: AttentionTile, depth: int) -> None:
@@ -212,6 +213,7 @@ def test_sanitized(sanitize: str, tile: AttentionTile, depth: int) -> None:
     check_sanitized(text, floats, numbers, sanitize)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
 @pytest.mark.parametrize("leaves_out", [False, True])
 @pytest.mark.parametrize("size", [32, 64, 96, 128])

@@ -37,6 +37,7 @@ def widths(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [(*shape[:-1], width) for width in (16, 20, 24, 8, 4, 2)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES, ids=lambda name: name.replace(" ", "-"))
 def test_any_size(tmp_path: Path, case: str) -> None:
     forward, shape = CASES[case]

@@ -70,6 +70,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("forward", "inputs", "init"), CASES, ids=[case[0] for case in CASES])
 def test_is_picked(tmp_path: Path, forward: str, inputs: list[str], init: str) -> None:
     problem = problem_of(tmp_path, forward, *inputs, init=init)

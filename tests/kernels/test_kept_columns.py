@@ -48,6 +48,7 @@ def check(front: Front, shape: tuple[int, ...]) -> str:
     return emitted.text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES, ids=lambda name: name.replace(" ", "-"))
 @pytest.mark.parametrize("channels", [5, 64, 100])
 def test_values(case: str, channels: int, tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def other_sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (shape[0] + 2, shape[1], *(n + 1 + i for i, n in enumerate(shape[2:])))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("forward", "shape"), CASES, ids=lambda value: value if isinstance(value, str) else "")
 def test_is_read_through(tmp_path: Path, forward: str, shape: tuple[int, ...]) -> None:
     plan, _, original, new = made_of(problem_of(tmp_path, forward, shape), gradients=True)

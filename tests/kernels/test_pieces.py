@@ -34,6 +34,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("forward", "shape", "other"), CASES, ids=[case[0] for case in CASES])
 def test_is_cut_and_put_together(tmp_path: Path, forward: str, shape: tuple[int, ...], other: tuple[int, ...]) -> None:
     plan, _, original, new = made_of(problem_of(tmp_path, forward, f"torch.randn{shape}", init=WEIGHT, lines=LINES), gradients=True)

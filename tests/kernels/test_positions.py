@@ -63,6 +63,7 @@ def check(folder: Path, forward: str, shape: tuple[int, ...], dtype: torch.dtype
     assert tested >= 16
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", POOLS, ids=lambda name: name.replace(" ", "-"))
 def test_values_and_positions(tmp_path: Path, case: str) -> None:
     check(tmp_path, *POOLS[case])

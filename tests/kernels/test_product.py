@@ -143,6 +143,7 @@ def test_the_product_is_kept_where_there_is_memory_for_it(tile: ProductTile, col
 TRIANGLES = [Triangle(True), Triangle(False), Triangle(True, -40), Triangle(True, 70), Triangle(False, 65), Triangle(False, -3)]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("tile", [NARROW, replace(NARROW, splits=2)], ids=str)
 @pytest.mark.parametrize("triangle", TRIANGLES, ids=str)
 def test_triangles(triangle: Triangle, tile: ProductTile) -> None:
@@ -176,6 +177,7 @@ def test_tiles_are_chosen_by_counting() -> None:
     assert product_ms(Product(8192, 256), many, 128) < product_ms(Product(8192, 256), few, 128)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
 @pytest.mark.parametrize(("tile", "turned"), [(WIDE, False), (replace(NARROW, splits=2), True)], ids=str)
 def test_sanitized(sanitize: str, tile: ProductTile, turned: bool) -> None:
@@ -325,7 +327,7 @@ def front_of(folder: Path, forward: str, shape: tuple[int, ...]) -> Front:
     return read_problem(load_problem(folder / "model.py"), Options(target="host"))
 
 
-@pytest.mark.parametrize("case", a_part(FORWARDS))
+@pytest.mark.parametrize("case", a_part(FORWARDS, 4))
 def test_models(case: str, tmp_path: Path) -> None:
     forward, shape, ours, kernels, calls = FORWARDS[case]
     front = front_of(tmp_path, forward, shape)
@@ -359,6 +361,7 @@ BACKWARD = {  # what is returned; how many different products backward has
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", BACKWARD, ids=lambda name: name.replace(" ", "-"))
 def test_products_in_backward(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where forward has products of ours, backward has too; kernels of one shape stand there once."""

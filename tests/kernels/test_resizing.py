@@ -100,6 +100,7 @@ def check(problem: Problem, shape: tuple[int, ...], dtype: torch.dtype, exact: b
             original.to(dtype)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.usefixtures("walked")
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 @pytest.mark.parametrize("case", NEAREST, ids=lambda name: name.replace(" ", "-"))
@@ -108,6 +109,7 @@ def test_nearest_elements_are_the_same(tmp_path: Path, case: str, mode: str) -> 
     check(problem_of(tmp_path, f"F.interpolate(x, {given}, mode='{mode}') * 2", shape), shape, torch.float32, exact=True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("walked")
 @pytest.mark.parametrize("case", LINEAR, ids=lambda name: name.replace(" ", "-"))
 def test_in_between(tmp_path: Path, case: str) -> None:
@@ -115,6 +117,7 @@ def test_in_between(tmp_path: Path, case: str) -> None:
     check(problem_of(tmp_path, f"F.interpolate(x, {given}) + 1", shape), shape, torch.float32, exact=False)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("walked")
 @pytest.mark.parametrize("case", AMONG_OTHERS, ids=lambda name: name.replace(" ", "-"))
 def test_beside_other_operators(tmp_path: Path, case: str) -> None:

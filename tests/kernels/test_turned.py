@@ -202,6 +202,7 @@ SANITIZED: dict[str, list[str | int]] = {  # floats of each tensor that the kern
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sanitize", ["address", "thread"])
 @pytest.mark.parametrize("case", SANITIZED, ids=lambda name: name.replace(" ", "-"))
 def test_sanitized(case: str, sanitize: str, tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ def test_maxima_are_the_same_bits(tmp_path: Path, case: str) -> None:
     assert "ROWS" in text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", SUMS | PLACES, ids=lambda name: name.replace(" ", "-"))
 def test_other_windows(tmp_path: Path, case: str) -> None:
     forward, shape = (SUMS | PLACES)[case]

@@ -13,8 +13,20 @@ from fusewright.rewrite import HIDES_NONFINITE, LAWS, NONFINITE_KIND, REASSOCIAT
 from fusewright.rules import Example
 from fusewright.source import FORBIDDEN
 
+
+def marks_of(number: int, law: Law) -> list[pytest.MarkDecorator]:
+    """The first example that applies, the first that does not and every third run with every change."""
+    first = law.examples[number].applies not in [example.applies for example in law.examples[:number]]
+    return [] if first or number % 3 == 0 else [pytest.mark.slow]
+
+
 CASES = [
-    pytest.param(law, example, id=f"{re.sub('[^a-z]+', '_', law.name)}-{'' if example.applies else 'not-'}{number}")
+    pytest.param(
+        law,
+        example,
+        id=f"{re.sub('[^a-z]+', '_', law.name)}-{'' if example.applies else 'not-'}{number}",
+        marks=marks_of(number, law),
+    )
     for law in LAWS
     for number, example in enumerate(law.examples)
 ]

@@ -82,6 +82,7 @@ def derived(model: nn.Module, x: Tensor, wanted: list[str]) -> tuple[Graph, Grap
     return graph, found, arguments
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("wanted", [["weight", "bias"], ["weight", "bias", 0]], ids=["parameters", "all"])
 def test_equals_autograd(name: str, wanted: list[Any]) -> None:

@@ -80,6 +80,7 @@ def same_state(a: torch.nn.Module, b: torch.nn.Module) -> None:
         torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_repeated_forwards_leave_what_the_original_leaves(name: str, tmp_path: Path) -> None:
     made = built(name, tmp_path)

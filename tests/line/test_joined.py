@@ -91,6 +91,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_case(case: str, tmp_path: Path) -> None:
     body, inputs, kernels, calls = CASES[case]

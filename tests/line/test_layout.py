@@ -104,6 +104,7 @@ def read(tmp_path: Path, body: str, shape: tuple[int, ...]) -> Front:
     return read_problem(load_problem(tmp_path / "model.py"), Options(target="host"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model", MODELS)
 def test_the_same_results(model: str, tmp_path: Path) -> None:
     front = front_of(tmp_path, model)

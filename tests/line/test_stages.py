@@ -167,6 +167,7 @@ def test_every_step_is_explained_also_where_one_kernel_serves_several() -> None:
     assert len(moved) == 2 and moved[0] == moved[1], "each step has its own bytes"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("path", FOUNDING, ids=lambda path: path.stem)
 def test_the_same_model_gives_the_same_text(path: Path) -> None:
     first, second = (compile_problem(load_problem(path), Options())[2].text for _ in range(2))

@@ -94,6 +94,7 @@ def test_a_captured_batch_norm_asks_little_of_sizes() -> None:
     assert {output.kind for output in graph.outputs} == {"buffer", "return"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("both_ways", [False, True])
 @pytest.mark.parametrize("layer", [torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN], ids=lambda layer: layer.__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,7 +33,7 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.conv = nn.Conv2d(8, 16, 3)
-        self.lin = nn.Linear(30, 12)
+        self.lin = nn.Linear(14, 12)
 
     def forward(self, x):
         y = torch.logsumexp(torch.tanh(self.conv(x)), 1)
@@ -40,7 +41,7 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.rand(2, 8, 32, 32)]
+    return [torch.rand(2, 8, 16, 16)]
 
 
 def get_init_inputs():
@@ -82,7 +83,12 @@ def front(tmp_path: Path) -> Front:
 
 
 def tuned(front: Front, prices: Prices) -> Tuned:
-    return tune(front.problem, front.finish, prices, "host", seconds=0.0)
+    return tune(front.problem, forward_only(front), prices, "host", seconds=0.0)
+
+
+def forward_only(front: Front) -> Callable[[Choices], Any]:
+    """What the line hands to tuning: no gradients are written for what is only timed."""
+    return functools.partial(front.finish, gradients=False)
 
 
 def test_the_prediction_stands_where_it_is_right(front: Front, prices: Prices) -> None:
@@ -168,7 +174,7 @@ def test_values_lie_as_the_library_likes_them(quick: float, tmp_path: Path) -> N
     two = two.replace("self.lin =", "self.two = nn.Conv2d(16, 16, 1)\n        self.lin =")
     (tmp_path / "model.py").write_text(two)
     front = read_problem(load_problem(tmp_path / "model.py"), Options(target="host"))
-    found = tune(front.problem, lambda choices: front.finish(replace(choices, own=frozenset())), Layouts(quick), "host", seconds=0.0)
+    found = tune(front.problem, lambda choices: front.finish(replace(choices, own=frozenset()), False), Layouts(quick), "host", seconds=0.0)
     assert found.choices.channels_last == (quick < 20), found
     assert Choices.from_dict(found.choices.to_dict()) == found.choices
 
@@ -210,11 +216,11 @@ def test_no_way_is_built_when_building_took_long(front: Front, prices: Prices, m
 
 
 def tuner(front: Front, prices: Prices) -> Tuner:
-    return Tuner(front.problem, front.finish, prices, "host", lambda detail: None, 0.0)
+    return Tuner(front.problem, forward_only(front), prices, "host", lambda detail: None, 0.0)
 
 
 def test_every_way_keeps_the_modes_of_the_models_parts(tmp_path: Path, prices: Prices) -> None:
-    (tmp_path / "model.py").write_text(CHAIN.replace("self.lin = nn.Linear(30, 12)", "self.lin = nn.Linear(30, 12).eval()"))
+    (tmp_path / "model.py").write_text(CHAIN.replace("self.lin = nn.Linear(14, 12)", "self.lin = nn.Linear(14, 12).eval()"))
     found = tuner(read_problem(load_problem(tmp_path / "model.py"), Options(target="host")), prices)
     found.run()
     modes = [way.module.lin.training for way in found.ways if way.module is not None]  # type: ignore[union-attr]
@@ -368,7 +374,7 @@ def test_a_wrong_kernel_of_backward_is_left_out(tmp_path: Path, monkeypatch: pyt
 
 def test_products_go_to_whoever_is_faster(tmp_path: Path, prices: Prices) -> None:
     """Also where there is nothing else to do in the model."""
-    alone = CHAIN.replace("nn.Linear(30, 12)", "nn.Linear(32, 24)").replace("return torch.softmax(self.lin(y), -1)", "return self.lin(x)")
+    alone = CHAIN.replace("nn.Linear(14, 12)", "nn.Linear(16, 24)").replace("return torch.softmax(self.lin(y), -1)", "return self.lin(x)")
     alone = alone.replace("        y = torch.logsumexp(torch.tanh(self.conv(x)), 1)\n", "")
     (tmp_path / "model.py").write_text(alone)
     front = read_problem(load_problem(tmp_path / "model.py"), Options(target="host"))

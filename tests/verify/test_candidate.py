@@ -167,6 +167,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("overruns", [False, True])
 def test_in_a_sanitizer_build(overruns: bool, tmp_path: Path) -> None:
     """The same file, its kernels built with the address sanitizer: reading past the end of a tensor is named."""

@@ -204,6 +204,7 @@ def test_a_check_that_runs_out_of_memory_is_asked_once_more(monkeypatch: pytest.
     assert not check.passed and "out of memory" in check.detail
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning")
 def test_what_autograd_left_in_a_model_does_not_keep_it_from_being_copied() -> None:
     model = nn.utils.weight_norm(nn.Linear(3, 2))
     before = model(torch.ones(1, 3))

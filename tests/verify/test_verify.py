@@ -101,6 +101,7 @@ MODELS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_an_exact_copy_passes(name: str, tmp_path: Path) -> None:
     verdict = copy_of(problem_of(tmp_path, *MODELS[name]))
@@ -224,6 +225,7 @@ def test_derivatives_that_take_long_are_compared_at_small_sizes(wrong: bool, tmp
     assert check.passed != wrong and "not at the given sizes" in check.detail
 
 
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 def test_a_module_that_takes_another_way_under_a_dispatch_mode(tmp_path: Path) -> None:
     """An encoder in evaluation has a path of its own, with another type under autocast, but not where operators are watched."""
     layer = "nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True)"

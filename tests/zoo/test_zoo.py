@@ -38,7 +38,7 @@ def test_a_part_of_the_zoo_verifies(name: str) -> None:
     assert result is not None and result.verified, f"{name}: {result and result.outcome}: {result and result.why}"
 
 
-@pytest.mark.parametrize("name", TODAY)
+@pytest.mark.parametrize("name", [SHORT[0], *(pytest.param(name, marks=pytest.mark.slow) for name in [*SHORT[1:], *LONG])])
 def test_a_part_of_the_zoo_compiles_at_full_size(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tiles and rows than at the small one, and so other text: what a GPU would be given, forward and backward, not run."""
     monkeypatch.setenv(SWITCH, "")

@@ -88,6 +88,7 @@ FILE = '''
 # ---------------------------------------------------------------------------------------------------------------------
 # Below: written by Fusewright $version. ModelNew computes what Model computes, with the CUDA kernels in _CUDA_SOURCE.
 
+import _thread
 import ctypes
 import functools
 import hashlib
@@ -114,10 +115,18 @@ $constants
 
 $for_hopper
 $side_by_side
-@functools.lru_cache(maxsize=None)
 def _library(gradients=False, keeping=False):
     """The kernels, built on first use and kept in PyTorch's extension cache; those of forward that are `keeping` also write what
     backward is handed."""
+    with _building:
+        return _built(gradients, keeping)
+
+
+_building = _thread.allocate_lock()  # PyTorch does not wait for another thread that builds the same
+
+
+@functools.lru_cache(maxsize=None)
+def _built(gradients, keeping):
     source = _CUDA_GRADIENTS if gradients else "#define KEEPING\\n" + _CUDA_SOURCE if keeping else _CUDA_SOURCE
     name = "fusewright_" + hashlib.sha256(source.encode()).hexdigest()[:16]
     quick = {"no_implicit_headers": True} if "no_implicit_headers" in load_inline.__code__.co_varnames else {}
@@ -155,6 +164,7 @@ _empty = getattr(_quick, "_empty_strided_cuda", _empty)  # the same, in half the
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream)  # the same, with no object made for it
 _current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 _transformed = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+_forked = getattr(torch.cuda, "_is_in_bad_fork", lambda: False)  # of a process that used the GPU: this one cannot
 _launchers = {}
 
 
@@ -213,12 +223,13 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx, region, sizes, *tensors):
         ctx.region, ctx.sizes = region, sizes
+        keeping = region.keeping  # asked once: backward in another thread may set it meanwhile
         read, kept = tensors[: region.reads], []
         if region.changed:
             read = [t.clone() if i in region.changed else t for i, t in enumerate(read)]
-        results = region.launches(sizes, *tensors, kept) if region.keeping else region.launches(sizes, *tensors)
+        results = region.launches(sizes, *tensors, kept) if keeping else region.launches(sizes, *tensors)
         ctx.save_for_backward(*read, *kept)
-        ctx.rest = tensors[region.reads :] if region.keeps and not region.keeping else None
+        ctx.rest = tensors[region.reads :] if region.keeps and not keeping else None
         if not region.smooth:
             need = ctx.needs_input_grad[2:]
             smooth = [d if type(d) is bool else any(need[i] for i in d) for d in region.differentiable]
@@ -291,7 +302,7 @@ class ModelNew(Model):
 
     def __init__(self, *arguments, **named):
         super().__init__(*arguments, **named)
-        if torch.cuda.is_available():
+        if torch.cuda.is_available() and not _forked():
             _library()
 
 $forward

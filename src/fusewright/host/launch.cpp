@@ -2,9 +2,11 @@
 
 #include "launch.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <system_error>
@@ -32,8 +34,7 @@ struct Settings {
   uint64_t seed = 1;
   int workers = 0;  // OS threads; 0: one for each core
 };
-static Settings settings;
-static std::mutex launching;  // one launch at a time; also guards the settings and the grants
+static std::mutex launching;  // one launch at a time; also guards the grants
 // Kernels allowed more than 48 KiB of dynamic shared memory, by cudaFuncSetAttribute.
 static std::unordered_map<const void*, size_t> grants;
 
@@ -44,23 +45,37 @@ struct Launch {
   void* arguments;
   size_t shared_limit;
   uint64_t block_count;
+  Settings settings;
   std::atomic<uint64_t> next_block{0};  // taken by whichever OS thread is free
   std::atomic<bool> failed{false};      // the first failure ends the launch
   char message[kMessageBytes] = "";
 };
 
-// ---- errors
+// ---- forks
+
+// A fork waits for the launch that runs, so that the child finds no lock held by a thread that it does not have, no handlers of
+// ours for its signals, and no block half done.
+CUDA_ON_CPU_RUNTIME static void before_fork() { launching.lock(); }
+CUDA_ON_CPU_RUNTIME static void after_fork() { launching.unlock(); }
+__attribute__((constructor)) static void watch_forks() { pthread_atfork(before_fork, after_fork, after_fork); }
+
+// ---- of the OS thread that launches: how, and what went wrong
 
 struct LastError {
   cudaError_t code = cudaSuccess;
   char message[kMessageBytes + 128] = "";
 };
-static __thread LastError* last_error_of_thread;
-
-CUDA_ON_CPU_RUNTIME static LastError& last_error() {
-  if (!last_error_of_thread) last_error_of_thread = new LastError;
-  return *last_error_of_thread;
+struct Launching {
+  Settings settings;
+  LastError error;
+};
+CUDA_ON_CPU_RUNTIME static Launching& of_this_thread() {
+  static thread_local std::unique_ptr<Launching> kept;  // a pointer: see CUDA_ON_CPU_TLS
+  if (!kept) kept.reset(new Launching);
+  return *kept;
 }
+
+CUDA_ON_CPU_RUNTIME static LastError& last_error() { return of_this_thread().error; }
 CUDA_ON_CPU_RUNTIME cudaError_t last_error_code(bool forget) {
   cudaError_t code = last_error().code;
   if (forget) last_error().code = cudaSuccess;
@@ -120,7 +135,7 @@ CUDA_ON_CPU_RUNTIME static void begin_launch(Block& b, const Launch& launch) {
   b.thread_count = (int)(g.block.x * g.block.y * g.block.z);
   b.dynamic_shared = g.shared;
   b.shared_limit = launch.shared_limit;
-  b.order = settings.order;
+  b.order = launch.settings.order;
   b.failed = false;
   adopt_this_thread(b.main);
   for (int i = 0; i < b.thread_count; ++i) {
@@ -140,6 +155,7 @@ CUDA_ON_CPU_RUNTIME static void begin_launch(Block& b, const Launch& launch) {
 CUDA_ON_CPU_RUNTIME static void take_blocks(Launch& launch, Block* const* blocks) {
   SignalStack signal_stack;
   for (int i = 0; i < kBlocksInTurn; ++i) begin_launch(*blocks[i], launch);
+  const Settings& settings = launch.settings;
   bool descending = settings.order == kBackward || (settings.order != kForward && settings.seed % 2);
   while (!launch.failed) {
     uint64_t turn = launch.next_block.fetch_add(1, std::memory_order_relaxed);
@@ -176,7 +192,7 @@ CUDA_ON_CPU_RUNTIME static int workers_for(const Launch& launch) {
   }();
   const dim3& shape = launch.geometry.block;
   if (launch.block_count * shape.x * shape.y * shape.z < kThreadsWorthSharing) return 1;
-  uint64_t count = settings.workers ? settings.workers : cores;
+  uint64_t count = launch.settings.workers ? launch.settings.workers : cores;
   if (count > kMaxWorkers) count = kMaxWorkers;
   return (int)(count < launch.block_count ? count : launch.block_count);
 #endif
@@ -207,7 +223,8 @@ CUDA_ON_CPU_RUNTIME void launch_kernel(const char* name, const Geometry& geometr
   const char* reason = reason_to_refuse(geometry, has_grant ? grant->second : kMaxStaticShared);
   if (reason) return refuse(name, reason);
   uint64_t block_count = (uint64_t)geometry.grid.x * geometry.grid.y * geometry.grid.z;
-  Launch launch{name, geometry, body, arguments, has_grant ? kMaxShared : kMaxStaticShared, block_count};
+  Launch launch{name, geometry, body, arguments, has_grant ? kMaxShared : kMaxStaticShared, block_count,
+                of_this_thread().settings};
   run(launch);
   launched().append(name).append("\n");
   if (launch.failed) {
@@ -227,8 +244,8 @@ extern "C" CUDA_ON_CPU_API const char* cuda_on_cpu_launched() {
   return told->c_str();
 }
 
-// For HostLibrary.set_order.
+// For HostLibrary.set_order: how launches of this OS thread run.
 extern "C" CUDA_ON_CPU_API void cuda_on_cpu_set(int order, unsigned long long seed, int workers) {
-  std::lock_guard<std::mutex> lock(cuda_on_cpu::launching);
-  cuda_on_cpu::settings = {(cuda_on_cpu::Order)order, seed, workers};
+  using namespace cuda_on_cpu;
+  of_this_thread().settings = {(Order)order, seed, workers};
 }

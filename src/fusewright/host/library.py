@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import shutil
 import subprocess
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,12 +19,17 @@ from fusewright.host.errors import SOURCE_NAME
 
 ORDERS = ("forward", "backward", "warps", "random")  # as enum Order in block.h
 
+_changing = threading.Lock()  # what is counted, and what is loaded later
+# A fork waits for whoever holds it: the child has no such thread, and would wait for ever.
+os.register_at_fork(before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release)
+
 
 class HostLibrary:
     """Kernels on the CPU. Counts what is launched; a kernel named in `disabled` does nothing, and is not counted.
 
     What `more` builds is loaded when a kernel is asked for that is not in the first library, and what `keeping` builds when one is that
     is to be keeping; without it one library does both.
+    Several threads may call at once: their launches run one after another.
     """
 
     def __init__(
@@ -57,9 +64,11 @@ class HostLibrary:
         kernel, _, keeping = kernel.partition(" ")
         if kernel in self.disabled:
             return
-        self.launched[kernel] += 1
-        if keeping and self._keeping is not None:
-            self._kept = self._kept or HostLibrary(self._keeping())
+        with _changing:
+            self.launched[kernel] += 1
+            if keeping and self._keeping is not None and self._kept is None:
+                self._kept = HostLibrary(self._keeping())
+        if keeping and self._kept is not None:
             self._handed_on(self._kept, kernel, args)
             return
         try:
@@ -71,10 +80,11 @@ class HostLibrary:
         entry = getattr(self._library, f"{kernel}_entry", None)  # what an emitted file calls, with an array
         for function in filter(None, (launcher, entry)):
             function.restype = ctypes.c_char_p
-        self._library.cuda_on_cpu_set(*self._settings)  # a library opened twice is one library: say it each time
+        self._library.cuda_on_cpu_set(*self._settings)  # kept by thread, for all libraries: say it each time
         array = (ctypes.c_longlong * len(values))(*(value.value or 0 for value in values))
         message = launcher(*values) if entry is None else entry(array)
-        self.ran.update(_lines(self._library.cuda_on_cpu_launched()))
+        with _changing:
+            self.ran.update(_lines(self._library.cuda_on_cpu_launched()))
         if message is not None:
             raise RuntimeError(_with_line(message.decode(errors="replace"), self.path))
 
@@ -88,8 +98,9 @@ class HostLibrary:
     def _call_more(self, kernel: str, args: Sequence[torch.Tensor | int | None]) -> None:
         if self._more is None:
             raise RuntimeError(f"no launcher named {kernel} in the host library")
-        if self._rest is None:
-            self._rest = HostLibrary(self._more())
+        with _changing:
+            if self._rest is None:
+                self._rest = HostLibrary(self._more())
         self._handed_on(self._rest, kernel, args)
 
     def _handed_on(self, library: HostLibrary, kernel: str, args: Sequence[torch.Tensor | int | None]) -> None:

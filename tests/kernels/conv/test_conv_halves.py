@@ -60,6 +60,7 @@ def check(conv: Conv, out: torch.Tensor, value: torch.Tensor, allowed: torch.Ten
     assert explain(out, value, stored(conv, value, allowed)) is None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES, ids=lambda name: name.replace(" ", "-"))
 def test_elements(case: str) -> None:
     conv, batch, sizes = CASES[case]
@@ -92,6 +93,7 @@ def test_input_that_begins_anywhere(offset: int) -> None:
     check(conv, out, *found)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", TILES, ids=lambda name: name.replace(" ", "-"))
 @pytest.mark.parametrize("ending", ["elements", "rows", "stored moments"])
 def test_tiles(name: str, ending: str) -> None:
@@ -137,6 +139,7 @@ def test_a_pool_stored_beside_its_statistics() -> None:
         check_moments(conv, moments, (1, 13, 27), 2, window=Window("max", size), beside=True)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", PHASED_TILES, ids=lambda name: name.replace(" ", "-"))
 @pytest.mark.parametrize("ending", ["elements", "softmax", "moments"])
 def test_tiles_of_phases(name: str, ending: str) -> None:
@@ -218,6 +221,7 @@ def test_what_overflows_or_is_no_number() -> None:
     assert torch.equal(out.isnan(), expected.isnan()) and torch.equal(out.isinf(), expected.isinf())
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
 @pytest.mark.parametrize("name", SANITIZED)
 @pytest.mark.parametrize("kind", ["rows", "stored moments", "phases"])

@@ -82,6 +82,7 @@ AWKWARD = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", AWKWARD, ids=lambda name: name.replace(" ", "-"))
 def test_elements(case: str) -> None:
     conv, batch, sizes = AWKWARD[case]
@@ -142,6 +143,7 @@ PHASED_TILES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PHASED_TILES, ids=lambda name: name.replace(" ", "-"))
 @pytest.mark.parametrize("ending", ["elements", "rows", "moments", "stored moments", "softmax"])
 def test_tiles_of_phases(name: str, ending: str) -> None:
@@ -190,6 +192,7 @@ TILES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", TILES, ids=lambda name: name.replace(" ", "-"))
 @pytest.mark.parametrize("ending", ["elements", "rows", "moments", "stored moments"])
 def test_tiles(name: str, ending: str) -> None:
@@ -245,6 +248,7 @@ REDUCTIONS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("accumulator", REDUCTIONS)
 @pytest.mark.parametrize("channels", [16, 20, 64, 144])
 def test_over_channels(accumulator: str, channels: int) -> None:
@@ -361,6 +365,7 @@ def test_over_positions_after_a_pool(stored: bool) -> None:
         check_moments(conv2d(8, 16, 3, padding=1), OverPositions("CloseMoments"), (1, 13, 27), 2, window=window, beside=stored)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", [*AWKWARD, *PHASED], ids=lambda name: name.replace(" ", "-"))
 def test_stored_beside_statistics(case: str) -> None:
     conv, batch, sizes = (AWKWARD | PHASED)[case]
@@ -465,6 +470,7 @@ SANITIZED = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
 @pytest.mark.parametrize("name", SANITIZED)
 @pytest.mark.parametrize("kind", ["rows", "moments", "stored moments"])
@@ -492,6 +498,7 @@ def check_sanitized(text: KernelText, floats: dict[str, int], sizes: dict[str, i
     assert process.returncode == 0, process.stderr[-2000:]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
 @pytest.mark.parametrize("name", SANITIZED)
 @pytest.mark.parametrize("kind", ["elements", "moments", "stored moments"])

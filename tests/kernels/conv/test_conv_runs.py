@@ -24,6 +24,7 @@ from fusewright.kernels.conv_layout import layout
 from fusewright.kernels.conv_tiles import best_tile, for_sizes
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", [*AWKWARD, *PHASED], ids=lambda name: name.replace(" ", "-"))
 def test_elements(case: str) -> None:
     conv, batch, sizes = (AWKWARD | PHASED)[case]

@@ -53,6 +53,7 @@ def strict(conv: Conv) -> Conv:
     return replace(conv, tf32=False)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES, ids=lambda name: name.replace(" ", "-"))
 def test_elements(case: str) -> None:
     conv, batch, sizes = CASES[case]
@@ -60,6 +61,7 @@ def test_elements(case: str) -> None:
     assert explain(out, *found) is None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", TILES, ids=lambda name: name.replace(" ", "-"))
 @pytest.mark.parametrize("ending", ["elements", "rows", "stored moments"])
 def test_tiles(name: str, ending: str) -> None:
@@ -187,6 +189,7 @@ def test_an_infinite_weight() -> None:
     assert out[0, 5, 1:, 1:].isnan().all() and out[:, 6:].isfinite().all() and out[0, 3].isinf().all()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
 @pytest.mark.parametrize("name", SANITIZED)
 @pytest.mark.parametrize("kind", ["rows", "stored moments", "phases"])

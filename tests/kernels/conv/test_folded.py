@@ -51,6 +51,7 @@ def words(name: str) -> str:
     return name.replace(" ", "-")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("tf32", [True, False])
 @pytest.mark.parametrize("case", FEW, ids=words)
 def test_elements(case: str, tf32: bool) -> None:
@@ -82,6 +83,7 @@ def every_third(pairs: Iterable[tuple[object, ...]]) -> Iterator[Any]:
         yield pytest.param(*pair, id=words("-".join(map(str, pair))), marks=[pytest.mark.slow] if number % 3 else [])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "ending"), [*every_third(product(TILES, TILE_ENDINGS))])
 def test_tiles(name: str, ending: str) -> None:
     """Also with where taps lie in registers, not in a table."""
@@ -150,6 +152,7 @@ SANITIZED = product(
 )
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("sanitize", "name", "kernel", "kind"), [*every_third((how, *tile, kind) for how, tile, kind in SANITIZED)])
 def test_sanitized(sanitize: str, name: str, kernel: int, kind: str) -> None:
     conv = conv2d(3, 20, kernel, padding=kernel // 2)

@@ -34,6 +34,7 @@ def opened(conv: Conv) -> Conv:
     return replace(conv, open_inputs=True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("tile", TILES, ids=lambda name: name.replace(" ", "-"))

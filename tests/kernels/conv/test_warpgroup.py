@@ -29,6 +29,7 @@ def tiles_for(conv: Conv, ending: Ending) -> list[Tile]:
     return [tile for tile in TILES.values() if refusal(layout(conv, ending, tile), ending) is None]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", AWKWARD, ids=lambda name: name.replace(" ", "-"))
 def test_elements(case: str) -> None:
     conv, batch, sizes = AWKWARD[case]
@@ -42,6 +43,7 @@ def test_elements(case: str) -> None:
         assert explain(out, expected, allowed) is None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", TILES, ids=lambda name: name.replace(" ", "-"))
 @pytest.mark.parametrize("ending", ["elements", "rows", "moments"])
 def test_tiles(name: str, ending: str) -> None:
@@ -138,6 +140,7 @@ def test_what_is_refused() -> None:
             conv_kernel("k", conv, ending, tile)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
 @pytest.mark.parametrize("kind", ["rows", "moments"])
 def test_sanitized(sanitize: str, kind: str) -> None:
