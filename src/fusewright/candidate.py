@@ -63,7 +63,12 @@ class Candidate:
     def kernels(self) -> tuple[str, ...]:
         """The launchers it declares; empty for a file that Fusewright did not write."""
         gradients = getattr(self.module, "_GRADIENT_KERNELS", ())
-        return (*self.module._KERNELS, *gradients) if self.emitted else ()
+        return (*self.forward_kernels, *gradients) if self.emitted else ()
+
+    @property
+    def forward_kernels(self) -> tuple[str, ...]:
+        """Those of them that need no gradient to be launched."""
+        return tuple(self.module._KERNELS) if self.emitted else ()
 
     @property
     def emitted(self) -> bool:

@@ -32,6 +32,7 @@ from .collector import lasting
 from .console import Screen, say, show_report, show_verdict, stages
 from .errors import Refused
 from .options import Options
+from .quiet import unsaid
 
 if TYPE_CHECKING:
     from .verify import Verdict
@@ -93,6 +94,10 @@ ModesOption = Annotated[
 AssumeFinite = Annotated[
     bool,
     typer.Option("--assume-finite", help="Allow laws that hold only where no value is Inf or NaN."),
+]
+ForwardOnly = Annotated[
+    bool,
+    typer.Option("--forward-only", help="For inference alone: gradients are neither checked nor given kernels."),
 ]
 TimeLimit = Annotated[float, typer.Option("--time-limit", metavar="S", help="Seconds until it is ended.")]
 MemoryLimit = Annotated[float, typer.Option("--memory-limit", metavar="GB", help="Memory at which it is ended.")]
@@ -175,6 +180,7 @@ def optimize(
         bool,
         typer.Option("--gradients/--no-gradients", help="Kernels for backward too; without, PyTorch's operators do it."),
     ] = True,
+    forward_only: ForwardOnly = False,
     tune: TuneOption = Tuning.auto,
     sanitize: SanitizeOption = None,
     assume_finite: AssumeFinite = False,
@@ -185,7 +191,8 @@ def optimize(
 
     The file is written only after its kernels were run and its results and gradients were found equal to the model's.
     """
-    options = _options(target, sanitize, assume_finite=assume_finite, bench=bench, gradients=gradients, tune=tune.value)
+    more = {"assume_finite": assume_finite, "bench": bench, "gradients": gradients, "tune": tune.value}
+    options = _options(target, sanitize, forward_only=forward_only, **more)
     _check_readable(model)
     output = output or model.with_name(f"{model.stem}_new.py")
     _check_writable(output, reads=[model])
@@ -201,7 +208,9 @@ def optimize(
     console = Screen()
     with stages(console) as progress:
         progress("load", str(model))
-        run = pipeline.optimize(load_problem(model), options, progress)
+        problem = load_problem(model)
+        with unsaid():
+            run = pipeline.optimize(problem, options, progress)
 
     show_report(console, run.report)
     show_verdict(console, run.verdict, verbose)
@@ -224,6 +233,7 @@ def verify(
         Path | None,
         typer.Option("--json", metavar="OUT.json", help="Also write every check, what it saw and its number."),
     ] = None,
+    forward_only: ForwardOnly = False,
     sanitize: SanitizeOption = None,
     time_limit: TimeLimit = 900.0,
     memory_limit: MemoryLimit = 24.0,
@@ -235,7 +245,7 @@ def verify(
 
     A line for each check; the last word is `equal` or `different`. The candidate runs in a process of its own.
     """
-    options = _options(target, sanitize)
+    options = _options(target, sanitize, forward_only=forward_only)
     _check_readable(model)
     _check_readable(candidate)
     if results:
@@ -251,7 +261,9 @@ def verify(
     console = Screen()
     with stages(console) as progress:
         progress("load", str(model))
-        verdict = pipeline.verify(load_problem(model), candidate, options, progress)
+        problem = load_problem(model)
+        with unsaid():
+            verdict = pipeline.verify(problem, candidate, options, progress)
     show_verdict(console, verdict, verbose=True)
     if results:
         _write({results: json.dumps(_strict(_verdict_record(model, candidate, verdict)), indent=2) + "\n"})
@@ -264,7 +276,9 @@ def verify(
 
 
 def _verdict_record(model: Path, candidate: Path, verdict: Verdict) -> dict[str, Any]:
-    checks = [{"name": c.name, "passed": c.passed, "detail": c.detail, "number": c.number} for c in verdict.checks]
+    checks = [
+        {"name": c.name, "status": c.status, "passed": c.passed, "detail": c.detail, "number": c.number} for c in verdict.checks
+    ]
     return {
         "model": model.name,
         "candidate": candidate.name,

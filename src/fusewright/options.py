@@ -24,6 +24,7 @@ class Options:
     bench: bool = True  # time the result where a GPU is
     modes: tuple[str, ...] = ("eager",)  # what to time it against: eager PyTorch, and torch.compile in its modes
     gradients: bool = True  # write kernels for backward too; without them it runs PyTorch's operators
+    forward_only: bool = False  # nobody asks the file for gradients: they are not checked, and backward gets no kernels
     tune: str = "auto"  # auto: choose by timing where a GPU is, or as an earlier run chose | again: time anew | off
 
     def __post_init__(self) -> None:

@@ -35,7 +35,9 @@ from .tune import LIBRARY, LIBRARY_TURNED, PREDICTED, Choices, Tuned, key, recal
 Progress = Callable[[str, str], None]
 
 # Checks that a fault in the kernels of backward makes fail.
-OF_GRADIENTS = {"gradients", "gradients of their own", "second derivatives", "kernels launched", "kernels matter"}
+OF_GRADIENTS = {
+    "gradients there or not", "gradients", "gradients of their own", "second derivatives", "kernels launched", "kernels matter"
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class Front:
         graph = with_copies(self.graph, made, left) if choices.channels_last and not choices.plain else self.graph
         made = made if graph is self.graph else self.planned(graph, left, choices)
         made = replace(made, captured=self.captured)
-        return made, emit(made, self.problem.source, self.model, gradients and self.options.gradients)
+        gradients = gradients and self.options.gradients and not self.options.forward_only
+        return made, emit(made, self.problem.source, self.model, gradients)
 
     def planned(self, graph: Graph, left: frozenset[str], choices: Choices) -> Plan:
         own = frozenset[str]() if choices.plain else choices.own

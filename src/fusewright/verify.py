@@ -16,12 +16,13 @@ import torch
 from .budget import K
 from .candidate import Candidate, Trace, gpu_works
 from .checks import Check as Question
-from .checks import Finding, Outcome, Trial, behaviour, differentiation, kernels, sentence, values
+from .checks import Finding, Outcome, Trial, behaviour, differentiation, following, kernels, sentence, skipped, values
 from .errors import Refused
 from .graph import Graph
 from .observe import Subjects, filled_memory, seeded, subjects
 from .options import Options
 from .problem import Problem, shown
+from .quiet import said
 from .shrink import Shapes, Sizes, choose, seconds_for, space_of, work
 from .variants import Variant, fewer, planned
 
@@ -31,10 +32,15 @@ class Check:
     """One line of a verdict."""
 
     name: str
-    passed: bool
+    passed: bool  # it did not fail
     detail: str = ""
     number: float | None = None
     seconds: float = 0.0
+    skipped: bool = False  # it did not run, and `detail` says why
+
+    @property
+    def status(self) -> str:
+        return "skipped" if self.skipped else "held" if self.passed else "failed"
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,7 @@ STAGES: tuple[tuple[tuple[str, Question], ...], ...] = (
         ("precision", values.precision),
     ),
     (
+        ("gradients there or not", following.gradients_there),
         ("gradients", differentiation.gradients),
         ("gradients of their own", differentiation.of_their_own),
         ("second derivatives", differentiation.second_derivatives),
@@ -89,7 +96,16 @@ STAGES: tuple[tuple[tuple[str, Question], ...], ...] = (
         ("kernels matter", kernels.matter),
         ("outside the plan", kernels.fallback),
     ),
+    (
+        ("other constructor arguments", following.constructor),
+        ("attributes set later", following.attributes),
+        ("hooks", following.hooks),
+        ("state on self", following.state_on_self),
+        ("several calls in a row", following.several_calls),
+    ),
 )
+
+OF_GRADIENTS = frozenset({"gradients there or not", "gradients", "gradients of their own", "second derivatives"})
 
 
 def verify(
@@ -141,7 +157,7 @@ def _run_stages(trial: Trial, checks: list[Check], say: Callable[[str, str], Non
     for stage in STAGES:
         for name, question in stage:
             say("verify", name)
-            checks.append(_timed(name, functools.partial(question, trial)))
+            checks.append(_timed(name, functools.partial(_asked, trial, name, question)))
             if trial.subjects.device.type == "cuda":
                 torch.cuda.empty_cache()  # other processes may want the memory
         if stage is STAGES[0] and all(check.passed for check in checks):
@@ -149,6 +165,11 @@ def _run_stages(trial: Trial, checks: list[Check], say: Callable[[str, str], Non
         if not all(check.passed for check in checks):
             break
     return trace
+
+
+def _asked(trial: Trial, name: str, question: Question) -> Outcome:
+    left_out = trial.forward_only and name in OF_GRADIENTS
+    return skipped("forward only: no gradients were asked for") if left_out else question(trial)
 
 
 def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_change: bool) -> Trial:
@@ -163,6 +184,7 @@ def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_ch
     full_size = subject.device.type == "cuda"
     shapes = choose(space, seconds, full_size)
     subject = subject.with_its_twin(shapes.small)
+    _first_calls(subject, shapes.small)
     slower = _candidate_seconds(subject, shapes.small) / CANDIDATE_SECONDS
     if slower > 1:
         shapes = choose(space, seconds, full_size, slower)
@@ -181,7 +203,16 @@ def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_ch
     if options.assume_finite:
         variants = [variant for variant in variants if variant.group != "non-finite"]
     variants = fewer(variants, _seconds_for_one(subject, shapes), MOST_SECONDS)
-    return Trial(subject, shapes, tuple(variants), kind_may_change)
+    return Trial(subject, shapes, tuple(variants), kind_may_change, options.forward_only)
+
+
+def _first_calls(subject: Subjects, sizes: Sizes) -> None:
+    """Of the original, in either mode: what it prints is shown, and which attributes it changes is known from now on."""
+    for training in (True, False):
+        variant = Variant("first call", sizes, training=training)
+        subject.set_state(variant)
+        with said() if training else contextlib.nullcontext(), contextlib.suppress(Exception):  # asked for again where it matters
+            subject.run_eager(variant)
 
 
 def _seconds_for_one(subject: Subjects, shapes: Shapes) -> float:
@@ -203,7 +234,7 @@ def _candidate_seconds(subject: Subjects, sizes: Sizes) -> float:
         subject.run_candidate(variant)
         if subject.device.type == "cuda":
             torch.cuda.synchronize()  # or its fault would be the original's
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if subject.device.type == "cuda" and not gpu_works():
             raise Refused(f"{subject.candidate.name}: it ended the GPU's context: {sentence(error)}") from error
     return time.process_time() - start
@@ -239,7 +270,8 @@ def _forward(trial: Trial) -> Trace:
     inputs = trial.subjects.inputs(variant)
     device = trial.subjects.device  # on a GPU the profiler would take the filling for work of the model
     filled = filled_memory(device) if device.type == "cpu" else contextlib.nullcontext()
-    with filled, torch.no_grad(), seeded(0), trial.subjects.candidate.trace() as trace:
+    still = trial.subjects.unmoved(trial.subjects.new)
+    with still, filled, torch.no_grad(), seeded(0), trial.subjects.candidate.trace() as trace:
         trial.subjects.new(*inputs)
     return trace
 
@@ -252,9 +284,9 @@ def _timed(name: str, question: Callable[[], Outcome]) -> Check:
         except torch.OutOfMemoryError:  # earlier checks left PyTorch blocks of other sizes
             torch.cuda.empty_cache()
             outcome = question()
-    except Exception as error:  # the candidate's own code raised
+    except (Exception, SystemExit) as error:  # the candidate's own code raised
         outcome = Outcome(False, f"raised {sentence(error)}")
-    return Check(name, outcome.passed, outcome.detail, outcome.number, time.perf_counter() - start)
+    return Check(name, outcome.passed, outcome.detail, outcome.number, time.perf_counter() - start, outcome.skipped)
 
 
 def _verdict(checks: list[Check], findings: list[Finding], trace: Trace, note: str) -> Verdict:

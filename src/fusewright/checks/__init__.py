@@ -21,6 +21,12 @@ class Outcome:
     passed: bool
     detail: str = ""
     number: float | None = None
+    skipped: bool = False  # nothing was looked at; `detail` says why
+
+
+def skipped(why: str) -> Outcome:
+    """A check that did not run: it neither held nor failed."""
+    return Outcome(True, why, skipped=True)
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,7 @@ class Trial:
     shapes: Shapes
     variants: tuple[Variant, ...]
     kind_may_change: bool
+    forward_only: bool = False  # no gradient is asked for
     findings: list[Finding] = field(default_factory=list)
     errors: dict[Variant, str] = field(default_factory=dict)  # the candidate raised where the original did not
     skipped: list[Variant] = field(default_factory=list)  # the original itself raises
