@@ -24,7 +24,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .errors import Refused
+from .errors import Ended, Refused
 from .guard import Snapshot, snapshot
 from .host import HostCompileError, HostLibrary, compile_host
 from .prelude import host_text
@@ -237,6 +237,8 @@ def _its_own_errors(name: str, doing: str) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, Refused):
         raise
+    except SystemExit as stop:
+        raise Ended(f"{name}: {doing} ended Python with sys.exit({stop.code!r})") from stop
     except BaseException as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == f"<{name}>"]
         place = f"{name}:{lines[-1]}" if lines else name

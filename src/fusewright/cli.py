@@ -30,7 +30,7 @@ import typer
 from . import __version__
 from .collector import lasting
 from .console import Screen, say, show_report, show_verdict, stages
-from .errors import Refused
+from .errors import Ended, Refused
 from .options import Options
 from .quiet import unsaid
 
@@ -251,9 +251,11 @@ def verify(
     if results:
         _check_writable(results, reads=[model, candidate])
     if alone:
-        return _alone(candidate, time_limit, memory_limit)
+        status, why = _alone(candidate, time_limit, memory_limit)
+        return _different() if why else status
     if sanitize and _needs_runtime(sanitize):
-        return _under(sanitize.value)
+        status = _under(sanitize.value)
+        return _different() if status == NOT_EQUAL else status
 
     pipeline = _pipeline()
     from .problem import load_problem
@@ -262,15 +264,18 @@ def verify(
     with stages(console) as progress:
         progress("load", str(model))
         problem = load_problem(model)
-        with unsaid():
-            verdict = pipeline.verify(problem, candidate, options, progress)
+        try:
+            with unsaid():
+                verdict = pipeline.verify(problem, candidate, options, progress)
+        except Ended as ended:
+            _complain(str(ended), NOT_EQUAL)
+            return _different()
     show_verdict(console, verdict, verbose=True)
     if results:
         _write({results: json.dumps(_strict(_verdict_record(model, candidate, verdict)), indent=2) + "\n"})
     if not verdict.passed:
-        status = _not_equal(verdict, f"{candidate} does not equal {model}")
-        say(console, "different", "bold red")
-        return status
+        _not_equal(verdict, f"{candidate} does not equal {model}")
+        return _different()
     say(console, "equal", "bold green")
     return 0
 
@@ -311,14 +316,18 @@ def _needs_runtime(sanitize: Sanitizer | None) -> bool:
     return sanitize is not None and os.environ.get("FUSEWRIGHT_SANITIZED") != sanitize.value
 
 
-def _alone(candidate: Path, time_limit: float, memory_limit: float) -> int:
-    """This very command again in a process of its own; what ended that process before its time is a sentence too."""
+def _alone(candidate: Path, time_limit: float, memory_limit: float) -> tuple[int, str]:
+    """This very command again in a process of its own: its status, and what ended it before its time, which was said too."""
     from .process import Limits, run_alone
 
     status, why = run_alone([*_given, "--same-process"], Limits(time_limit, memory_limit))
-    if why:
-        return _complain(f"{candidate}: {why}", NOT_EQUAL)
-    return status
+    return (_complain(f"{candidate}: {why}", NOT_EQUAL), why) if why else (status, "")
+
+
+def _different() -> int:
+    """The last word, after the sentence that says why."""
+    say(Screen(), "different", "bold red")
+    return NOT_EQUAL
 
 
 @_command
@@ -376,7 +385,7 @@ def bench(
     chosen = _modes(modes)
     needs_a_gpu()
     if alone and candidates:
-        return _alone(candidates[0], time_limit, memory_limit)
+        return _alone(candidates[0], time_limit, memory_limit)[0]
     console = Screen()
     with stages(console) as progress:
         timing, record = bench_files(

@@ -51,4 +51,5 @@ STATUSES = ("held", "skipped", "failed")
 
 def status_of(check: Mapping[str, Any]) -> str:
     """Of a check in a record; older ones say only whether it passed."""
-    return str(check.get("status") or ("held" if check["passed"] else "failed"))
+    found = check.get("status")
+    return found if found in STATUSES else "held" if check["passed"] else "failed"

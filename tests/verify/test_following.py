@@ -64,6 +64,26 @@ def get_init_inputs():
     return []
 """
 
+AUX = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x):
+        y = self.linear(x)
+        self.aux_loss = y.square().mean()
+        return y
+
+
+def get_inputs():
+    return [torch.randn(4, 6)]
+
+
+def get_init_inputs():
+    return []
+"""
+
 DETACHED = """
 class Model(nn.Module):
     def __init__(self):
@@ -287,7 +307,7 @@ CHEATS = {
         "of call 2",
     ),
     "a loss that is not kept": (
-        STATE,
+        AUX,
         """
         class ModelNew(Model):
             def forward(self, x):
@@ -299,7 +319,7 @@ CHEATS = {
         "aux_loss is not set",
     ),
     "a loss without its gradient": (
-        STATE,
+        AUX,
         """
         class ModelNew(Model):
             def forward(self, x):
@@ -311,7 +331,7 @@ CHEATS = {
         "attribute aux_loss requires a gradient is False instead of True",
     ),
     "a name of its own": (
-        STATE,
+        AUX,
         """
         class ModelNew(Model):
             def forward(self, x):
@@ -355,7 +375,7 @@ def test_what_does_not_follow_is_different(name: str, tmp_path: Path) -> None:
     assert words in failed(verdict).get(check, ""), failed(verdict)
 
 
-@pytest.mark.parametrize("model", [NORM, STATE, DETACHED], ids=["norm", "state", "detached"])
+@pytest.mark.parametrize("model", [NORM, STATE, AUX, DETACHED], ids=["norm", "state", "loss", "detached"])
 def test_a_copy_follows(model: str, tmp_path: Path) -> None:
     verdict = judged(tmp_path, model, COPY)
     assert verdict.passed, failed(verdict)
