@@ -13,10 +13,10 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,9 @@ from .prelude import host_text
 from .problem import Problem, seeded_everything, shown
 from .process import drop_locks
 from .reference import base_name, is_view
+
+if TYPE_CHECKING:
+    from .observe import Construction, Subjects
 
 EMITTED = ("_CUDA_SOURCE", "_KERNELS", "_launch", "_on_device")  # what a file written by Fusewright defines
 ALLOCATIONS = frozenset("empty empty_like empty_strided new_empty new_empty_strided empty_permuted".split())
@@ -87,6 +90,11 @@ class Candidate:
         if not isinstance(model, nn.Module):
             raise Refused(f"{self.name}: ModelNew(...) made a {type(model).__name__}, not a torch.nn.Module")
         return model.to(self.device)
+
+    def built_with(self, subjects: Subjects, construction: Construction) -> tuple[Subjects, dict[str, list[int]]]:
+        """The subjects with `ModelNew` so built, and the shapes in its state_dict."""
+        new = construction.build(subjects.problem, self.module.ModelNew).to(self.device)
+        return replace(subjects, new=new), {name: list(value.shape) for name, value in new.state_dict().items()}
 
     @contextlib.contextmanager
     def launches(self) -> Iterator[list[str]]:

@@ -32,6 +32,7 @@ from .collector import lasting
 from .console import Screen, say, show_report, show_verdict, stages
 from .errors import Ended, Refused
 from .options import Options
+from .process import Limits
 from .quiet import unsaid
 
 if TYPE_CHECKING:
@@ -250,9 +251,6 @@ def verify(
     _check_readable(candidate)
     if results:
         _check_writable(results, reads=[model, candidate])
-    if alone:
-        status, why = _alone(candidate, time_limit, memory_limit)
-        return _different() if why else status
     if sanitize and _needs_runtime(sanitize):
         status = _under(sanitize.value)
         return _different() if status == NOT_EQUAL else status
@@ -266,7 +264,11 @@ def verify(
         problem = load_problem(model)
         try:
             with unsaid():
-                verdict = pipeline.verify(problem, candidate, options, progress)
+                if alone:
+                    limits = Limits(time_limit, memory_limit)
+                    verdict = pipeline.verify_apart(problem, candidate, options, limits, progress)
+                else:
+                    verdict = pipeline.verify(problem, candidate, options, progress)
         except Ended as ended:
             _complain(str(ended), NOT_EQUAL)
             return _different()
@@ -316,12 +318,14 @@ def _needs_runtime(sanitize: Sanitizer | None) -> bool:
     return sanitize is not None and os.environ.get("FUSEWRIGHT_SANITIZED") != sanitize.value
 
 
-def _alone(candidate: Path, time_limit: float, memory_limit: float) -> tuple[int, str]:
-    """This very command again in a process of its own: its status, and what ended it before its time, which was said too."""
-    from .process import Limits, run_alone
+def _alone(candidate: Path, time_limit: float, memory_limit: float) -> int:
+    """This very command again in a process of its own; what ended that process before its time is a sentence too."""
+    from .process import run_alone
 
     status, why = run_alone([*_given, "--same-process"], Limits(time_limit, memory_limit))
-    return (_complain(f"{candidate}: {why}", NOT_EQUAL), why) if why else (status, "")
+    if why:
+        return _complain(f"{candidate}: {why}", NOT_EQUAL)
+    return status
 
 
 def _different() -> int:
@@ -385,7 +389,7 @@ def bench(
     chosen = _modes(modes)
     needs_a_gpu()
     if alone and candidates:
-        return _alone(candidates[0], time_limit, memory_limit)[0]
+        return _alone(candidates[0], time_limit, memory_limit)
     console = Screen()
     with stages(console) as progress:
         timing, record = bench_files(

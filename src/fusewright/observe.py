@@ -7,6 +7,7 @@ import copy
 import math
 import random
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -21,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from .budget import Budget, Evidence, Miss, budget, compare, with_outliers
 from .candidate import ALLOCATIONS, Candidate
 from .held import Place, own, put_back
-from .problem import Problem
+from .problem import Problem, seeded_everything
 from .reference import TO_NEAREST, Rounding, base_name, in_float64, rounding_of, type_of, widen_module, widened
 from .shrink import Sizes, seconds_for, work
 from .variants import Source, Variant, named_state, random_state, renewed
@@ -115,6 +116,7 @@ class Way(Protocol):
     def __call__(self, model: nn.Module, inputs: list[list[Any]], variant: Variant) -> Observed: ...
 
 
+@dataclass(frozen=True)
 class Once:
     """One call, nothing else."""
 
@@ -309,6 +311,38 @@ TWISTS: Mapping[str, Callable[[list[Any]], list[Any]]] = {
 RESHAPING = ("one dimension less", "one dimension more", "empty batch")
 
 
+class Elsewhere(Protocol):
+    """A candidate's model that runs in another process."""
+
+    seconds: float  # of processor time there
+
+    def set_state(self, variant: Variant) -> None: ...
+
+    def run(self, subjects: Subjects, variant: Variant, fill: tuple[float, int | None] | None) -> Observed: ...
+
+
+@dataclass(frozen=True)
+class Construction:
+    """One argument of the constructor that is not as the file has it: by position in `get_init_inputs`, or by name."""
+
+    name: str
+    value: Any
+    position: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.value!r}"
+
+    def build(self, problem: Problem, model: Any) -> nn.Module:
+        """Under the seed of the first one."""
+        with seeded_everything(0):
+            arguments = list(problem.namespace.get_init_inputs())
+        if self.position is not None:
+            arguments[self.position] = self.value
+        with seeded_everything(0):
+            made: nn.Module = model(*arguments, **({self.name: self.value} if self.position is None else {}))
+        return made
+
+
 @dataclass(frozen=True)
 class References:
     """For one variant: eager's results, the exact ones in fp64, and rounded ones."""
@@ -345,7 +379,7 @@ class Subjects:
     source: Source
     original: nn.Module
     exact: nn.Module
-    new: nn.Module
+    new: nn.Module  # the original again, where the candidate's is elsewhere
     initial: Mapping[str, Tensor]
     low: torch.dtype
     rounding: Rounding
@@ -359,6 +393,8 @@ class Subjects:
     built: frozenset[Place] = frozenset()  # attributes that the candidate's model had when it was built
     carried: set[Place] = field(default_factory=set)  # attributes that a call of the original changed: state
     way: Way = field(default_factory=Once)
+    elsewhere: Elsewhere | None = None
+    construction: Construction | None = None  # how `original` and `new` were built, if not as the file has it
 
     @property
     def device(self) -> torch.device:
@@ -376,6 +412,20 @@ class Subjects:
         """The inputs of every call that the way makes."""
         return [self.inputs(call) for call in self.way.calls(variant)]
 
+    def built_with(self, construction: Construction) -> Subjects | None:
+        """The same with the original so built; None where it cannot be. The candidate is still to be built, and the float64 twin
+        is the original itself until it is asked for."""
+        model = self.problem.namespace.Model
+        try:
+            original = construction.build(self.problem, model).to(self.device)
+            twin = None if self.twin is None else construction.build(self.problem, model).cpu()
+        except (Exception, SystemExit):  # the user's own code
+            return None
+        return replace(
+            self, original=original, exact=original, new=original, initial=_initial(original), modes=_modes(original), twin=twin,
+            drawn={}, asked={}, carried=set(), construction=construction,
+        )  # fmt: skip
+
     def by(self, way: Way) -> Subjects:
         """The same, called in another way."""
         return replace(self, way=way, asked={})
@@ -383,6 +433,8 @@ class Subjects:
     def set_state(self, variant: Variant) -> None:
         """The same parameters, buffers and mode for all three."""
         self._set_state(variant, self.original, self.exact, self.new)
+        if self.elsewhere is not None:
+            self.elsewhere.set_state(variant)
 
     def _set_state(self, variant: Variant, *models: nn.Module) -> None:
         values = self._state(variant.parameters, variant.seed)
@@ -467,13 +519,33 @@ class Subjects:
         return self.quick[sizes]
 
     def run_candidate(self, variant: Variant, fill: float = math.nan, whole: int | None = None) -> Observed:
-        with filled_memory(self.device, fill, whole), self._context():
-            return self.observed(self.new, self.each_input(variant), variant)
+        return self._run_new(variant, (fill, whole))
 
     def run_plainly(self, variant: Variant) -> Observed:
         """The candidate under no mode: as the original runs."""
-        with self._context():
-            return self.observed(self.new, self.each_input(variant), variant)
+        return self._run_new(variant, None)
+
+    def _run_new(self, variant: Variant, fill: tuple[float, int | None] | None) -> Observed:
+        if self.elsewhere is not None:
+            return self.elsewhere.run(self, variant, fill)
+        return self.run_on(self.each_input(variant), variant, fill)
+
+    def run_on(self, inputs: list[list[Any]], variant: Variant, fill: tuple[float, int | None] | None) -> Observed:
+        """The candidate on these very inputs, memory that it allocates filled if that is asked for."""
+        filled = filled_memory(self.device, *fill) if fill is not None else contextlib.nullcontext()
+        with filled, self._context():
+            return self.observed(self.new, inputs, variant)
+
+    def on_the_cpu(self, variant: Variant) -> list[list[Any]]:
+        """Every call's inputs, as they are sent to another process."""
+        for call in self.way.calls(variant):
+            if (error := self._refusal(call)) is not None:
+                raise error.with_traceback(None)
+        return [TWISTS[self.twist](self.source.inputs(call, CPU)) for call in self.way.calls(variant)]
+
+    def clock(self) -> float:
+        """Seconds of processor time of this process and of the candidate's."""
+        return time.process_time() + (self.elsewhere.seconds if self.elsewhere is not None else 0.0)
 
     def run_eager(self, variant: Variant) -> Observed:
         with self._context():
@@ -493,7 +565,8 @@ class Subjects:
         if dtype is None:
             low = torch.bfloat16 if twist == "autocast" else self.low
             return replace(self, twist=twist, rounding=rounding_of(low), asked={})
-        original, new = copied(self.original).to(dtype), copied(self.new).to(dtype)
+        original = copied(self.original).to(dtype)
+        new = original if self.elsewhere is not None else copied(self.new).to(dtype)
         exact = widen_module(copied(original))
         initial = {name: t.to(dtype) if t.is_floating_point() else t for name, t in self.initial.items()}
         twisted = replace(self, original=original, new=new, exact=exact, initial=initial, twist=twist, drawn={})
@@ -561,16 +634,25 @@ class Subjects:
         return misses
 
 
-def subjects(problem: Problem, candidate: Candidate, new: nn.Module) -> Subjects:
+def subjects(problem: Problem, candidate: Candidate, new: nn.Module | None) -> Subjects:
+    """`new` is None where it is elsewhere."""
     original = problem.model(0).to(candidate.device)
+    new = original if new is None else new
     source = Source(problem)
-    initial = {name: t.detach().cpu().clone() for name, t in named_state(original)}
     low = type_of(original, source.given)
     exact = widen_module(copied(original))
-    modes = {name: module.training for name, module in original.named_modules()}
+    initial, modes = _initial(original), _modes(original)
     twin = problem.model(0).cpu() if candidate.device.type == "cuda" else None
     built = frozenset((path, name) for path, module in new.named_modules() for name in own(module))
     return Subjects(problem, candidate, source, original, exact, new, initial, low, rounding_of(low), modes, twin=twin, built=built)
+
+
+def _initial(model: nn.Module) -> dict[str, Tensor]:
+    return {name: t.detach().cpu().clone() for name, t in named_state(model)}
+
+
+def _modes(model: nn.Module) -> dict[str, bool]:
+    return {name: module.training for name, module in model.named_modules()}
 
 
 def write_state(model: nn.Module, values: Mapping[str, Tensor]) -> None:

@@ -28,6 +28,7 @@ from .options import Options
 from .plan import Plan
 from .planner import plan
 from .problem import Problem, check_output
+from .process import Limits
 from .rewrite import NONFINITE_KIND, rewrite
 from .takeover import take_over
 from .tune import LIBRARY, LIBRARY_TURNED, PREDICTED, Choices, Tuned, key, recall, remember, shown, tune
@@ -249,6 +250,24 @@ def verify(problem: Problem, candidate: Path, options: Options, progress: Progre
     progress("verify", "")
     with refused_without_a_gpu(loaded.target):
         return verify_candidate(problem, loaded, graph=graph, options=options, progress=progress)
+
+
+def verify_apart(problem: Problem, candidate: Path, options: Options, limits: Limits, progress: Progress = silent) -> Any:
+    """The same, with the candidate in a process of its own: this one never runs its code."""
+    from .judge import Remote
+    from .verify import verify as verify_candidate
+
+    with Remote(problem, candidate, choose_target(options), options.sanitize, limits) as remote:
+        progress("capture", "")
+        try:
+            graph = capture(*on_the_cpu(problem), str(problem.path))
+        except Unsupported:
+            graph = None
+        progress("build", "")
+        remote.load()
+        progress("verify", "")
+        with refused_without_a_gpu(remote.target):
+            return verify_candidate(problem, remote, graph=graph, options=options, progress=progress)
 
 
 def explain(problem: Problem, options: Options) -> str:

@@ -10,15 +10,18 @@ import functools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
+from torch import nn
 
 from .budget import K
 from .candidate import Candidate, Trace, gpu_works
 from .checks import Check as Question
 from .checks import Finding, Outcome, Trial, behaviour, differentiation, following, kernels, sentence, skipped, values
-from .errors import Refused
+from .errors import Ended, Refused
 from .graph import Graph
+from .judge import OF_THE_WORKER, Remote
 from .observe import Subjects, filled_memory, seeded, subjects
 from .options import Options
 from .problem import Problem, shown
@@ -110,7 +113,7 @@ OF_GRADIENTS = frozenset({"gradients there or not", "gradients", "gradients of t
 
 def verify(
     problem: Problem,
-    candidate: Candidate,
+    candidate: Candidate | Remote,
     *,
     graph: Graph | None = None,
     options: Options | None = None,
@@ -128,15 +131,32 @@ def verify(
     except Refused as refused:
         checks.append(Check("constructs", False, str(refused), seconds=time.perf_counter() - start))
         return _verdict(checks, [], Trace(), "")
-    checks.append(Check("constructs", True, type(new).__name__, seconds=time.perf_counter() - start))
-    checks.append(_timed("PyTorch left alone", lambda: behaviour.left_alone(candidate)))
+    name = new if isinstance(new, str) else type(new).__name__
+    checks.append(Check("constructs", True, name, seconds=time.perf_counter() - start))
+    checks.append(_timed("PyTorch left alone", lambda: _left_alone(candidate)))
     if not checks[-1].passed:
         return _verdict(checks, [], Trace(), "")
     with _one_thread(candidate.device):
-        trial = _trial(subjects(problem, candidate, new), graph, options, kind_may_change)
+        if isinstance(candidate, Remote):
+            subject = candidate.begin(subjects(problem, cast(Candidate, candidate), None))
+        else:
+            subject = subjects(problem, candidate, cast(nn.Module, new))
+        trial = _trial(subject, graph, options, kind_may_change)
+        if isinstance(candidate, Remote):
+            candidate.settle(trial)
         trace = _run_stages(trial, checks, say)
-    checks.append(_timed("PyTorch left alone, at the end", lambda: behaviour.left_alone(candidate)))
+    checks.append(_timed("PyTorch left alone, at the end", lambda: _left_alone(candidate)))
+    if isinstance(candidate, Remote) and candidate.ended:
+        raise Ended(candidate.ended)
     return _verdict(checks, trial.findings, trace, trial.shapes.note)
+
+
+def _left_alone(candidate: Candidate | Remote) -> Outcome:
+    return candidate.check("PyTorch left alone") if isinstance(candidate, Remote) else behaviour.left_alone(candidate)
+
+
+def questions() -> dict[str, Question]:
+    return dict(check for stage in STAGES for check in stage)
 
 
 @contextlib.contextmanager
@@ -158,10 +178,13 @@ def _run_stages(trial: Trial, checks: list[Check], say: Callable[[str, str], Non
         for name, question in stage:
             say("verify", name)
             checks.append(_timed(name, functools.partial(_asked, trial, name, question)))
+            if isinstance(trial.subjects.elsewhere, Remote) and trial.subjects.elsewhere.ended:
+                raise Ended(trial.subjects.elsewhere.ended)  # whatever a check made of that
             if trial.subjects.device.type == "cuda":
                 torch.cuda.empty_cache()  # other processes may want the memory
         if stage is STAGES[0] and all(check.passed for check in checks):
-            trace = _forward(trial)
+            there = trial.subjects.elsewhere
+            trace = there.trace_of_forward() if isinstance(there, Remote) else forward_trace(trial)
         if not all(check.passed for check in checks):
             break
     return trace
@@ -169,7 +192,10 @@ def _run_stages(trial: Trial, checks: list[Check], say: Callable[[str, str], Non
 
 def _asked(trial: Trial, name: str, question: Question) -> Outcome:
     left_out = trial.forward_only and name in OF_GRADIENTS
-    return skipped("forward only: no gradients were asked for") if left_out else question(trial)
+    if left_out:
+        return skipped("forward only: no gradients were asked for")
+    there = trial.subjects.elsewhere
+    return there.check(name) if isinstance(there, Remote) and name in OF_THE_WORKER else question(trial)
 
 
 def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_change: bool) -> Trial:
@@ -218,18 +244,18 @@ def _first_calls(subject: Subjects, sizes: Sizes) -> None:
 def _seconds_for_one(subject: Subjects, shapes: Shapes) -> float:
     """What a variant at the small sizes takes."""
     variant = Variant("first call", shapes.small, parameters="random")
-    start = time.process_time()
+    start = subject.clock()
     subject.set_state(variant)
     with contextlib.suppress(Exception):  # the original may refuse such parameters
         subject.references(variant)
-    return time.process_time() - start + _candidate_seconds(subject, shapes.small)
+    return subject.clock() - start + _candidate_seconds(subject, shapes.small)
 
 
 def _candidate_seconds(subject: Subjects, sizes: Sizes) -> float:
     """What one run of the candidate takes; what it raises is a check's matter, not this one's."""
     variant = Variant("first call", sizes)
     subject.set_state(variant)
-    start = time.process_time()
+    start = subject.clock()
     try:
         subject.run_candidate(variant)
         if subject.device.type == "cuda":
@@ -237,7 +263,7 @@ def _candidate_seconds(subject: Subjects, sizes: Sizes) -> float:
     except (Exception, SystemExit) as error:
         if subject.device.type == "cuda" and not gpu_works():
             raise Refused(f"{subject.candidate.name}: it ended the GPU's context: {sentence(error)}") from error
-    return time.process_time() - start
+    return subject.clock() - start
 
 
 def _with_its_rounding(subject: Subjects, shapes: Shapes) -> Subjects:
@@ -263,7 +289,7 @@ def _accepts(subject: Subjects, sizes: Sizes) -> Exception | None:
     return None
 
 
-def _forward(trial: Trial) -> Trace:
+def forward_trace(trial: Trial) -> Trace:
     """What one plain forward at the main sizes launches and leaves to PyTorch."""
     variant = next(v for v in trial.variants if v.group == "seeds")
     trial.subjects.set_state(variant)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ..budget import Miss
+from ..errors import Raised
 from ..observe import Observed, References, Subjects
 from ..shrink import Shapes
 from ..variants import Variant
@@ -135,5 +136,7 @@ Check = Callable[[Trial], Outcome]
 
 
 def sentence(error: BaseException) -> str:
+    if isinstance(error, Raised):
+        return str(error)
     first = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {first[:200]}"

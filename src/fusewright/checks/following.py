@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -18,10 +17,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..held import own
-from ..observe import Observed, Subjects, Way, copied
+from ..observe import Construction, Observed, Subjects, Way, copied
 from ..problem import seeded_everything
 from ..reference import widen_module
-from ..variants import Variant, named_state
+from ..variants import Variant
 from ..ways import NAMES, NEW_NAMES, Calls, Change, Changed, Graded, Hooked, place_of
 from . import Outcome, Trial, sentence, skipped
 from .bits import same_bits
@@ -114,16 +113,15 @@ def _taken(subjects: Subjects, variant: Variant) -> Observed | None:
 
 def constructor(trial: Trial) -> Outcome:
     """Built with other arguments, one changed at a time, both give the same. What the original refuses is left out."""
-    compared, start = list[str](), time.process_time()
+    compared, start = list[str](), trial.subjects.clock()
     done: dict[str, int] = {}
     variant = replace(trial.usual, group="following", parameters="random", seed=2)
-    for name, value, arguments in _other_arguments(trial.subjects):
-        if done.get(name, 0) >= 2 or len(compared) >= MOST_CHANGES:
+    for what in _constructions(trial.subjects):
+        if done.get(what.name, 0) >= 2 or len(compared) >= MOST_CHANGES:
             continue
-        if len(compared) >= 2 and time.process_time() - start > MOST_SECONDS:
+        if len(compared) >= 2 and trial.subjects.clock() - start > MOST_SECONDS:
             break
-        what = f"{name} = {value!r}"
-        subjects = _original_with(trial.subjects, arguments)
+        subjects = trial.subjects.built_with(what)
         if subjects is None:
             continue
         subjects.set_state(variant)
@@ -131,21 +129,20 @@ def constructor(trial: Trial) -> Outcome:
         if eager is None:
             continue
         try:
-            new = _built(subjects.candidate.module.ModelNew, arguments).to(subjects.device)
+            subjects, ours = subjects.candidate.built_with(subjects, what)
         except (Exception, SystemExit) as error:
             return Outcome(False, f"with {what}: ModelNew raised {sentence(error)}")
-        theirs, ours = ({k: v.shape for k, v in model.state_dict().items()} for model in (subjects.original, new))
+        theirs = {name: list(value.shape) for name, value in subjects.original.state_dict().items()}
         if theirs != ours:
             return Outcome(False, f"with {what}: state_dict differs in {', '.join(_differing(theirs, ours)[:4])}")
-        subjects = replace(subjects, new=new)
         subjects.set_state(variant)
         found = difference(trial, subjects, variant, eager)
         if found:
             return Outcome(False, f"with {what}: {found}")
         if found is None:
             continue
-        done[name] = done.get(name, 0) + 1
-        compared.append(what)
+        done[what.name] = done.get(what.name, 0) + 1
+        compared.append(str(what))
     if not compared:
         return skipped("the original takes no other arguments")
     return Outcome(True, f"{len(compared)} other constructions: {', '.join(compared[:6])}", float(len(compared)))
@@ -155,26 +152,23 @@ def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     return [name for name in {**a, **b} if a.get(name) != b.get(name)]
 
 
-Arguments = tuple[list[Any], dict[str, Any]]
-
-
-def _other_arguments(subjects: Subjects) -> Iterator[tuple[str, Any, Arguments]]:
-    """(name, new value, all arguments): those of get_init_inputs, and defaults that it leaves, each with other values."""
+def _constructions(subjects: Subjects) -> Iterator[Construction]:
+    """Arguments of get_init_inputs, and defaults that it leaves, one at a time with other values."""
     with seeded_everything(0):
         given = list(subjects.problem.namespace.get_init_inputs())
     try:
         parameters = list(inspect.signature(subjects.problem.namespace.Model).parameters.values())
     except (TypeError, ValueError):
         parameters = []
-    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    rounds: list[list[tuple[str, Any, Arguments]]] = []
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rounds: list[list[Construction]] = []
     for position, value in enumerate(given):
-        name = positional[position] if position < len(positional) else f"argument {position}"
-        rounds.append([(name, o, ([*given[:position], o, *given[position + 1 :]], {})) for o in _other_values(value)])
+        name = names[position] if position < len(names) else f"argument {position}"
+        rounds.append([Construction(name, other, position) for other in _other_values(value)])
     for parameter in parameters:
-        left = parameter.kind == parameter.KEYWORD_ONLY or parameter.name in positional[len(given) :]
+        left = parameter.kind == parameter.KEYWORD_ONLY or parameter.name in names[len(given) :]
         if left and parameter.default is not parameter.empty:
-            rounds.append([(parameter.name, o, (list(given), {parameter.name: o})) for o in _other_values(parameter.default)])
+            rounds.append([Construction(parameter.name, other) for other in _other_values(parameter.default)])
     for number in range(max(map(len, rounds), default=0)):  # each argument once before any of them twice
         yield from (others[number] for others in rounds if number < len(others))
 
@@ -195,27 +189,6 @@ def _other_values(value: Any) -> list[Any]:
     return []
 
 
-def _built(model: Any, arguments: Arguments) -> nn.Module:
-    with seeded_everything(0):
-        made: nn.Module = model(*arguments[0], **arguments[1])
-    return made
-
-
-def _original_with(subjects: Subjects, arguments: Arguments) -> Subjects | None:
-    """The subjects with the original so built; None where it cannot be. Their float64 twin is made when it is asked for."""
-    try:
-        original = _built(subjects.problem.namespace.Model, arguments).to(subjects.device)
-        twin = None if subjects.twin is None else _built(subjects.problem.namespace.Model, arguments).cpu()
-    except (Exception, SystemExit):  # the user's own code
-        return None
-    initial = {name: t.detach().cpu().clone() for name, t in named_state(original)}
-    modes = {name: module.training for name, module in original.named_modules()}
-    return replace(
-        subjects, original=original, exact=original, new=original, initial=initial, modes=modes, twin=twin, drawn={}, asked={},
-        carried=set(),
-    )  # fmt: skip
-
-
 # ---- attributes ----
 
 
@@ -225,10 +198,10 @@ def attributes(trial: Trial) -> Outcome:
     subjects = trial.subjects
     subjects.set_state(variant)
     before = subjects.run_eager(variant)
-    start, tries, compared = time.process_time(), 0, list[Change]()
+    start, tries, compared = subjects.clock(), 0, list[Change]()
     settled: set[tuple[str, ...]] = set()
     for kind, change in _changes(subjects.original):
-        enough = len(compared) >= AT_LEAST and time.process_time() - start > MOST_SECONDS
+        enough = len(compared) >= AT_LEAST and subjects.clock() - start > MOST_SECONDS
         if len(compared) >= MOST_CHANGES or tries >= MOST_TRIES or enough:
             break
         if kind in settled:
@@ -329,9 +302,9 @@ def hooks(trial: Trial) -> Outcome:
         with_gradients = replace(variant, derivatives=1)
         ways += [(Hooked("backward", paths), with_gradients)]
         ways += [(Hooked("backward", (path,), changing=True), with_gradients) for path in inside[:1]]
-    compared, start = 0, time.process_time()
+    compared, start = 0, subjects.clock()
     for way, asked in ways:
-        if compared >= AT_LEAST and time.process_time() - start > MOST_SECONDS:
+        if compared >= AT_LEAST and subjects.clock() - start > MOST_SECONDS:
             break
         hooked = subjects.by(way)
         eager = _taken(hooked, asked)
