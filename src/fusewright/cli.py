@@ -252,8 +252,7 @@ def verify(
     if results:
         _check_writable(results, reads=[model, candidate])
     if sanitize and _needs_runtime(sanitize):
-        status = _under(sanitize.value)
-        return _different() if status == NOT_EQUAL else status
+        return _under(sanitize.value, "different")
 
     pipeline = _pipeline()
     from .problem import load_problem
@@ -298,8 +297,8 @@ def _verdict_record(model: Path, candidate: Path, verdict: Verdict) -> dict[str,
     }
 
 
-def _under(sanitize: str) -> int:
-    """This very command again in a process that has the sanitizer's runtime; what it finds becomes a sentence."""
+def _under(sanitize: str, last_word: str = "") -> int:
+    """This very command again in a process that has the sanitizer's runtime; what it finds becomes a sentence, and the last word."""
     from .host.sanitize import FOUND_SOMETHING, run_sanitized, sanitizer_report
     from .process import with_this_package
 
@@ -309,6 +308,8 @@ def _under(sanitize: str) -> int:
     sys.stdout.write(run.stdout)
     found = sanitizer_report(run.stderr)
     if run.returncode == FOUND_SOMETHING or found:
+        if last_word and not run.stdout.endswith(f"{last_word}\n"):
+            say(Screen(), last_word, "bold red")
         return _complain(f"the {sanitize} sanitizer found a fault in a kernel: {found or 'it says no more'}", NOT_EQUAL)
     sys.stderr.write(run.stderr)
     return run.returncode if run.returncode >= 0 else _complain(f"it ended with signal {-run.returncode}", FAULT)

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from fusewright.candidate import load_candidate
+from fusewright.checks import Trial, values
+from fusewright.observe import subjects
 from fusewright.options import Options
 from fusewright.problem import load_problem
+from fusewright.shrink import Shapes
 from fusewright.verify import Check, Verdict, verify
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\n"
@@ -443,3 +446,38 @@ def test_the_models_are_left_as_they_were(tmp_path: Path) -> None:
     assert [str(m) for m in model.children()] == [str(m) for m in fresh.children()]
     assert (model.slope, model.widths, model.norm.eps) == (0.1, [1.0, 2.0], 1e-5)
     assert not any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in model.modules())
+
+
+def test_a_check_that_looked_at_nothing_is_skipped(tmp_path: Path) -> None:
+    model = """
+        class Model(nn.Module):
+            def forward(self, x):
+                return x.argmax(-1)
+
+
+        def get_inputs():
+            return [torch.randn(8, 16)]
+
+
+        def get_init_inputs():
+            return []
+    """
+    verdict = judged(tmp_path, textwrap.dedent(model), COPY, Options(assume_finite=True))
+    assert verdict.passed, failed(verdict)
+    left_out = {check.name: check.detail for check in verdict.checks if check.status == "skipped"}
+    assert {"gradients", "gradients of their own", "second derivatives", "kernels launched", "kernels matter"} <= set(left_out)
+    assert {"any order of threads", "non-finite values", "buffers"} <= set(left_out)
+    assert {"output's own spread", "other constructor arguments", "attributes set later"} <= set(left_out)
+    assert all(left_out.values())
+    assert named(verdict, "seeds").status == named(verdict, "precision").status == "held"
+
+
+def test_where_nothing_was_compared_nothing_passes(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(HEAD + DETACHED.lstrip())
+    problem = load_problem(tmp_path / "model.py")
+    candidate = load_candidate(problem.source + "\n\n" + COPY, "host")
+    found = subjects(problem, candidate, candidate.build_model(problem))
+    sizes = found.source.sizes
+    trial = Trial(found, Shapes(sizes, sizes, sizes, {}), (), True)
+    assert values.group("seeds")(trial).skipped
+    assert not values.precision(trial).passed and not values.own_spread(trial).passed

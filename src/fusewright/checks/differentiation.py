@@ -90,6 +90,8 @@ class _Patience(TorchDispatchMode):
 def of_their_own(trial: Trial) -> Outcome:
     """The `.grad` of two parameters is not the same memory: optimisers, and a second backward, write into it."""
     subjects = trial.subjects
+    if not any(p.requires_grad for p in subjects.original.parameters()):
+        return skipped("the original trains no parameter")
     variant = trial.accepted(replace(trial.usual, parameters="random", distribution="normal"))
     subjects.set_state(variant)
     try:
