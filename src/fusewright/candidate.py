@@ -12,23 +12,26 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .errors import Refused, first_line
+from .errors import Ended, Refused, first_line
 from .guard import Snapshot, snapshot
 from .host import HostLibrary
 from .loaded import on_host
 from .problem import Problem, seeded_everything, shown
 from .process import drop_locks
 from .reference import base_name, is_view
+
+if TYPE_CHECKING:
+    from .observe import Construction, Subjects
 
 EMITTED = ("_CUDA_SOURCE", "_KERNELS", "_launch", "_on_device")  # what a file written by Fusewright defines
 ALLOCATIONS = frozenset("empty empty_like empty_strided new_empty new_empty_strided empty_permuted".split())
@@ -61,7 +64,12 @@ class Candidate:
     def kernels(self) -> tuple[str, ...]:
         """The launchers it declares; empty for a file that Fusewright did not write."""
         gradients = getattr(self.module, "_GRADIENT_KERNELS", ())
-        return (*self.module._KERNELS, *gradients) if self.emitted else ()
+        return (*self.forward_kernels, *gradients) if self.emitted else ()
+
+    @property
+    def forward_kernels(self) -> tuple[str, ...]:
+        """Those of them that need no gradient to be launched."""
+        return tuple(self.module._KERNELS) if self.emitted else ()
 
     @property
     def not_run(self) -> tuple[str, ...]:
@@ -85,6 +93,11 @@ class Candidate:
         if not isinstance(model, nn.Module):
             raise Refused(f"{self.name}: ModelNew(...) made a {type(model).__name__}, not a torch.nn.Module")
         return model.to(self.device)
+
+    def built_with(self, subjects: Subjects, construction: Construction) -> tuple[Subjects, dict[str, list[int]]]:
+        """The subjects with `ModelNew` so built, and the shapes in its state_dict."""
+        new = construction.build(subjects.problem, self.module.ModelNew).to(self.device)
+        return replace(subjects, new=new), {name: list(value.shape) for name, value in new.state_dict().items()}
 
     @contextlib.contextmanager
     def launches(self) -> Iterator[list[str]]:
@@ -226,6 +239,8 @@ def _its_own_errors(name: str, doing: str) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, Refused):
         raise
+    except SystemExit as stop:
+        raise Ended(f"{name}: {doing} ended Python with sys.exit({stop.code!r})") from stop
     except BaseException as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == f"<{name}>"]
         place = f"{name}:{lines[-1]}" if lines else name

@@ -31,8 +31,10 @@ import typer
 from . import __version__
 from .collector import lasting
 from .console import Screen, say, show_degraded, show_report, show_variants, show_verdict, stages
-from .errors import Refused
+from .errors import Ended, Refused
 from .options import Options
+from .process import Limits
+from .quiet import unsaid
 
 if TYPE_CHECKING:
     from .verify import Verdict
@@ -95,6 +97,10 @@ ModesOption = Annotated[
 AssumeFinite = Annotated[
     bool,
     typer.Option("--assume-finite", help="Allow laws that hold only where no value is Inf or NaN."),
+]
+ForwardOnly = Annotated[
+    bool,
+    typer.Option("--forward-only", help="For inference alone: gradients are neither checked nor given kernels."),
 ]
 TimeLimit = Annotated[float, typer.Option("--time-limit", metavar="S", help="Seconds until it is ended.")]
 MemoryLimit = Annotated[float, typer.Option("--memory-limit", metavar="GB", help="Memory at which it is ended.")]
@@ -194,6 +200,7 @@ def optimize(
         bool,
         typer.Option("--gradients/--no-gradients", help="Kernels for backward too; without, PyTorch's operators do it."),
     ] = True,
+    forward_only: ForwardOnly = False,
     tune: TuneOption = Tuning.auto,
     all_variants: Annotated[
         bool, typer.Option("--all-variants", help="Verify every variant that tuning could choose, one at a time; status 1 if one is wrong.")
@@ -208,7 +215,8 @@ def optimize(
 
     The file is written only after its kernels were run and its results and gradients were found equal to the model's.
     """
-    options = _options(target, sanitize, assume_finite=assume_finite, bench=bench, gradients=gradients, tune=tune.value)
+    more = {"assume_finite": assume_finite, "bench": bench, "gradients": gradients, "tune": tune.value}
+    options = _options(target, sanitize, forward_only=forward_only, **more)
     _check_readable(model)
     output = output or model.with_name(f"{model.stem}_new.py")
     _check_writable(output, reads=[model])
@@ -224,7 +232,9 @@ def optimize(
     console = Screen()
     with stages(console) as progress:
         progress("load", str(model))
-        run = pipeline.optimize(load_problem(model), options, progress)
+        problem = load_problem(model)
+        with unsaid():
+            run = pipeline.optimize(problem, options, progress)
 
     show_report(console, run.report)
     show_verdict(console, run.verdict, verbose)
@@ -257,6 +267,7 @@ def verify(
         Path | None,
         typer.Option("--json", metavar="OUT.json", help="Also write every check, what it saw and its number."),
     ] = None,
+    forward_only: ForwardOnly = False,
     sanitize: SanitizeOption = None,
     time_limit: TimeLimit = 900.0,
     memory_limit: MemoryLimit = 24.0,
@@ -268,15 +279,13 @@ def verify(
 
     A line for each check; the last word is `equal` or `different`. The candidate runs in a process of its own.
     """
-    options = _options(target, sanitize)
+    options = _options(target, sanitize, forward_only=forward_only)
     _check_readable(model)
     _check_readable(candidate)
     if results:
         _check_writable(results, reads=[model, candidate])
-    if alone:
-        return _alone(candidate, time_limit, memory_limit)
     if sanitize and _needs_runtime(sanitize):
-        return _under(sanitize.value)
+        return _under(sanitize.value, "different")
 
     pipeline = _pipeline()
     from .problem import load_problem
@@ -284,20 +293,31 @@ def verify(
     console = Screen()
     with stages(console) as progress:
         progress("load", str(model))
-        verdict = pipeline.verify(load_problem(model), candidate, options, progress)
+        problem = load_problem(model)
+        try:
+            with unsaid():
+                if alone:
+                    limits = Limits(time_limit, memory_limit)
+                    verdict = pipeline.verify_apart(problem, candidate, options, limits, progress)
+                else:
+                    verdict = pipeline.verify(problem, candidate, options, progress)
+        except Ended as ended:
+            _complain(str(ended), NOT_EQUAL)
+            return _different()
     show_verdict(console, verdict, verbose=True)
     if results:
         _write({results: json.dumps(_strict(_verdict_record(model, candidate, verdict)), indent=2) + "\n"})
     if not verdict.passed:
-        status = _not_equal(verdict, f"{candidate} does not equal {model}")
-        say(console, "different", "bold red")
-        return status
+        _not_equal(verdict, f"{candidate} does not equal {model}")
+        return _different()
     say(console, "equal", "bold green")
     return 0
 
 
 def _verdict_record(model: Path, candidate: Path, verdict: Verdict) -> dict[str, Any]:
-    checks = [{"name": c.name, "passed": c.passed, "detail": c.detail, "number": c.number} for c in verdict.checks]
+    checks = [
+        {"name": c.name, "status": c.status, "passed": c.passed, "detail": c.detail, "number": c.number} for c in verdict.checks
+    ]
     return {
         "model": model.name,
         "candidate": candidate.name,
@@ -310,8 +330,8 @@ def _verdict_record(model: Path, candidate: Path, verdict: Verdict) -> dict[str,
     }
 
 
-def _under(sanitize: str) -> int:
-    """This very command again in a process that has the sanitizer's runtime; what it finds becomes a sentence."""
+def _under(sanitize: str, last_word: str = "") -> int:
+    """This very command again in a process that has the sanitizer's runtime; what it finds becomes a sentence, and the last word."""
     from .host.sanitize import FOUND_SOMETHING, run_sanitized, sanitizer_report
     from .process import with_this_package
 
@@ -321,6 +341,8 @@ def _under(sanitize: str) -> int:
     sys.stdout.write(run.stdout)
     found = sanitizer_report(run.stderr)
     if run.returncode == FOUND_SOMETHING or found:
+        if last_word and not run.stdout.endswith(f"{last_word}\n"):
+            say(Screen(), last_word, "bold red")
         return _complain(f"the {sanitize} sanitizer found a fault in a kernel: {found or 'it says no more'}", NOT_EQUAL)
     sys.stderr.write(run.stderr)
     return run.returncode if run.returncode >= 0 else _complain(f"it ended with signal {-run.returncode}", FAULT)
@@ -332,12 +354,18 @@ def _needs_runtime(sanitize: Sanitizer | None) -> bool:
 
 def _alone(candidate: Path, time_limit: float, memory_limit: float) -> int:
     """This very command again in a process of its own; what ended that process before its time is a sentence too."""
-    from .process import Limits, run_alone
+    from .process import run_alone
 
     status, why = run_alone([*_given, "--same-process"], Limits(time_limit, memory_limit))
     if why:
         return _complain(f"{candidate}: {why}", NOT_EQUAL)
     return status
+
+
+def _different() -> int:
+    """The last word, after the sentence that says why."""
+    say(Screen(), "different", "bold red")
+    return NOT_EQUAL
 
 
 @_command

@@ -20,15 +20,18 @@ if TYPE_CHECKING:
     from .verify import Verdict
 
 
+MARKS = {"held": ("ok  ", ""), "skipped": ("skip", "dim"), "failed": ("FAIL", "red")}
+
+
 class Screen(Console):
     """A console without guesses about numbers and paths; when its reader goes away (`| head`) the work goes on."""
 
     def __init__(self) -> None:
-        super().__init__(highlight=False)
+        super().__init__(highlight=False, file=sys.stdout)  # this very stream: what models print may go elsewhere
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
 class Stages(Protocol):
@@ -133,13 +136,13 @@ def show_degraded(console: Console, sentences: Sequence[str]) -> None:
 
 
 def show_verdict(console: Console, verdict: Verdict, verbose: bool) -> None:
-    """How many checks held, and each one that did not (each one at all when `verbose`)."""
-    failed = sum(not check.passed for check in verdict.checks)
-    held = len(verdict.checks) - failed
-    say(console, f"{counted(held, 'check')} held, {failed} failed", "bold" if verdict.passed else "bold red")
+    """How many checks held, were skipped and failed, and each one that failed (each one at all when `verbose`)."""
+    count = Counter(check.status for check in verdict.checks)
+    words = f"{counted(count['held'], 'check')} held, {count['skipped']} skipped, {count['failed']} failed"
+    say(console, words, "bold" if verdict.passed else "bold red")
     for check in verdict.checks:
         if verbose or not check.passed:
-            mark, style = ("ok  ", "") if check.passed else ("FAIL", "red")
+            mark, style = MARKS[check.status]
             say(console, f"  {mark}  {check.name}  {check.detail}".rstrip(), style)
 
 

@@ -7,9 +7,10 @@ import copy
 import math
 import random
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from .budget import Budget, Evidence, Miss, budget, compare, with_outliers
 from .candidate import ALLOCATIONS, Candidate
-from .problem import Problem
+from .held import Place, own, put_back
+from .problem import Problem, seeded_everything
 from .reference import TO_NEAREST, Rounding, base_name, in_float64, rounding_of, type_of, widen_module, widened
 from .shrink import Sizes, seconds_for, work
 from .variants import Source, Variant, named_state, random_state, renewed
@@ -51,33 +53,78 @@ class Observed:
     structure: str
     returned: tuple[Any, ...]  # the leaves as they were returned, for checks of their type and storage
     differentiable: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)  # plain values that are equal or not, by name
 
 
 def observe(
     model: nn.Module, inputs: list[Any], *, derivatives: int = 0, fixed: bool = False, seed: int = 0
 ) -> Observed:
     """Call the model; afterwards its buffers are what they were before. `fixed` inputs need no gradient."""
-    before = {name: b.detach().clone() for name, b in model.named_buffers()}
+    with buffers_put_back(model):
+        return called(model, inputs, derivatives=derivatives, fixed=fixed, seed=seed)
+
+
+def called(
+    model: nn.Module, inputs: list[Any], *, derivatives: int = 0, fixed: bool = False, seed: int = 0
+) -> Observed:
+    """What `observe` sees; buffers stay as the call leaves them."""
     if derivatives and not fixed:
-        inputs = [x.detach().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs]
+        inputs = needing_gradients(inputs)
+    misaligned = any(map(is_misaligned, pytree.tree_leaves(inputs)))
+    aligned = AlignedAttention() if misaligned else contextlib.nullcontext()
+    with seeded(seed), torch.set_grad_enabled(derivatives > 0), aligned:
+        result = model(*inputs)
+    leaves, structure = pytree.tree_flatten(result)
+    outputs = {f"output {i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
+    tensors = {name: _real(leaf.detach()).clone() for name, leaf in outputs.items()}
+    for name, b in model.named_buffers():  # unchanged ones too: rounding may hide a change, or make one
+        tensors[f"buffer {name}"] = b.detach().clone()
+    found = _gradients(model, inputs, list(outputs.values()), derivatives) if derivatives else {}
+    differentiable = any(t.requires_grad for t in outputs.values())
+    return Observed({**tensors, **found}, named_alike(structure), tuple(leaves), differentiable)
+
+
+@contextlib.contextmanager
+def buffers_put_back(model: nn.Module) -> Iterator[None]:
+    """The same tensors with the same values: one that a forward assigned anew carries the history of autograd."""
+    before = [
+        (module._buffers, name, b, b.detach().clone())
+        for module in model.modules()
+        for name, b in module._buffers.items()
+        if b is not None
+    ]
     try:
-        misaligned = any(map(is_misaligned, pytree.tree_leaves(inputs)))
-        aligned = AlignedAttention() if misaligned else contextlib.nullcontext()
-        with seeded(seed), torch.set_grad_enabled(derivatives > 0), aligned:
-            result = model(*inputs)
-        leaves, structure = pytree.tree_flatten(result)
-        outputs = {f"output {i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
-        tensors = {name: _real(leaf.detach()).clone() for name, leaf in outputs.items()}
-        for name, b in model.named_buffers():  # unchanged ones too: rounding may hide a change, or make one
-            tensors[f"buffer {name}"] = b.detach().clone()
-        found = _gradients(model, inputs, list(outputs.values()), derivatives) if derivatives else {}
-        differentiable = any(t.requires_grad for t in outputs.values())
-        return Observed({**tensors, **found}, _named(structure), tuple(leaves), differentiable)
+        yield
     finally:
         with torch.no_grad():
-            for name, b in model.named_buffers():
-                if name in before and before[name].shape == b.shape:
-                    b.copy_(before[name])
+            for held, name, b, value in before:
+                held[name] = b
+                if b.shape == value.shape:
+                    b.copy_(value)
+
+
+def needing_gradients(inputs: list[Any]) -> list[Any]:
+    return [x.detach().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs]
+
+
+class Way(Protocol):
+    """How a model is called and what is noted of it: `observe`, or with a hook, with an attribute changed, several times."""
+
+    def calls(self, variant: Variant) -> tuple[Variant, ...]:
+        """The variants whose inputs it wants."""
+
+    def __call__(self, model: nn.Module, inputs: list[list[Any]], variant: Variant) -> Observed: ...
+
+
+@dataclass(frozen=True)
+class Once:
+    """One call, nothing else."""
+
+    def calls(self, variant: Variant) -> tuple[Variant, ...]:
+        return (variant,)
+
+    def __call__(self, model: nn.Module, inputs: list[list[Any]], variant: Variant) -> Observed:
+        return observe(model, inputs[0], derivatives=variant.derivatives, fixed=variant.fixed, seed=variant.seed)
 
 
 def is_misaligned(x: Any) -> bool:
@@ -113,7 +160,7 @@ def seeded(seed: int) -> Iterator[None]:
             generator.set_state(state)
 
 
-def _named(structure: Any) -> str:
+def named_alike(structure: Any) -> str:
     """The structure of a result; classes of the model's own file are named alike in both files."""
     return re.sub(r"\b_fusewright_(?:model|candidate)_\w+\.", "", str(structure))
 
@@ -264,6 +311,38 @@ TWISTS: Mapping[str, Callable[[list[Any]], list[Any]]] = {
 RESHAPING = ("one dimension less", "one dimension more", "empty batch")
 
 
+class Elsewhere(Protocol):
+    """A candidate's model that runs in another process."""
+
+    seconds: float  # of processor time there
+
+    def set_state(self, variant: Variant) -> None: ...
+
+    def run(self, subjects: Subjects, variant: Variant, fill: tuple[float, int | None] | None) -> Observed: ...
+
+
+@dataclass(frozen=True)
+class Construction:
+    """One argument of the constructor that is not as the file has it: by position in `get_init_inputs`, or by name."""
+
+    name: str
+    value: Any
+    position: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.value!r}"
+
+    def build(self, problem: Problem, model: Any) -> nn.Module:
+        """Under the seed of the first one."""
+        with seeded_everything(0):
+            arguments = list(problem.namespace.get_init_inputs())
+        if self.position is not None:
+            arguments[self.position] = self.value
+        with seeded_everything(0):
+            made: nn.Module = model(*arguments, **({self.name: self.value} if self.position is None else {}))
+        return made
+
+
 @dataclass(frozen=True)
 class References:
     """For one variant: eager's results, the exact ones in fp64, and rounded ones."""
@@ -300,7 +379,7 @@ class Subjects:
     source: Source
     original: nn.Module
     exact: nn.Module
-    new: nn.Module
+    new: nn.Module  # the original again, where the candidate's is elsewhere
     initial: Mapping[str, Tensor]
     low: torch.dtype
     rounding: Rounding
@@ -311,18 +390,51 @@ class Subjects:
     shrunk: Sizes | None = None  # what the twin runs at where a variant's own sizes would take it too long
     asked: dict[Variant, Exception | None] = field(default_factory=dict)  # what the twin raised
     quick: dict[Sizes, bool] = field(default_factory=dict)
+    built: frozenset[Place] = frozenset()  # attributes that the candidate's model had when it was built
+    carried: set[Place] = field(default_factory=set)  # attributes that a call of the original changed: state
+    way: Way = field(default_factory=Once)
+    elsewhere: Elsewhere | None = None
+    construction: Construction | None = None  # how `original` and `new` were built, if not as the file has it
 
     @property
     def device(self) -> torch.device:
         return self.candidate.device
 
-    @staticmethod
-    def observed(model: nn.Module, inputs: list[Any], variant: Variant) -> Observed:
-        return observe(model, inputs, derivatives=variant.derivatives, fixed=variant.fixed, seed=variant.seed)
+    def observed(self, model: nn.Module, inputs: list[list[Any]], variant: Variant) -> Observed:
+        with self.unmoved(model):
+            return self.way(model, inputs, variant)
+
+    def unmoved(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
+        """State that the original keeps on itself is afterwards what it was; buffers are not meant."""
+        return put_back(model, self.carried, trusted=model in (self.original, self.exact, self.twin))
+
+    def each_input(self, variant: Variant) -> list[list[Any]]:
+        """The inputs of every call that the way makes."""
+        return [self.inputs(call) for call in self.way.calls(variant)]
+
+    def built_with(self, construction: Construction) -> Subjects | None:
+        """The same with the original so built; None where it cannot be. The candidate is still to be built, and the float64 twin
+        is the original itself until it is asked for."""
+        model = self.problem.namespace.Model
+        try:
+            original = construction.build(self.problem, model).to(self.device)
+            twin = None if self.twin is None else construction.build(self.problem, model).cpu()
+        except (Exception, SystemExit):  # the user's own code
+            return None
+        return replace(
+            self, original=original, exact=original, new=original, initial=_initial(original), modes=_modes(original), twin=twin,
+            drawn={}, asked={}, carried=set(), construction=construction,
+        )  # fmt: skip
+
+    def by(self, way: Way) -> Subjects:
+        """The same, called in another way."""
+        return replace(self, way=way, asked={})
 
     def set_state(self, variant: Variant) -> None:
         """The same parameters, buffers and mode for all three."""
         self._set_state(variant, self.original, self.exact, self.new)
+        if self.elsewhere is not None:
+            self.elsewhere.set_state(variant)
 
     def _set_state(self, variant: Variant, *models: nn.Module) -> None:
         values = self._state(variant.parameters, variant.seed)
@@ -378,7 +490,8 @@ class Subjects:
         self._set_state(variant, twin)
         try:
             with self._context(CPU):
-                self.observed(twin, TWISTS[self.twist](self.source.inputs(variant, CPU)), variant)
+                inputs = [TWISTS[self.twist](self.source.inputs(call, CPU)) for call in self.way.calls(variant)]
+                self.observed(twin, inputs, variant)
         except Exception as error:  # the user's own code
             return None if any(word in str(error).lower() for word in OF_THE_CPU) else error
         return None
@@ -391,7 +504,7 @@ class Subjects:
         self._set_state(variant, self.twin)
         try:
             with _Met() as mode:
-                self.observed(self.twin, self.source.inputs(variant, CPU), variant)
+                self.observed(self.twin, [self.source.inputs(variant, CPU)], variant)
         except Exception:  # the user's own code: each variant will tell
             return self
         return self if mode.names & ASSERTING else replace(self, twin=None)
@@ -406,12 +519,37 @@ class Subjects:
         return self.quick[sizes]
 
     def run_candidate(self, variant: Variant, fill: float = math.nan, whole: int | None = None) -> Observed:
-        with filled_memory(self.device, fill, whole), self._context():
-            return self.observed(self.new, self.inputs(variant), variant)
+        return self._run_new(variant, (fill, whole))
+
+    def run_plainly(self, variant: Variant) -> Observed:
+        """The candidate under no mode: as the original runs."""
+        return self._run_new(variant, None)
+
+    def _run_new(self, variant: Variant, fill: tuple[float, int | None] | None) -> Observed:
+        if self.elsewhere is not None:
+            return self.elsewhere.run(self, variant, fill)
+        return self.run_on(self.each_input(variant), variant, fill)
+
+    def run_on(self, inputs: list[list[Any]], variant: Variant, fill: tuple[float, int | None] | None) -> Observed:
+        """The candidate on these very inputs, memory that it allocates filled if that is asked for."""
+        filled = filled_memory(self.device, *fill) if fill is not None else contextlib.nullcontext()
+        with filled, self._context():
+            return self.observed(self.new, inputs, variant)
+
+    def on_the_cpu(self, variant: Variant) -> list[list[Any]]:
+        """Every call's inputs, as they are sent to another process."""
+        for call in self.way.calls(variant):
+            if (error := self._refusal(call)) is not None:
+                raise error.with_traceback(None)
+        return [TWISTS[self.twist](self.source.inputs(call, CPU)) for call in self.way.calls(variant)]
+
+    def clock(self) -> float:
+        """Seconds of processor time of this process and of the candidate's."""
+        return time.process_time() + (self.elsewhere.seconds if self.elsewhere is not None else 0.0)
 
     def run_eager(self, variant: Variant) -> Observed:
         with self._context():
-            return self.observed(self.original, self.inputs(variant), variant)
+            return self.observed(self.original, self.each_input(variant), variant)
 
     @contextlib.contextmanager
     def _context(self, device: torch.device | None = None) -> Iterator[None]:
@@ -427,7 +565,8 @@ class Subjects:
         if dtype is None:
             low = torch.bfloat16 if twist == "autocast" else self.low
             return replace(self, twist=twist, rounding=rounding_of(low), asked={})
-        original, new = copied(self.original).to(dtype), copied(self.new).to(dtype)
+        original = copied(self.original).to(dtype)
+        new = original if self.elsewhere is not None else copied(self.new).to(dtype)
         exact = widen_module(copied(original))
         initial = {name: t.to(dtype) if t.is_floating_point() else t for name, t in self.initial.items()}
         twisted = replace(self, original=original, new=new, exact=exact, initial=initial, twist=twist, drawn={})
@@ -435,14 +574,14 @@ class Subjects:
         return replace(twisted, low=dtype, rounding=rounding_of(dtype), twin=twin, asked={})
 
     def run_exact(self, variant: Variant, rounding: Rounding | None = None, seed: int = 0) -> Observed:
-        inputs = widened(self.inputs(variant))
+        inputs = [widened(each) for each in self.each_input(variant)]
         with in_float64(self.low, rounding, seed):
             return self.observed(self.exact, inputs, variant)
 
     def operators(self, variant: Variant) -> set[str]:
         """The names of the operators the original runs."""
         inputs = widened(self.inputs(variant))
-        with in_float64(self.low) as met:
+        with in_float64(self.low) as met, self.unmoved(self.exact):
             observe(self.exact, inputs, seed=variant.seed)
         return met
 
@@ -495,15 +634,25 @@ class Subjects:
         return misses
 
 
-def subjects(problem: Problem, candidate: Candidate, new: nn.Module) -> Subjects:
+def subjects(problem: Problem, candidate: Candidate, new: nn.Module | None) -> Subjects:
+    """`new` is None where it is elsewhere."""
     original = problem.model(0).to(candidate.device)
+    new = original if new is None else new
     source = Source(problem)
-    initial = {name: t.detach().cpu().clone() for name, t in named_state(original)}
     low = type_of(original, source.given)
     exact = widen_module(copied(original))
-    modes = {name: module.training for name, module in original.named_modules()}
+    initial, modes = _initial(original), _modes(original)
     twin = problem.model(0).cpu() if candidate.device.type == "cuda" else None
-    return Subjects(problem, candidate, source, original, exact, new, initial, low, rounding_of(low), modes, twin=twin)
+    built = frozenset((path, name) for path, module in new.named_modules() for name in own(module))
+    return Subjects(problem, candidate, source, original, exact, new, initial, low, rounding_of(low), modes, twin=twin, built=built)
+
+
+def _initial(model: nn.Module) -> dict[str, Tensor]:
+    return {name: t.detach().cpu().clone() for name, t in named_state(model)}
+
+
+def _modes(model: nn.Module) -> dict[str, bool]:
+    return {name: module.training for name, module in model.named_modules()}
 
 
 def write_state(model: nn.Module, values: Mapping[str, Tensor]) -> None:

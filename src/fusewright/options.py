@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ class Options:
     gradients: bool = True  # write kernels for backward too; without them it runs PyTorch's operators
     output: Path | None = None  # where the new file is to stand; without it, beside the model's
     all_variants: bool = False  # verify every variant that tuning could choose, beside the file that is written
+    forward_only: bool = False  # nobody asks the file for gradients: they are not checked, and backward gets no kernels
     tune: str = "auto"  # auto: choose by timing where a GPU is, or as an earlier run chose | again: time anew | off
 
     def __post_init__(self) -> None:
@@ -44,3 +46,15 @@ class Options:
 def cache_root() -> Path:
     """Where everything is kept from one run to the next. RuntimeError: a user without a home."""
     return Path(os.environ.get("FUSEWRIGHT_CACHE") or Path.home() / ".cache" / "fusewright")
+
+
+def private(folder: Path) -> Path:
+    """The folder, made where it is missing, for this user alone: what lies in it is run. One of another user is refused."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.getuid():
+        raise Refused(f"{folder}: the cache folder belongs to another user; set FUSEWRIGHT_CACHE to a folder of your own")
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        folder.chmod(0o700)
+    return folder

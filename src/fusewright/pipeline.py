@@ -30,6 +30,7 @@ from .options import Options
 from .plan import Plan
 from .planner import plan
 from .problem import Problem, check_output
+from .process import Limits
 from .rewrite import NONFINITE_KIND, rewrite
 from .takeover import take_over
 from .tune import LIBRARY, LIBRARY_TURNED, PREDICTED, Choices, Tuned, key, recall, remember, shown, tune
@@ -41,7 +42,9 @@ Progress = Callable[[str, str], None]
 MOST_NAMED = 6  # kernels in a note
 
 # Checks that a fault in the kernels of backward makes fail.
-OF_GRADIENTS = {"gradients", "gradients of their own", "second derivatives", "kernels launched", "kernels matter"}
+OF_GRADIENTS = {
+    "gradients there or not", "gradients", "gradients of their own", "second derivatives", "kernels launched", "kernels matter"
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ class Front:
         graph = with_copies(self.graph, made, left) if choices.channels_last and not choices.plain else self.graph
         made = made if graph is self.graph else self.planned(graph, left, choices)
         made = replace(made, captured=self.captured)
-        emitted = emit(made, self.problem.source, self.model, gradients and self.options.gradients, self.around)
+        gradients = gradients and self.options.gradients and not self.options.forward_only
+        emitted = emit(made, self.problem.source, self.model, gradients, self.around)
         return made, replace(emitted, place=new_file(self.problem, self.options))
 
     @functools.cached_property
@@ -302,6 +306,24 @@ def verify(problem: Problem, candidate: Path, options: Options, progress: Progre
     progress("verify", "")
     with refused_without_a_gpu(loaded.target):
         return verify_candidate(problem, loaded, graph=graph, options=options, progress=progress)
+
+
+def verify_apart(problem: Problem, candidate: Path, options: Options, limits: Limits, progress: Progress = silent) -> Any:
+    """The same, with the candidate in a process of its own: this one never runs its code."""
+    from .judge import Remote
+    from .verify import verify as verify_candidate
+
+    with Remote(problem, candidate, choose_target(options), options.sanitize, limits) as remote:
+        progress("capture", "")
+        try:
+            graph = capture(*on_the_cpu(problem), str(problem.path))
+        except Unsupported:
+            graph = None
+        progress("build", "")
+        remote.load()
+        progress("verify", "")
+        with refused_without_a_gpu(remote.target):
+            return verify_candidate(problem, remote, graph=graph, options=options, progress=progress)
 
 
 def explain(problem: Problem, options: Options) -> str:

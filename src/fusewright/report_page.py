@@ -12,7 +12,7 @@ from .report_charts import bars, bars_chart, roofline_chart, roofline_points
 from .report_code import SourceLine, code_block, cuda_source, lines_in_comment, sections
 from .report_graph import after_picture, before_picture, drawn, is_view
 from .report_style import STYLE
-from .report_words import is_number, percent, shown_amount, shown_ms, times
+from .report_words import is_number, percent, shown_amount, shown_ms, status_of, times
 
 Record = Mapping[str, Any]
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError)
@@ -375,9 +375,10 @@ def _checks(record: Record) -> str:
     items = []
     for check in verdict["checks"]:
         detail = f"<small>{escape(str(check['detail']))}</small>" if check.get("detail") else ""
-        items.append(f'<li class="{"held" if check["passed"] else "failed"}">{escape(str(check["name"]))}{detail}</li>')
-    failed = sum(not check["passed"] for check in verdict["checks"])
+        items.append(f'<li class="{status_of(check)}">{escape(str(check["name"]))}{detail}</li>')
+    failed, left_out = (sum(status_of(check) == word for check in verdict["checks"]) for word in ("failed", "skipped"))
     word = "Every check held" if not failed else f"{_plural(failed, 'check')} failed"
+    word += f", {left_out} skipped" if left_out else ""
     worst = f"<p class='dim'>Nearest to its budget: {escape(str(verdict['worst']))}</p>" if verdict.get("worst") else ""
     note = f"<p class='dim'>{escape(str(verdict['note']))}</p>" if verdict.get("note") else ""
     css = "bad" if failed else "good"

@@ -121,7 +121,7 @@ def verdict_record(verdict: Verdict) -> dict[str, Any]:
         "library_calls": list(verdict.library_calls),
         "note": verdict.shapes_note,
         "checks": [
-            {"name": c.name, "passed": c.passed, "detail": c.detail, "number": c.number, "seconds": c.seconds}
+            {"name": c.name, "status": c.status, "passed": c.passed, "detail": c.detail, "number": c.number, "seconds": c.seconds}
             for c in verdict.checks
         ],
     }

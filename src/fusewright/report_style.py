@@ -153,6 +153,7 @@ ul.checks { list-style: none; margin: 0; padding: 0; columns: 2; column-gap: 2.4
 ul.checks li { break-inside: avoid; padding: .32rem 0 .32rem 1.6rem; position: relative; overflow-wrap: anywhere; }
 ul.checks li::before { position: absolute; left: 0; font-weight: 700; }
 ul.checks .held::before { content: "✓"; color: var(--good); }
+ul.checks .skipped::before { content: "–"; }
 ul.checks .failed::before { content: "✗"; color: var(--bad); }
 ul.checks small { display: block; color: var(--dim); font-size: .82rem; line-height: 1.35; }
 ul.laws strong { font-weight: 600; }

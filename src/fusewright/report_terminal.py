@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .report_words import is_number, percent, shown_amount, shown_ms, times
+from .report_words import STATUSES, is_number, percent, shown_amount, shown_ms, status_of, times
 
 Record = Mapping[str, Any]
 COLUMNS = ("", "forward", "against eager", "with backward", "against eager", "memory", "own kernels")
@@ -29,10 +29,10 @@ def _model(record: Record) -> list[str]:
     verdict = record.get("verdict")
     if isinstance(verdict, Mapping):
         passed = verdict["passed"]
-        failed = [check["name"] for check in verdict["checks"] if not check["passed"]]
-        words = f"{len(verdict['checks']) - len(failed)} checks held" + (
-            f"; failed: {', '.join(failed)}" if failed else ""
-        )
+        names = {word: [check["name"] for check in verdict["checks"] if status_of(check) == word] for word in STATUSES}
+        words = f"{len(names['held'])} checks held"
+        words += f", {len(names['skipped'])} skipped" if names["skipped"] else ""
+        words += f"; failed: {', '.join(names['failed'])}" if names["failed"] else ""
     else:
         words = ""
     state = "not verified in this run" if passed is None else "verified" if passed else "NOT EQUAL to the model"

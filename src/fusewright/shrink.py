@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from . import stand_ins
 from .graph import Graph
+from .held import put_back
 
 Sizes = tuple[tuple[int, ...] | None, ...]  # of each input; None for one that is no tensor
 Point = Mapping[sympy.Symbol, int]  # a value for each axis
@@ -228,7 +229,8 @@ def work(model: nn.Module, inputs: Sequence[Any], sizes: Sizes) -> tuple[float, 
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     device = next((t.device for t in itertools.chain(model.parameters(), model.buffers())), torch.device("cpu"))
     try:
-        with stand_ins.kept(model), FlopCounterMode(display=False) as flops, fake, counter, torch.no_grad():
+        unmoved = put_back(model, set(), trusted=True)  # lists that forward appends to, too
+        with stand_ins.kept(model), unmoved, FlopCounterMode(display=False) as flops, fake, counter, torch.no_grad():
             pairs = zip(inputs, sizes, strict=True)
             result = model(*(x if size is None else torch.empty(size, dtype=x.dtype, device=device) for x, size in pairs))
     except Exception:  # whatever the model or a fake operator raises: these sizes cannot be judged

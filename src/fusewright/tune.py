@@ -30,7 +30,7 @@ from .emit import Emitted
 from .errors import Refused, first_line
 from .graph import Graph
 from .layout import is_convolution
-from .options import cache_root
+from .options import cache_root, private
 from .plan import Plan
 from .problem import Problem
 from .products import products
@@ -437,6 +437,7 @@ def cache_file(name: str) -> Path:
 
 def recall(name: str) -> Tuned | None:
     try:
+        private(cache_root())
         found = json.loads(cache_file(name).read_text())
         rows = tuple((str(row["name"]), float(row["ms"])) for row in found["timed"])
         return Tuned(Choices.from_dict(found["choices"]), rows, tuple(found["notes"]), cached=True)
@@ -448,7 +449,7 @@ def remember(name: str, tuned: Tuned) -> None:
     """Keep it if that is possible; a cache that cannot be written only costs time."""
     try:
         path = cache_file(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private(private(cache_root()) / path.parent.name)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
             json.dump(tuned.to_dict(), file, indent=2)
         os.replace(file.name, path)

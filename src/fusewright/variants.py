@@ -159,7 +159,7 @@ class Source:
                 if variant.changed == f"input {position}":
                     x = renewed(x, variant.seed)
             x = LAYOUTS[variant.layout](x.clone())
-            made.append(_placed(x, device))
+            made.append(placed(x, device))
         return made
 
     def _base(self, seed: int) -> list[Any]:
@@ -177,7 +177,7 @@ def _again(x: Tensor) -> Tensor:
     return x.new_empty(0).set_(x.untyped_storage().clone(), x.storage_offset(), x.size(), x.stride())
 
 
-def _placed(x: Tensor, device: torch.device) -> Tensor:
+def placed(x: Tensor, device: torch.device) -> Tensor:
     """On the device with the same strides and offset."""
     if x.device == device:
         return x

@@ -10,18 +10,22 @@ import functools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
+from torch import nn
 
 from .budget import K
 from .candidate import Candidate, Trace, gpu_works
 from .checks import Check as Question
-from .checks import Finding, Outcome, Trial, behaviour, differentiation, kernels, sentence, values
-from .errors import Refused
+from .checks import Finding, Outcome, Trial, behaviour, differentiation, following, kernels, sentence, skipped, values
+from .errors import Ended, Refused
 from .graph import Graph
+from .judge import OF_THE_WORKER, Remote
 from .observe import Subjects, filled_memory, seeded, subjects
 from .options import Options
 from .problem import Problem, shown
+from .quiet import said
 from .shrink import Shapes, Sizes, choose, seconds_for, space_of, work
 from .variants import Variant, fewer, planned
 
@@ -31,10 +35,15 @@ class Check:
     """One line of a verdict."""
 
     name: str
-    passed: bool
+    passed: bool  # it did not fail
     detail: str = ""
     number: float | None = None
     seconds: float = 0.0
+    skipped: bool = False  # it did not run, and `detail` says why
+
+    @property
+    def status(self) -> str:
+        return "skipped" if self.skipped else "held" if self.passed else "failed"
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,7 @@ STAGES: tuple[tuple[tuple[str, Question], ...], ...] = (
         ("precision", values.precision),
     ),
     (
+        ("gradients there or not", following.gradients_there),
         ("gradients", differentiation.gradients),
         ("gradients of their own", differentiation.of_their_own),
         ("second derivatives", differentiation.second_derivatives),
@@ -90,12 +100,21 @@ STAGES: tuple[tuple[tuple[str, Question], ...], ...] = (
         ("kernels matter", kernels.matter),
         ("outside the plan", kernels.fallback),
     ),
+    (
+        ("other constructor arguments", following.constructor),
+        ("attributes set later", following.attributes),
+        ("hooks", following.hooks),
+        ("state on self", following.state_on_self),
+        ("several calls in a row", following.several_calls),
+    ),
 )
+
+OF_GRADIENTS = frozenset({"gradients there or not", "gradients", "gradients of their own", "second derivatives"})
 
 
 def verify(
     problem: Problem,
-    candidate: Candidate,
+    candidate: Candidate | Remote,
     *,
     graph: Graph | None = None,
     options: Options | None = None,
@@ -113,15 +132,32 @@ def verify(
     except Refused as refused:
         checks.append(Check("constructs", False, str(refused), seconds=time.perf_counter() - start))
         return _verdict(checks, [], Trace(), "")
-    checks.append(Check("constructs", True, type(new).__name__, seconds=time.perf_counter() - start))
-    checks.append(_timed("PyTorch left alone", lambda: behaviour.left_alone(candidate)))
+    name = new if isinstance(new, str) else type(new).__name__
+    checks.append(Check("constructs", True, name, seconds=time.perf_counter() - start))
+    checks.append(_timed("PyTorch left alone", lambda: _left_alone(candidate)))
     if not checks[-1].passed:
         return _verdict(checks, [], Trace(), "")
     with _one_thread(candidate.device):
-        trial = _trial(subjects(problem, candidate, new), graph, options, kind_may_change)
+        if isinstance(candidate, Remote):
+            subject = candidate.begin(subjects(problem, cast(Candidate, candidate), None))
+        else:
+            subject = subjects(problem, candidate, cast(nn.Module, new))
+        trial = _trial(subject, graph, options, kind_may_change)
+        if isinstance(candidate, Remote):
+            candidate.settle(trial)
         trace = _run_stages(trial, checks, say)
-    checks.append(_timed("PyTorch left alone, at the end", lambda: behaviour.left_alone(candidate)))
+    checks.append(_timed("PyTorch left alone, at the end", lambda: _left_alone(candidate)))
+    if isinstance(candidate, Remote) and candidate.ended:
+        raise Ended(candidate.ended)
     return replace(_verdict(checks, trial.findings, trace, trial.shapes.note), not_run=candidate.not_run)
+
+
+def _left_alone(candidate: Candidate | Remote) -> Outcome:
+    return candidate.check("PyTorch left alone") if isinstance(candidate, Remote) else behaviour.left_alone(candidate)
+
+
+def questions() -> dict[str, Question]:
+    return dict(check for stage in STAGES for check in stage)
 
 
 @contextlib.contextmanager
@@ -142,14 +178,25 @@ def _run_stages(trial: Trial, checks: list[Check], say: Callable[[str, str], Non
     for stage in STAGES:
         for name, question in stage:
             say("verify", name)
-            checks.append(_timed(name, functools.partial(question, trial)))
+            checks.append(_timed(name, functools.partial(_asked, trial, name, question)))
+            if isinstance(trial.subjects.elsewhere, Remote) and trial.subjects.elsewhere.ended:
+                raise Ended(trial.subjects.elsewhere.ended)  # whatever a check made of that
             if trial.subjects.device.type == "cuda":
                 torch.cuda.empty_cache()  # other processes may want the memory
         if stage is STAGES[0] and all(check.passed for check in checks):
-            trace = _forward(trial)
+            there = trial.subjects.elsewhere
+            trace = there.trace_of_forward() if isinstance(there, Remote) else forward_trace(trial)
         if not all(check.passed for check in checks):
             break
     return trace
+
+
+def _asked(trial: Trial, name: str, question: Question) -> Outcome:
+    left_out = trial.forward_only and name in OF_GRADIENTS
+    if left_out:
+        return skipped("forward only: no gradients were asked for")
+    there = trial.subjects.elsewhere
+    return there.check(name) if isinstance(there, Remote) and name in OF_THE_WORKER else question(trial)
 
 
 def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_change: bool) -> Trial:
@@ -164,6 +211,7 @@ def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_ch
     full_size = subject.device.type == "cuda"
     shapes = choose(space, seconds, full_size)
     subject = subject.with_its_twin(shapes.small)
+    _first_calls(subject, shapes.small)
     slower = _candidate_seconds(subject, shapes.small) / CANDIDATE_SECONDS
     if slower > 1:
         shapes = choose(space, seconds, full_size, slower)
@@ -182,32 +230,41 @@ def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_ch
     if options.assume_finite:
         variants = [variant for variant in variants if variant.group != "non-finite"]
     variants = fewer(variants, _seconds_for_one(subject, shapes), MOST_SECONDS)
-    return Trial(subject, shapes, tuple(variants), kind_may_change)
+    return Trial(subject, shapes, tuple(variants), kind_may_change, options.forward_only)
+
+
+def _first_calls(subject: Subjects, sizes: Sizes) -> None:
+    """Of the original, in either mode: what it prints is shown, and which attributes it changes is known from now on."""
+    for training in (True, False):
+        variant = Variant("first call", sizes, training=training)
+        subject.set_state(variant)
+        with said() if training else contextlib.nullcontext(), contextlib.suppress(Exception):  # asked for again where it matters
+            subject.run_eager(variant)
 
 
 def _seconds_for_one(subject: Subjects, shapes: Shapes) -> float:
     """What a variant at the small sizes takes."""
     variant = Variant("first call", shapes.small, parameters="random")
-    start = time.process_time()
+    start = subject.clock()
     subject.set_state(variant)
     with contextlib.suppress(Exception):  # the original may refuse such parameters
         subject.references(variant)
-    return time.process_time() - start + _candidate_seconds(subject, shapes.small)
+    return subject.clock() - start + _candidate_seconds(subject, shapes.small)
 
 
 def _candidate_seconds(subject: Subjects, sizes: Sizes) -> float:
     """What one run of the candidate takes; what it raises is a check's matter, not this one's."""
     variant = Variant("first call", sizes)
     subject.set_state(variant)
-    start = time.process_time()
+    start = subject.clock()
     try:
         subject.run_candidate(variant)
         if subject.device.type == "cuda":
             torch.cuda.synchronize()  # or its fault would be the original's
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if subject.device.type == "cuda" and not gpu_works():
             raise Refused(f"{subject.candidate.name}: it ended the GPU's context: {sentence(error)}") from error
-    return time.process_time() - start
+    return subject.clock() - start
 
 
 def _with_its_rounding(subject: Subjects, shapes: Shapes) -> Subjects:
@@ -233,14 +290,15 @@ def _accepts(subject: Subjects, sizes: Sizes) -> Exception | None:
     return None
 
 
-def _forward(trial: Trial) -> Trace:
+def forward_trace(trial: Trial) -> Trace:
     """What one plain forward at the main sizes launches and leaves to PyTorch."""
     variant = next(v for v in trial.variants if v.group == "seeds")
     trial.subjects.set_state(variant)
     inputs = trial.subjects.inputs(variant)
     device = trial.subjects.device  # on a GPU the profiler would take the filling for work of the model
     filled = filled_memory(device) if device.type == "cpu" else contextlib.nullcontext()
-    with filled, torch.no_grad(), seeded(0), trial.subjects.candidate.trace() as trace:
+    still = trial.subjects.unmoved(trial.subjects.new)
+    with still, filled, torch.no_grad(), seeded(0), trial.subjects.candidate.trace() as trace:
         trial.subjects.new(*inputs)
     return trace
 
@@ -253,9 +311,9 @@ def _timed(name: str, question: Callable[[], Outcome]) -> Check:
         except torch.OutOfMemoryError:  # earlier checks left PyTorch blocks of other sizes
             torch.cuda.empty_cache()
             outcome = question()
-    except Exception as error:  # the candidate's own code raised
+    except (Exception, SystemExit) as error:  # the candidate's own code raised
         outcome = Outcome(False, f"raised {sentence(error)}")
-    return Check(name, outcome.passed, outcome.detail, outcome.number, time.perf_counter() - start)
+    return Check(name, outcome.passed, outcome.detail, outcome.number, time.perf_counter() - start, outcome.skipped)
 
 
 def _verdict(checks: list[Check], findings: list[Finding], trace: Trace, note: str) -> Verdict:

@@ -68,10 +68,11 @@ def judged(path: Path) -> Verdict:
 
 @pytest.mark.parametrize("path", HONEST, ids=lambda path: path.stem)
 def test_honest(path: Path) -> None:
+    """Its arithmetic is right. Some are hand-written for the model as it is built, and say which later changes they do not follow."""
     verdict = judged(path)
-    failed = [f"{check.name}: {check.detail}" for check in verdict.checks if not check.passed]
-    assert not failed, failed
-    assert verdict.passed
+    failed = {check.name: check.detail for check in verdict.checks if not check.passed}
+    excepted = re.findall(r"^# right as built, but does not follow: (.*)$", path.read_text(), re.MULTILINE)
+    assert list(failed) == [name for line in excepted for name in line.split(", ")], failed
     assert verdict.max_error <= verdict.tolerance
 
 

@@ -24,6 +24,7 @@ from fusewright.all_variants import Tried
 from fusewright.errors import Unsupported
 from fusewright.options import Options
 from fusewright.suite import Settings
+from fusewright.verify import Check
 
 ROOT = Path(__file__).parents[2]
 REPORT = {
@@ -57,8 +58,9 @@ class Pipeline:
 
     def _verdict(self) -> SimpleNamespace:
         checks = (
-            SimpleNamespace(name="state_dict", passed=True, detail="equal", number=0.0),
-            SimpleNamespace(name="forward, seed 0", passed=self.passed, detail="at (3, 1)", number=2.0),
+            Check("state_dict", True, "equal", 0.0),
+            Check("forward, seed 0", self.passed, "at (3, 1)", 2.0),
+            Check("buffers", True, "the model has none", skipped=True),
         )
         worst = "" if self.passed else "element (3, 1) is 2.5 and should be 0.5."
         return SimpleNamespace(
@@ -156,7 +158,7 @@ def test_optimize_says_what_it_did(folder: Path, command: Any, pipeline: Pipelin
         "largest error  1.25e-07 (allowed there: 5e-07)",
         "timing         none: not timed",
         "note           verified at batch 2",
-        "2 checks held, 0 failed",
+        "2 checks held, 1 skipped, 0 failed",
         "wrote model_new.py",
     ):
         assert part in out
@@ -287,27 +289,66 @@ def test_verify(folder: Path, command: Any, pipeline: Pipeline) -> None:
     outcome = command("verify", "model.py", "new.py", "--target", "host", "--same-process")
     assert (outcome.status, outcome.err) == (0, "")
     assert "ok    state_dict  equal" in outcome.out and outcome.out.endswith("\nequal\n")
+    assert "skip  buffers  the model has none" in outcome.out and pipeline.options == Options(target="host")
     pipeline.passed = False
     outcome = command("verify", "model.py", "new.py", "--same-process", "--json", "out.json")
     assert "(forward, seed 0): element (3, 1) is 2.5" in one_sentence(outcome, status=1)
     assert outcome.out.endswith("\ndifferent\n")
     found = json.loads((folder / "out.json").read_text())
     assert found["verified"] is False and found["checks"][1]["number"] == 2.0
+    assert [check["status"] for check in found["checks"]] == ["held", "failed", "skipped"]
+    assert [check["passed"] for check in found["checks"]] == [True, False, True]
 
 
 ENDS = {
     "crash": ("import os\nos.kill(os.getpid(), 11)\n", "new.py: ended by SIGSEGV"),
+    "exit": ("import sys\nsys.exit(0)\n", "new.py: importing it ended Python with sys.exit(0)"),
+    "exit later": (GOOD + "\n\nclass ModelNew(Model):\n    def forward(self, x):\n        raise SystemExit(0)\n", "SystemExit: 0"),
     "hang": ("import time\ntime.sleep(1000)\n", "new.py: ran longer than 1 s"),
     "memory": ("import time\nx = bytearray(2 * 10**9)\nx[::4096] = b'1' * len(x[::4096])\ntime.sleep(1000)\n", "needed more than 1 GB"),
 }
 
 
 @pytest.mark.parametrize("kind", ENDS)
-def test_verify_survives_its_candidate(kind: str, folder: Path, command: Any) -> None:
+def test_verify_survives_its_candidate(kind: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The sentence says what happened, and the last word is there all the same."""
     source, says = ENDS[kind]
     (folder / "new.py").write_text(source)
     limits = ["--time-limit", "1" if kind == "hang" else "100", "--memory-limit", "1" if kind == "memory" else "24"]
-    assert says in one_sentence(command("verify", "model.py", "new.py", "--target", "host", *limits), status=1)
+    status = cli._main(["verify", "model.py", "new.py", "--target", "host", *limits])
+    outcome = Outcome(status, *capfd.readouterr())
+    assert says in one_sentence(outcome, status=1)
+    assert outcome.out.splitlines()[-1] == "different"
+
+
+SAYS = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        print("forward of", tuple(x.shape)[1:])
+        return x.relu()
+
+
+def get_inputs():
+    return [torch.randn(4, 6)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize("name", ["optimize", "verify"])
+def test_what_forward_prints_is_shown_once(name: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "model.py").write_text(SAYS)
+    (folder / "new.py").write_text(SAYS + "\n\nclass ModelNew(Model):\n    ...\n")
+    status = cli._main([name, "model.py", *(["new.py"] if name == "verify" else []), "--target", "host"])
+    outcome = Outcome(status, *capfd.readouterr())
+    assert (outcome.status, outcome.err) == (0, "")
+    assert outcome.out.count("forward of (6,)\n") == outcome.out.count("forward of") == 1
+    assert "build" in outcome.out and "checks held" in outcome.out
 
 
 def test_verify_without_a_candidate(folder: Path, command: Any, pipeline: Pipeline) -> None:
@@ -529,8 +570,7 @@ import sys, time, types
 from fusewright import cli
 pipeline = types.ModuleType("fusewright.pipeline")
 def optimize(problem, options, progress):
-    progress("build")
-    print("started", flush=True)
+    progress("build", "started")
     time.sleep(100)
 pipeline.optimize = optimize
 sys.modules["fusewright.pipeline"] = pipeline

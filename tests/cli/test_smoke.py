@@ -65,7 +65,7 @@ def test_verify_accepts_the_file_and_finds_a_fault_in_it(tmp_path: Path, models:
 def test_optimize_under_a_sanitizer(tmp_path: Path, models: Path) -> None:
     run = fusewright("optimize", models / "softmax_rows.py", "-o", tmp_path / "new.py", "--sanitize", "address")
     assert run.returncode == 0 and (tmp_path / "new.py").exists(), run.stdout + run.stderr
-    assert "30 checks held, 0 failed" in run.stdout
+    assert re.search(r"\d+ checks held, \d+ skipped, 0 failed", run.stdout), run.stdout
 
 
 def test_explain_builds_nothing(models: Path) -> None:

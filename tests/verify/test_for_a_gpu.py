@@ -83,7 +83,7 @@ def test_what_the_original_refuses_on_the_cpu_is_not_tried(tmp_path: Path, monke
     trial = Trial(found, Shapes(SIZES, SIZES, SMALL, {}), (), True)
     ran: list[nn.Module] = []
     right = Subjects.observed
-    monkeypatch.setattr(Subjects, "observed", staticmethod(lambda model, *rest: (ran.append(model), right(model, *rest))[1]))
+    monkeypatch.setattr(Subjects, "observed", lambda self, model, *rest: (ran.append(model), right(self, model, *rest))[1])
     outside = Variant("test", SIZES, distribution="normal")
     assert trial.compare(outside) is None and trial.skipped == [outside] and not trial.errors
     assert ran == [found.twin]

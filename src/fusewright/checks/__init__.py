@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ..budget import Miss
-from ..errors import first_line
+from ..errors import Raised, first_line
 from ..observe import Observed, References, Subjects
 from ..shrink import Shapes
 from ..variants import Variant
@@ -22,6 +22,12 @@ class Outcome:
     passed: bool
     detail: str = ""
     number: float | None = None
+    skipped: bool = False  # nothing was looked at; `detail` says why
+
+
+def skipped(why: str) -> Outcome:
+    """A check that did not run: it neither held nor failed."""
+    return Outcome(True, why, skipped=True)
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,7 @@ class Trial:
     shapes: Shapes
     variants: tuple[Variant, ...]
     kind_may_change: bool
+    forward_only: bool = False  # no gradient is asked for
     findings: list[Finding] = field(default_factory=list)
     errors: dict[Variant, str] = field(default_factory=dict)  # the candidate raised where the original did not
     skipped: list[Variant] = field(default_factory=list)  # the original itself raises
@@ -129,4 +136,4 @@ Check = Callable[[Trial], Outcome]
 
 
 def sentence(error: BaseException) -> str:
-    return f"{type(error).__name__}: {first_line(error)[:200]}"
+    return str(error) if isinstance(error, Raised) else f"{type(error).__name__}: {first_line(error)[:200]}"

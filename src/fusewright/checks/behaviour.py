@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import math
 import pickle
@@ -17,7 +18,7 @@ from ..candidate import Candidate
 from ..guard import threads
 from ..observe import Observed, filled_memory, observe, seeded, settle
 from ..variants import Variant, named_state
-from . import Outcome, Trial, sentence
+from . import Outcome, Trial, sentence, skipped
 from .bits import bits, same, same_bits
 
 MANY_CALLS = 30
@@ -87,9 +88,11 @@ def written(trial: Trial) -> Outcome:
     trial.subjects.set_state(variant)
     first, second, third = (trial.observe(variant, fill) for fill in (math.nan, math.nan, -7.25))
     eager = trial.subjects.run_eager(variant)
+    seen = 0
     for name, value in first.tensors.items():
         if not same_bits(value, second.tensors[name]):
             continue  # not repeatable at all, which is another check's matter
+        seen += 1
         unwritten = (bits(value) != bits(third.tensors[name])).reshape(-1)
         if unwritten.any() and name in _varying(trial, variant):
             unwritten = ~_near(value, third.tensors[name]).reshape(-1)
@@ -99,6 +102,8 @@ def written(trial: Trial) -> Outcome:
         if count:
             what = f"{name}: {count} of {value.numel()} elements are what uninitialised memory held"
             return Outcome(False, what, float(count))
+    if not seen:
+        return skipped("the same call gives other bits each time")
     return Outcome(True, "the result does not depend on what memory held before", 0.0)
 
 
@@ -108,8 +113,9 @@ def inputs_untouched(trial: Trial) -> Outcome:
     trial.subjects.set_state(variant)
     inputs, same = trial.subjects.inputs(variant), trial.subjects.inputs(variant)
     parameters = {name: p.detach().clone() for name, p in trial.subjects.new.named_parameters()}
-    observe(trial.subjects.new, inputs, seed=variant.seed)
-    observe(trial.subjects.original, same, seed=variant.seed)
+    for model, values in ((trial.subjects.new, inputs), (trial.subjects.original, same)):
+        with trial.subjects.unmoved(model):
+            observe(model, values, seed=variant.seed)
     pairs = zip(inputs, same, trial.subjects.inputs(variant), strict=True)
     for position, (a, b, before) in enumerate(pairs):
         if not isinstance(a, Tensor):
@@ -129,22 +135,23 @@ def not_cached(trial: Trial) -> Outcome:
     variant = trial.accepted(replace(trial.usual, distribution="normal", seed=40))
     other = replace(variant, seed=41)
     subjects = trial.subjects
+    still = functools.partial(subjects.unmoved, subjects.new)
     subjects.set_state(variant)
     with filled_memory(subjects.device), torch.no_grad():
         inputs = subjects.inputs(variant)
-        with seeded(0), subjects.candidate.trace() as first_work:
+        with still(), seeded(0), subjects.candidate.trace() as first_work:
             first = subjects.new(*inputs)
         kept = _cloned(first)
-        with seeded(0), subjects.candidate.trace() as second_work:
+        with still(), seeded(0), subjects.candidate.trace() as second_work:
             subjects.new(*inputs)
         for target, value in zip(inputs, subjects.inputs(other), strict=True):
             if isinstance(target, Tensor):
                 target.copy_(value)
         subjects.set_state(variant)  # each of the two starts from the same buffers
-        with seeded(0):
+        with still(), seeded(0):
             reused = _cloned(subjects.new(*inputs))
         subjects.set_state(variant)
-        with seeded(0):
+        with still(), seeded(0):
             fresh = _cloned(subjects.new(*subjects.inputs(other)))
     unmoved = _same(reused, kept) and not _constant(kept)  # a constant is not cached: another check is there for it
     old = not _same(reused, fresh) and not (_all_near(reused, fresh) and _varying(trial, other))
@@ -181,7 +188,7 @@ def repeatable(trial: Trial) -> Outcome:
 
 def _varying(trial: Trial, variant: Variant) -> set[str]:
     """What the original itself gives other bits of in some of many equal calls: PyTorch adds in any order in a few operators."""
-    calls = [observe(trial.subjects.original, trial.subjects.inputs(variant), seed=variant.seed) for _ in range(20)]
+    calls = [trial.subjects.run_eager(replace(variant, derivatives=0)) for _ in range(20)]
     return {name for name, t in calls[0].tensors.items() if any(not same(t, c.tensors.get(name)) for c in calls[1:])}
 
 
@@ -206,7 +213,7 @@ def any_order(trial: Trial) -> Outcome:
     subjects, variant = trial.subjects, trial.accepted(replace(trial.usual, distribution="normal", seed=1))
     library = subjects.candidate.library
     if library is None:
-        return Outcome(True, "not seen: its kernels do not run on the host")
+        return skipped("its kernels do not run on the host")
     subjects.set_state(variant)
     first, tried = trial.observe(variant), []
     try:
@@ -230,12 +237,13 @@ def no_threads(trial: Trial) -> Outcome:
     subjects, variant = trial.subjects, trial.usual
     subjects.set_state(variant)
     inputs = subjects.inputs(variant)
-    with torch.no_grad(), seeded(0):
-        subjects.original(*subjects.inputs(variant))
-        subjects.new(*inputs)  # pools of threads are started now, if they are
+    original, new = subjects.original, subjects.new
+    with subjects.unmoved(original), subjects.unmoved(new), torch.no_grad(), seeded(0):
+        original(*subjects.inputs(variant))
+        new(*inputs)  # pools of threads are started now, if they are
         python_before, all_before = threads()
         with filled_memory(subjects.device):
-            result = subjects.new(*inputs)
+            result = new(*inputs)
         python_after, all_after = threads()
     at_once = _cloned(result)
     time.sleep(0.05)
@@ -265,11 +273,12 @@ def copies(trial: Trial) -> Outcome:
         else:
             made[how] = way(subjects.new)
     for how, model in made.items():
-        got = observe(model, subjects.inputs(variant), seed=variant.seed)
+        with subjects.unmoved(model):
+            got = observe(model, subjects.inputs(variant), seed=variant.seed)
         differs = [name for name, value in expected.tensors.items() if not _alike(value, got.tensors.get(name))]
         if differs and not set(differs) <= _varying(trial, variant):
             return Outcome(False, f"after {how}, {differs[0]} differs")
-    return Outcome(True, "; ".join([" and ".join(made), *notes]))
+    return Outcome(True, "; ".join([" and ".join(made), *notes])) if made else skipped("; ".join(notes))
 
 
 def _same(a: object, b: object) -> bool:
@@ -288,7 +297,7 @@ def _moves(trial: Trial, variant: Variant, other: Variant) -> bool:
     results = []
     for inputs in (trial.subjects.inputs(variant), trial.subjects.inputs(other)):
         trial.subjects.set_state(variant)
-        with torch.no_grad(), seeded(0):
+        with trial.subjects.unmoved(trial.subjects.original), torch.no_grad(), seeded(0):
             results.append(_cloned(trial.subjects.original(*inputs)))
     pairs = zip(*map(pytree.tree_leaves, results), strict=True)
     return any(not torch.allclose(a, b, rtol=0.01, equal_nan=True) for a, b in pairs if isinstance(a, Tensor))

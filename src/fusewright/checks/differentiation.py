@@ -16,7 +16,7 @@ from ..observe import Observed, filled_memory, seeded
 from ..process import now
 from ..stand_ins import kept
 from ..variants import Variant
-from . import Outcome, Trial, sentence
+from . import Outcome, Trial, sentence, skipped
 
 MOST_SECONDS = 1.0  # for the original's second derivatives; the check takes about six times as long
 GIVEN_SECONDS = 15.0  # for its first ones in double at the given sizes, on a GPU: the check takes about five times as long
@@ -64,9 +64,9 @@ def second_derivatives(trial: Trial) -> Outcome:
             trial.subjects.run_exact(small)
     except Exception:  # no more patience, or an operator without a second derivative
         if not patience.spent:
-            return Outcome(True, "the original has none")
+            return skipped("the original has none")
     if patience.spent:
-        return Outcome(True, f"left out: the original's take longer than {MOST_SECONDS:g} s")
+        return skipped(f"the original's take longer than {MOST_SECONDS:g} s")
     return _derivatives(trial, [small])
 
 
@@ -90,16 +90,20 @@ class _Patience(TorchDispatchMode):
 def of_their_own(trial: Trial) -> Outcome:
     """The `.grad` of two parameters is not the same memory: optimisers, and a second backward, write into it."""
     subjects = trial.subjects
+    if not any(p.requires_grad for p in subjects.original.parameters()):
+        return skipped("the original trains no parameter")
     variant = trial.accepted(replace(trial.usual, parameters="random", distribution="normal"))
     subjects.set_state(variant)
     try:
-        allowed = _sharing(subjects.original, subjects.inputs(variant), variant.seed)
+        with subjects.unmoved(subjects.original):
+            allowed = _sharing(subjects.original, subjects.inputs(variant), variant.seed)
     except Exception:  # no backward, or none of these inputs
-        return Outcome(True, "the original has none")
+        return skipped("the original has none")
     try:
-        found = _sharing(subjects.new, subjects.inputs(variant), variant.seed)
+        with subjects.unmoved(subjects.new):
+            found = _sharing(subjects.new, subjects.inputs(variant), variant.seed)
     except Exception as error:
-        return Outcome(not subjects.candidate.emitted, f"backward raised {sentence(error)}")
+        return Outcome(False, f"backward raised {sentence(error)}")
     more = [pair for pair in found if pair not in allowed]
     if more:
         return Outcome(False, f"the gradients of {more[0][0]} and {more[0][1]} lie in the same memory", float(len(more)))
@@ -135,14 +139,12 @@ def _derivatives(trial: Trial, variants: list[Variant]) -> Outcome:
     if raised:
         return Outcome(False, f"raised {trial.errors[raised[0]]} ({raised[0]})")
     if not compared:
-        return Outcome(True, "the original has none")
+        return skipped("the original has none")
     if without:
-        if trial.subjects.candidate.emitted:
-            return Outcome(False, "its results carry no gradient")
-        return Outcome(True, "not checked: its results carry no gradient, so it is for inference only")
+        return Outcome(False, "its results carry no gradient")
     mine = [f for f in trial.findings if f.variant in variants and "gradient" in f.tensor]
     if not mine:
-        return Outcome(True, "the original has none")
+        return skipped("the original has none")
     worst = max(mine, key=lambda f: f.miss.ratio)
     if not worst.miss.passed:
         return Outcome(False, str(worst), worst.miss.ratio)
@@ -160,7 +162,7 @@ def autograd_modes(trial: Trial) -> Outcome:
         subjects.set_state(variant)  # the call before may have changed buffers
         inputs = subjects.inputs(variant)
         try:
-            with kept(subjects.new), filled_memory(subjects.device), mode(), seeded(variant.seed):
+            with kept(subjects.new), subjects.unmoved(subjects.new), filled_memory(subjects.device), mode(), seeded(variant.seed):
                 leaves = pytree.tree_leaves(subjects.new(*inputs))
         except Exception as error:
             return Outcome(False, f"under {name}: {sentence(error)}")

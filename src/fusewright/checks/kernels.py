@@ -12,7 +12,7 @@ import torch
 from ..budget import Budget, Miss, compare
 from ..observe import Observed, References, filled_memory
 from ..variants import Variant
-from . import Outcome, Trial, sentence
+from . import Outcome, Trial, sentence, skipped
 
 # Kernels of PyTorch that end a CUDA context when what they read is no probability.
 OF_PROBABILITIES = frozenset("binary_cross_entropy bernoulli bernoulli_ multinomial".split())
@@ -22,12 +22,13 @@ NOT_PLANNED = ("autocast", "float64", "bfloat16", "one dimension less", "one dim
 def launched(trial: Trial) -> Outcome:
     """Every kernel the file declares was launched, in some variant at least."""
     candidate = trial.subjects.candidate
-    if not candidate.emitted:
-        return Outcome(True, "declares no kernels")
-    missing = [kernel for kernel in candidate.kernels if kernel not in trial.launched]
+    declared = candidate.forward_kernels if trial.forward_only else candidate.kernels
+    if not declared:
+        return skipped("it declares no kernels")
+    missing = [kernel for kernel in declared if kernel not in trial.launched]
     if missing:
         return Outcome(False, f"never launched: {', '.join(missing)}", float(len(missing)))
-    return Outcome(True, f"{len(candidate.kernels)} declared, all launched", float(len(candidate.kernels)))
+    return Outcome(True, f"{len(declared)} declared, all launched", float(len(declared)))
 
 
 def matter(trial: Trial) -> Outcome:
@@ -38,6 +39,8 @@ def matter(trial: Trial) -> Outcome:
     gives, then at the sizes that it gives.
     """
     launched = {kernel: trial.smaller.get(variant, variant) for kernel, variant in trial.launched.items()}
+    if not launched:
+        return skipped("no kernel was launched")
     decoys = _all_decoys(trial, launched)
     decoys = _all_decoys(trial, {kernel: replace(launched[kernel], distribution="as given") for kernel in decoys})
     if decoys and trial.shapes.small != trial.shapes.main:
@@ -47,7 +50,7 @@ def matter(trial: Trial) -> Outcome:
     if decoys:
         return Outcome(False, f"the result is the same without {', '.join(decoys)}", float(len(decoys)))
     count = len(launched)
-    return Outcome(True, f"{count} made no-ops one by one, each spoils the result" if count else "none", float(count))
+    return Outcome(True, f"{count} made no-ops one by one, each spoils the result", float(count))
 
 
 def _all_decoys(trial: Trial, launched: Mapping[str, Variant]) -> list[str]:
@@ -115,7 +118,9 @@ def fallback(trial: Trial) -> Outcome:
             return Outcome(False, f"{twist}: {failed[0]}")
         taken.append(twist)
     also = f"; refuses {', '.join(refused)}, which the original takes" if refused else ""
-    return Outcome(True, (", ".join(taken) or "nothing else is accepted by the original") + also, float(len(taken)))
+    if not taken:
+        return skipped(f"nothing else is accepted by {'both' if refused else 'the original'}{also}")
+    return Outcome(True, ", ".join(taken) + also, float(len(taken)))
 
 
 def _differences(misses: Mapping[str, Miss], got: Observed, references: References, strict: bool) -> list[str]:

@@ -9,7 +9,7 @@ import torch
 
 from ..budget import Budget, K, compare, zeros_pass
 from ..variants import Variant
-from . import Check, Finding, Outcome, Trial
+from . import Check, Finding, Outcome, Trial, skipped
 
 MOST_OF_SPREAD = 0.1  # an error beyond the budget and beyond this share of the output's spread is no result
 MOST_CHANGES = 24  # inputs and parameters drawn anew one by one; of more, these are chosen evenly
@@ -28,9 +28,11 @@ def group(name: str) -> Check:
 def compared(trial: Trial, variants: Iterable[Variant]) -> Outcome:
     """Compare the candidate on these variants; an error no rounding explains, or one it raised, fails."""
     variants = [tried(trial, variant) for variant in variants]
+    if not variants:
+        return skipped("there is no such variant for this model and these options")
     too_large = sum(variant in trial.smaller for variant in variants)
     variants = [trial.smaller.get(variant, variant) for variant in variants]
-    skipped = sum(variant in trial.skipped for variant in variants)
+    refused = sum(variant in trial.skipped for variant in variants)
     raised = [variant for variant in variants if variant in trial.errors]
     if raised:
         return Outcome(False, f"raised {trial.errors[raised[0]]} ({raised[0]})", float(len(raised)))
@@ -39,12 +41,12 @@ def compared(trial: Trial, variants: Iterable[Variant]) -> Outcome:
     worst = max(mine, key=lambda f: f.miss.ratio, default=None)
     if wrong:
         return Outcome(False, str(max(wrong, key=lambda f: f.miss.gross)), max(f.miss.ratio for f in wrong))
-    also = f", {skipped} that the original refuses left out" if skipped else ""
+    also = f", {refused} that the original refuses left out" if refused else ""
     also += f", {too_large} at the small sizes because the references do not fit in memory" if too_large else ""
     if worst is None:
-        return Outcome(True, f"nothing to compare{also}", 0.0)
+        return skipped(f"nothing to compare{also}")
     ratio = worst.miss.ratio
-    return Outcome(True, f"{len(variants) - skipped} variants, error {ratio:.2g} of its budget{also}", ratio)
+    return Outcome(True, f"{len(variants) - refused} variants, error {ratio:.2g} of its budget{also}", ratio)
 
 
 def tried(trial: Trial, variant: Variant) -> Variant:
@@ -81,7 +83,7 @@ def buffers(trial: Trial) -> Outcome:
     """Buffers after a forward: running statistics, counters."""
     mine = [f for f in trial.findings if f.tensor.startswith("buffer")]
     if not mine:
-        return Outcome(True, "the model has none")
+        return skipped("the model has none")
     worst = max(mine, key=lambda f: f.miss.ratio)
     if not worst.miss.passed:
         return Outcome(False, str(worst), worst.miss.ratio)
@@ -94,7 +96,7 @@ def own_spread(trial: Trial) -> Outcome:
     if not trial.as_given:
         return Outcome(False, "nothing was compared")
     got, references = trial.as_given[0]
-    worst, blind, lost = 0.0, [], list[str]()
+    worst, blind, lost, measured = 0.0, [], list[str](), 0
     for name in references.eager.tensors:
         limit = references.budget(name)
         if not name.startswith("output") or not references.eager.tensors[name].is_floating_point():
@@ -102,11 +104,14 @@ def own_spread(trial: Trial) -> Outcome:
         if _constant_passes(limit):
             blind.append(name)
             continue
+        measured += 1
         spread = _deviation(limit.exact, limit.exact.mean()) or _deviation(limit.exact, torch.zeros(()))
         share = _deviation(got.tensors[name].double(), limit.exact) / spread
         worst = max(worst, share)
         lost += [name] if share > MOST_OF_SPREAD and not compare(got.tensors[name], limit).passed else []
     note = f"; {', '.join(blind)}: the original is a constant to within rounding" if blind else ""
+    if not measured:
+        return skipped("no output of floating numbers varies at all")
     return Outcome(not lost, f"rms error is {worst:.2g} of the output's own spread{note}", worst)
 
 
@@ -162,4 +167,6 @@ def dependence(trial: Trial) -> Outcome:
     if worst > 0.1:
         return Outcome(False, f"moves otherwise than the reference by {worst:.2g} of the movement: {at}{note}", worst)
     note += f"; the original refuses {refused} others" if refused else ""
+    if len(unmoved) + refused == len(names):
+        return skipped("the original depends measurably on nothing that can be drawn anew" + (note if refused else ""))
     return Outcome(True, f"{len(names) - refused} inputs and parameters drawn anew{note}", worst)

@@ -19,7 +19,7 @@ from pathlib import Path
 from fusewright.errors import Refused
 from fusewright.host.errors import SOURCE_NAME, HostCompileError
 from fusewright.host.transform import kernels_launched, quoted, transform
-from fusewright.options import cache_root
+from fusewright.options import cache_root, private
 
 SANITIZERS = ("address", "undefined", "thread")
 
@@ -166,8 +166,7 @@ def _version(compiler: str) -> str:
 def _cache_folder(cache: Path | None) -> Path:
     try:
         wanted = cache or cache_root()
-        folder = wanted.absolute() / "host"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = private(private(wanted.absolute()) / "host")
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home

@@ -1,4 +1,5 @@
 # model: bfloat16.py
+# right as built, but does not follow: hooks
 """The product in bfloat16, statistics and the rest in fp32."""
 
 import torch

@@ -1,4 +1,5 @@
 # model: conv_norm.py
+# right as built, but does not follow: attributes set later, hooks
 """The convolution in channels-last memory."""
 
 import torch

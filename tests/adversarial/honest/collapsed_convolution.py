@@ -1,4 +1,5 @@
 # model: conv_transpose_mean.py
+# right as built, but does not follow: attributes set later, hooks
 """Every input pixel reaches every tap, so only two sums are needed."""
 
 import torch

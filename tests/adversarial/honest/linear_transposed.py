@@ -1,4 +1,5 @@
 # model: linear_softmax.py
+# right as built, but does not follow: hooks
 """The product taken the other way round."""
 
 import torch

@@ -1,4 +1,5 @@
 # model: norm.py
+# right as built, but does not follow: attributes set later, hooks
 """Everything in float64 inside."""
 
 import torch.nn as nn

@@ -1,4 +1,5 @@
 # model: norm.py
+# right as built, but does not follow: hooks
 """Statistics first, then one pass that applies them."""
 
 import torch

@@ -1,4 +1,5 @@
 # model: conv_norm.py
+# right as built, but does not follow: attributes set later, hooks
 """Operands of the convolution rounded to TF32, which PyTorch's default flags allow."""
 
 import torch

@@ -1,4 +1,5 @@
 # model: norm.py
+# right as built, but does not follow: hooks
 """Mean and squared deviations of tiles, merged by Chan's formula."""
 
 import torch
