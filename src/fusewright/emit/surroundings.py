@@ -133,7 +133,7 @@ import sys as _sys
 
 if "__file__" in globals():
     _folder = _os.path.normpath(_os.path.join(_os.path.dirname(_os.path.abspath(__file__)), {folder}))
-    _sys.path.insert(0, _folder)
+    _sys.path[:0] = [_folder] if _sys.path[:1] != [_folder] else []
     for _name in [name for name in _sys.modules if name.split(".")[0] in {around.siblings!r}]:
         if not str(getattr(_sys.modules[_name], "__file__", "")).startswith(_folder + _os.sep):
             del _sys.modules[_name]
