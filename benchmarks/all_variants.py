@@ -1,13 +1,13 @@
 """Every variant that tuning could choose of every model, compared with the original at batches 1 to 5 and at odd sizes.
 
     PYTHONPATH=src python3 benchmarks/all_variants.py [--json ROWS.jsonl] [--resume] [--jobs N] [--part I/N] [--time-limit S]
-                                                      [--target host|cuda] [--full] [--verify] FOLDER_OR_FILE ...
+                                                      [--target host|cuda] [--full] [--verify] [--commit NAME] FOLDER_OR_FILE ...
 
 Each model runs in a process of its own, at the small sizes of the zoo unless --full. --verify runs the whole verifier on each
 variant (as `optimize --all-variants` does) instead of comparing at many sizes. A row, one line of JSON, says on which commit it
 was made and, by a hash, of which texts; --resume leaves out models that have an equal row of this commit, or of the same texts
 made by another one. Rows are added to the file, and the last one of a model counts: runs in parts, or on several machines, are
-merged by joining their files. Ends in a table and every wrong variant; exit status 1 if there is one.
+merged by joining their files. --commit names the commit where there is only a copy of it. Ends in a table and every wrong variant; exit status 1 if there is one.
 """
 
 from __future__ import annotations
@@ -163,6 +163,7 @@ def main() -> int:
     parser.add_argument("--target", choices=("host", "cuda"), default="host")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--verify", action="store_true")
+    parser.add_argument("--commit", default="")
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--known", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -170,7 +171,7 @@ def main() -> int:
         print(json.dumps(one(arguments.one, arguments.target, arguments.verify, arguments.known)))
         return 0
 
-    commit, before = commit_of(), read_rows(arguments.json) if arguments.resume else {}
+    commit, before = arguments.commit or commit_of(), read_rows(arguments.json) if arguments.resume else {}
     part, parts = map(int, arguments.part.split("/"))
     models = dict(list(models_of(arguments.places or [ROOT / "zoo"]))[part::parts])
     kind = ("full" if arguments.full else "small", arguments.target, "all" if arguments.verify else "sizes")
