@@ -7,7 +7,8 @@ Each model runs in a process of its own, at the small sizes of the zoo unless --
 variant (as `optimize --all-variants` does) instead of comparing at many sizes. A row, one line of JSON, says on which commit it
 was made and, by a hash, of which texts; --resume leaves out models that have an equal row of this commit, or of the same texts
 made by another one. Rows are added to the file, and the last one of a model counts: runs in parts, or on several machines, are
-merged by joining their files. --commit names the commit where there is only a copy of it. Ends in a table and every wrong variant; exit status 1 if there is one.
+merged by joining their files. --commit names the commit where there is only a copy of it. Ends in a table and every wrong variant;
+exit status 1 if there is one.
 """
 
 from __future__ import annotations
