@@ -292,7 +292,8 @@ def found_under(cls: type) -> bool:
 def is_installed(module: str) -> bool:
     """PyTorch, the standard library and other installed packages: what is in them is taken to stay."""
     file = getattr(sys.modules.get(module), "__file__", None)
-    return module == "builtins" or (file is not None and str(Path(file)).startswith(INSTALLED))
+    known = module.partition(".")[0] in ("builtins", "torch")  # torch.ops and the like are no files
+    return known or (file is not None and str(Path(file)).startswith(INSTALLED))
 
 
 def globals_of(functions: list[Any], own: str) -> dict[tuple[str, str], Any]:
@@ -331,7 +332,7 @@ def names_read(code: CodeType, space: Mapping[str, Any]) -> Iterator[tuple[str, 
         elif holder is not None and step.opname in ("LOAD_ATTR", "LOAD_METHOD") and hasattr(holder, str(step.argval)):
             value, home = getattr(holder, str(step.argval)), holder
             holder = value if isinstance(value, ModuleType) else None
-            if not is_installed(home.__name__):
+            if sys.modules.get(home.__name__) is home and not is_installed(home.__name__):
                 yield home.__name__, str(step.argval), value
         elif step.opname not in ("PUSH_NULL", "CACHE", "PRECALL"):
             holder = None

@@ -513,6 +513,29 @@ def test_buffers_that_are_assigned(pair: Callable[..., Pair]) -> None:
         torch.testing.assert_close(new.average, old.average)
 
 
+def test_a_result_of_a_class_of_its_own(pair: Callable[..., Pair]) -> None:
+    """Under a name that the file's own part has too, on a model that reads a global of such a name."""
+    made = pair("""
+    from collections import namedtuple
+    import collections
+    _Region, operator = namedtuple("_Region", "left right"), 3.0
+
+    class Model(nn.Module):
+        def forward(self, x):
+            y = torch.tanh(x) * operator
+            self.shape = x.shape
+            return _Region(y, collections.OrderedDict(sizes=x.shape))
+    """)
+    old, new = made.models()
+    x = torch.randn(4, 8, 6, 6)
+    expected, got = old(x), new(x)
+    torch.testing.assert_close(got.left, expected.left)
+    assert type(got).__name__ == "_Region" and got.right == expected.right and type(got.right) is type(expected.right)
+    for space in (made.problem.namespace, vars(made.candidate.module)["_MODEL_GLOBALS"]):
+        (space.__setitem__ if isinstance(space, dict) else space.__setattr__)("operator", 5.0)
+    torch.testing.assert_close(new(x).left, old(x).left)
+
+
 # ---- who else calls it ----
 
 

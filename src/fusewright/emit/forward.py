@@ -16,7 +16,7 @@ from ..graph import Graph, Output, Ref
 from ..kernels.text import wrapped
 from ..layout import is_copy, memory_format
 from ..plan import Call, Shortcut, counts_up, label, operator_name
-from ..pytext import argument_text, attribute_text
+from ..pytext import argument_text, attribute_text, quoted
 from .functions import Functions
 from .regions import Region
 from .signature import Signature
@@ -231,12 +231,12 @@ def is_batch_norm(output: Output, graph: Graph) -> bool:
 
 def class_text(kind: type, model: nn.Module) -> str:
     """How the model's own file names a class, such as that of a namedtuple; torch has names for its own."""
-    if kind.__module__ == "torch.return_types":
-        return f"torch.return_types.{kind.__name__}"
+    if kind.__module__ in ("torch", "torch.return_types"):
+        return f"{kind.__module__}.{kind.__name__}"
     known = vars(sys.modules[type(model).__module__])
     for name, value in known.items():
         if value is kind:
-            return str(name)
+            return f"_SPACE[{quoted(name)}]"
         if isinstance(value, ModuleType) and getattr(value, kind.__name__, None) is kind:
-            return f"{name}.{kind.__name__}"
+            return f"_SPACE[{quoted(name)}].{kind.__name__}"
     raise Unsupported(f"the model returns a {kind.__name__}, which its file has no name for")
