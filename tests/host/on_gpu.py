@@ -31,6 +31,9 @@ class GpuLibrary:
         major, minor = torch.cuda.get_device_capability()
         self._library = ctypes.CDLL(str(build(Path(tempfile.mkdtemp()), f"sm_{major}{minor}")))
 
+    def set_order(self, order: str = "warps", seed: int = 1) -> None:
+        """The GPU has an order of its own."""
+
     def call(self, kernel: str, *args: torch.Tensor | int | None) -> None:
         launcher = getattr(self._library, kernel)
         launcher.restype = ctypes.c_char_p
