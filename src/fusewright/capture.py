@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import contextlib
 import copy
 import functools
@@ -11,6 +12,7 @@ import itertools
 import logging
 import operator
 import re
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,16 +24,18 @@ from unittest import mock
 import sympy
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim as ExportDim
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from . import indexed, sizes, stand_ins
 from .errors import Unsupported
+from .following import _declared
 from .functional import functional
-from .graph import Binding, Graph, Node, Output, Ref, Where
+from .graph import Binding, Graph, Node, Output, Ref, Where, map_refs
 from .names import RESERVED, value_name
-from .reads import Counter, KeepsState, Watch, watched
+from .reads import OF_MODULES, Counter, KeepsState, Watch, effects, executed, globals_of, is_installed, watched
 from .tracing import Hopeless, batch_norms_whole, hopeless_beyond, lean, without_memory_formats
 
 # Guards made while the tracer decides about strides and contiguity: the graph's meaning does not depend on them.
@@ -47,30 +51,95 @@ def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
 
     A model that keeps state is captured as it is after a first call: what is None before it has a shape then.
     """
+    globals_, changed = _globals_read(model, inputs)
     graph, watch = _capture(model, inputs, file)
-    unsettled = _unsettled(watch)
+    watch.globals, unsettled = globals_, _unsettled(watch)
+    if left := [name for name in changed if name not in watch.assigned]:
+        raise Unsupported(_keeps_state(KeepsState(left[0], "which no graph carries"), file))
     if unsettled:
-        _call_once(model, inputs, unsettled)
+        _call_once(model, inputs)
         graph, watch = _capture(model, inputs, file)
+        watch.globals = globals_
         if left := _unsettled(watch):
             raise Unsupported(_keeps_state(KeepsState(left[0], "which each call makes of what it was"), file))
     counted = {name: value - before for name, (before, value) in _carried(watch).items() if not isinstance(value, Tensor)}
     if counted:
         _check_counters(model, inputs, file, graph, counted)
+    graph = _with_places(graph, model, watch.global_tensors())
     assigned = {name: tree for name, tree in graph.assigned.items() if name not in counted}
-    graph = _with_globals(graph, watch.global_tensors())
-    return replace(graph, assigned=assigned, counted=counted, reads=watch.reads(frozenset([*watch.assigned, *unsettled])))
+    rebound = {o.path: i for i, o in enumerate(graph.outputs) if o.kind == "buffer" and o.path in watch.rebound}
+    outputs = tuple(Output(o.value) if o.path in rebound and o.kind == "buffer" else o for o in graph.outputs)
+    leaves = frozenset(str(node.args[0]) for node in graph.nodes if node.is_leaf and node.target != "input")
+    placed = frozenset(node.kwargs["global"] for node in graph.nodes if "global" in node.kwargs)
+    reads = watch.reads(frozenset([*watch.assigned, *unsettled]), leaves, placed)
+    return replace(graph, outputs=outputs, assigned={**assigned, **rebound}, counted=counted, reads=reads)
 
 
-def _with_globals(graph: Graph, tensors: Mapping[tuple[str, str], Tensor]) -> Graph:
-    """Constants that are tensors under a global name say so: they are read there in each call."""
+def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[str, str], Any], list[str]]:
+    """What the user's functions read of globals, and what a call changes of attributes and globals, by running the model without
+    computing. Before anything else does: a list may grow with every call."""
 
-    def named(node: Node) -> Node:
+    def run() -> None:
+        with quiet(), stand_ins.in_place(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
+            fake = FakeTensorMode(allow_non_fake_inputs=True)
+            with fake:
+                model(*pytree.tree_map_only(Tensor, fake.from_tensor, list(inputs)))
+
+    own = type(model).__module__
+    kinds = (list, dict, set, collections.deque, Tensor, int, float, str, type(None))
+    mine = {("", name): value for name, value in vars(sys.modules[own]).items() if isinstance(value, kinds) and name[:2] != "__"}
+    try:
+        with stand_ins.kept(model):
+            first = effects(model, mine)
+            found = globals_of(executed(run), own)
+        with stand_ins.kept(model):
+            before = effects(model, found)  # of other modules it is known only now
+            run()
+            after = effects(model, {place: _now(place, own) for place in found})
+            before |= {name: words for name, words in first.items() if name in after}
+    except Exception:  # an operator that cannot run without values: what its methods name is all that is known
+        codes = [(f.__code__, f.__globals__) for f in _functions_of(model)]
+        return globals_of(codes, own), []
+    return found, [name.removeprefix("self.") for name, words in after.items() if before.get(name) != words]
+
+
+def _now(place: tuple[str, str], own: str) -> Any:
+    owner, _, name = place[1].rpartition(".")
+    space = vars(sys.modules[place[0] or own])
+    return getattr(space.get(owner), name, None) if owner else space.get(name)
+
+
+def _functions_of(model: nn.Module) -> list[Any]:
+    classes = {cls for module in model.modules() for cls in type(module).__mro__ if not is_installed(cls.__module__)}
+    return [f for cls in classes for name, f in vars(cls).items() if hasattr(f, "__code__") and name != "__init__"]
+
+
+def _with_places(graph: Graph, model: nn.Module, tensors: Mapping[tuple[str, str], Tensor]) -> Graph:
+    """Constants that are parameters or buffers of the model, reached through a container, are those; others that are tensors under a
+    global name say so: they are read there in each call."""
+    parts = {path: ("parameter", p) for path, p in model.named_parameters()} | {path: ("buffer", b) for path, b in model.named_buffers()}
+    leaves = {node.args[0]: node.name for node in graph.nodes if node.target in ("parameter", "buffer")}
+    nodes: list[Node] = []
+    same: dict[str, Ref] = {}
+    for node in graph.nodes:
         value = node.kwargs.get("value") if node.target == "constant" else None
-        places = [place for place, tensor in tensors.items() if value is not None and _same_memory(tensor, value)]
-        return replace(node, kwargs={**node.kwargs, "global": places[0]}) if places else node
-
-    return replace(graph, nodes=tuple(map(named, graph.nodes)))
+        if value is not None:
+            path, (kind, _) = next(((n, p) for n, p in parts.items() if _same_memory(p[1], value)), ("", ("", None)))
+            places = [place for place, tensor in tensors.items() if _same_memory(tensor, value)]
+            if path in leaves:
+                same[node.name] = Ref(leaves[path])
+                continue
+            if path:
+                node, leaves[path] = replace(node, target=kind, args=(path,), kwargs={}), node.name
+            elif places:
+                node = replace(node, kwargs={**node.kwargs, "global": places[0]})
+        nodes.append(node)
+    if not same:
+        return replace(graph, nodes=tuple(nodes))
+    moved = [replace(n, args=map_refs(n.args, same), kwargs=map_refs(dict(n.kwargs), same)) for n in nodes]
+    first = [n for n in moved if n.is_leaf]
+    outputs = tuple(replace(o, value=map_refs(o.value, same)) for o in graph.outputs)
+    return replace(graph, nodes=(*first, *(n for n in moved if not n.is_leaf)), outputs=outputs).check()
 
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:
@@ -94,17 +163,24 @@ def _unsettled(watch: Watch) -> list[str]:
         path
         for path, (before, after) in _carried(watch).items()
         if not any(isinstance(before, kind) and isinstance(after, kind) for kind in kinds) or isinstance(after, bool)
-    ]
+    ] + [path for path in watch.assigned if _has_of_its_class(watch.model, path)]
 
 
-def _call_once(model: nn.Module, inputs: Sequence[Any], names: list[str]) -> None:
-    """The model's attributes of these names as a first call leaves them; nothing else of it changes."""
+def _has_of_its_class(model: nn.Module, path: str) -> bool:
+    """The class gives what forward assigned, as long as the module has none of its own: a default, a property that is computed once."""
+    holder, _, name = path.rpartition(".")
+    module = model.get_submodule(holder)
+    return name not in vars(module) and _declared(type(module), name) is not None
+
+
+def _call_once(model: nn.Module, inputs: Sequence[Any]) -> None:
+    """The attributes of its modules as a first call leaves them; parameters and buffers stay."""
     called = copy.deepcopy(model)
     with quiet(), torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
         called(*copy.deepcopy(list(inputs)))
-    for path in names:
-        holder, _, name = path.rpartition(".")
-        vars(model.get_submodule(holder))[name] = vars(called.get_submodule(holder))[name]
+    for path, module in model.named_modules():
+        after = vars(called.get_submodule(path))
+        vars(module).update({name: value for name, value in after.items() if name not in OF_MODULES and not isinstance(value, nn.Module)})
 
 
 def _check_counters(model: nn.Module, inputs: Sequence[Any], file: str, graph: Graph, counted: Mapping[str, int]) -> None:
@@ -133,7 +209,7 @@ def _without(graph: Graph, positions: set[int]) -> Graph:
 
 def _keeps_state(error: KeepsState, file: str) -> str:
     """The sentence, with the line that does it."""
-    line = assigned_at(file, error.attribute.rpartition(".")[2])
+    line = assigned_at(file, re.split(r"[. ]", error.attribute)[-1])
     return f"{file}:{line}: {error}" if line else f"{file or 'the model'}: {error}"
 
 

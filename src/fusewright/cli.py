@@ -100,7 +100,7 @@ AssumeFinite = Annotated[
 ]
 ForwardOnly = Annotated[
     bool,
-    typer.Option("--forward-only", help="For inference alone: gradients are neither checked nor given kernels."),
+    typer.Option("--forward-only", help="For inference alone: gradients are not checked; optimize writes no kernels for them."),
 ]
 TimeLimit = Annotated[float, typer.Option("--time-limit", metavar="S", help="Seconds until it is ended.")]
 MemoryLimit = Annotated[float, typer.Option("--memory-limit", metavar="GB", help="Memory at which it is ended.")]
@@ -268,6 +268,10 @@ def verify(
         typer.Option("--json", metavar="OUT.json", help="Also write every check, what it saw and its number."),
     ] = None,
     forward_only: ForwardOnly = False,
+    as_built: Annotated[
+        bool,
+        typer.Option("--as-built", help="For a candidate that is right as it is built, and need not follow hooks and later changes."),
+    ] = False,
     sanitize: SanitizeOption = None,
     time_limit: TimeLimit = 900.0,
     memory_limit: MemoryLimit = 24.0,
@@ -279,7 +283,7 @@ def verify(
 
     A line for each check; the last word is `equal` or `different`. The candidate runs in a process of its own.
     """
-    options = _options(target, sanitize, forward_only=forward_only)
+    options = _options(target, sanitize, forward_only=forward_only, as_built=as_built)
     _check_readable(model)
     _check_readable(candidate)
     if results:

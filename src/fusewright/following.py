@@ -9,10 +9,12 @@ for a value must be the same in both. It holds none of the words that public har
 
 from __future__ import annotations
 
+import collections
 import functools
 import hashlib
 import itertools
 import operator
+import sys
 import types
 import warnings
 from pathlib import Path
@@ -26,6 +28,8 @@ _METHODS: Any = {}
 _GLOBALS: Any = ()
 _STATE: Any = ()
 _TENSORS: Any = ()
+_TIED: Any = ()
+_SPACE: Any = {}
 _DEFAULT_DTYPE: Any = torch.float32
 LINE = "# " + "-" * 40 + "\n"
 
@@ -44,6 +48,7 @@ _hooks_of = operator.itemgetter(*_HOOKS)
 _ABSENT = type("absent", (), {})  # stands for an attribute that is not there
 _tracing = torch._C._get_tracing_state
 _compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+_DEPTH = 12  # of objects inside objects
 _TENSOR_TYPES = {torch.Tensor, torch.nn.Parameter}
 
 
@@ -52,8 +57,9 @@ class _Words:
     Classes and functions of the module called `own` go by their names alone. `quick` says only whether a tensor has changed."""
 
     def __init__(self, model, own, quick=False):
-        self.own, self.quick = own, quick
-        self.known = {id(part) for part in (*model.modules(), *model.parameters(), *model.buffers())}
+        self.own, self.quick, self.alive, self.said = own, quick, [], {}
+        parts = (*model.named_modules(), *model.named_parameters(), *model.named_buffers())
+        self.known = {id(part): f"registered {path}" for path, part in parts}
 
     def name(self, thing):
         home = getattr(thing, "__module__", None) or ""
@@ -68,36 +74,66 @@ class _Words:
         if kind in _VALUES:
             return repr(value)
         if value is _ABSENT or id(value) in self.known:
-            return "absent" if value is _ABSENT else "registered"
-        if id(value) in inside:
+            return self.known.get(id(value), "absent")
+        if id(value) in inside or len(inside) > _DEPTH:
             return "..."
-        inside = (*inside, id(value))
+        if not inside:
+            self.said = {}
+        if id(value) not in self.said:  # an object may be reached in many ways
+            self.said[id(value)] = self.told(value, kind, (*inside, id(value)))
+        return self.said[id(value)]
+
+    def told(self, value, kind, inside):
         if isinstance(value, torch.Tensor):
-            data = value.detach().cpu().reshape(-1).contiguous() if not self.quick else None
-            sign = f"{id(value)} {value._version}" if data is None else self.digest(data.view(torch.uint8).numpy().tobytes())
-            return f"tensor {value.dtype} {tuple(value.shape)} {sign}"
-        if isinstance(value, (list, tuple, set, frozenset)):
+            return f"tensor {value.dtype} {tuple(value.shape)} {self.contents(value)}"
+        if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
             items = [self.of(item, inside) for item in value]
-            text = ", ".join(items if isinstance(value, (list, tuple)) else sorted(items))
-            return f"[{text}]" if kind is list else f"({text})" if kind is tuple else f"{self.name(kind)}({text})"
+            text = ", ".join(sorted(items) if isinstance(value, (set, frozenset)) else items)
+            if kind in (list, tuple):
+                return f"[{text}]" if kind is list else f"({text})"
+            return f"{self.name(kind)}({text}; {self.held(value, inside)})"
         if isinstance(value, dict):
-            return "{" + ", ".join([f"{self.of(k, inside)}: {self.of(v, inside)}" for k, v in value.items()]) + "}"
+            text = ", ".join([f"{self.of(k, inside)}: {self.of(v, inside)}" for k, v in value.items()])
+            return f"{{{text}}}" if kind is dict else f"{self.name(kind)}({text}; {self.held(value, inside)})"
+        if isinstance(value, types.ModuleType):
+            return f"module {value.__name__}"
         if isinstance(value, types.MethodType):
             return f"{self.of(value.__func__, inside)} of {self.of(value.__self__, inside)}"
+        if isinstance(value, types.CodeType):
+            return f"{value.co_code!r} {value.co_names} {self.of(value.co_consts, inside)}"
         if isinstance(value, types.FunctionType):
-            code = value.__code__
-            held = [[c for c in code.co_consts if type(c) in _VALUES], code.co_names, value.__defaults__, value.__kwdefaults__]
-            held += [cell.cell_contents for cell in value.__closure__ or ()]
+            cells = [cell.cell_contents for cell in value.__closure__ or ()]
+            held = [value.__code__, value.__defaults__, value.__kwdefaults__, vars(value), cells]
             return f"{self.name(value)} {self.digest(self.of(held, inside).encode())}"
         if hasattr(value, "__qualname__"):
             return self.name(value)
-        if hasattr(value, "tobytes"):  # an array or a number of numpy
-            return f"{self.name(kind)} {self.digest(value.tobytes())}"
-        slots = [slot for base in kind.__mro__ for slot in vars(base).get("__slots__", ()) if hasattr(value, slot)]
-        parts = {**{slot: getattr(value, slot) for slot in slots if slot != "__weakref__"}, **getattr(value, "__dict__", {})}
         if isinstance(value, functools.partial):
-            parts = {"func": value.func, "args": value.args, "keywords": value.keywords}
-        return f"{self.name(kind)}({', '.join([f'{k}={self.of(parts[k], inside)}' for k in sorted(parts)])})"
+            return f"partial({self.of([value.func, value.args, value.keywords], inside)})"
+        if hasattr(value, "tobytes"):  # an array or a number of numpy
+            return f"{self.name(kind)} {getattr(value, 'dtype', '')} {getattr(value, 'shape', '')} {self.digest(value.tobytes())}"
+        if kind in (range, slice):
+            return repr(value)
+        held = self.held(value, inside)
+        return f"{self.name(kind)}({held})" if held else f"{self.name(kind)} at {id(value)}"  # of which nothing is known
+
+    def held(self, value, inside):
+        return ", ".join([f"{k}={self.of(v, inside)}" for k, v in sorted(self.parts(value).items())])
+
+    def parts(self, value):
+        """What an object holds, and the plain values that its classes do."""
+        classes = [base for base in type(value).__mro__ if base.__module__ != "builtins"]
+        found = {k: v for base in reversed(classes) for k, v in vars(base).items() if type(v) in _VALUES and k[:2] != "__"}
+        slots = [slot for base in classes for slot in vars(base).get("__slots__", ()) if hasattr(value, slot)]
+        return {**found, **{slot: getattr(value, slot) for slot in slots if slot[:2] != "__"}, **getattr(value, "__dict__", {})}
+
+    def contents(self, tensor):
+        """Of a tensor that is not registered: its values stand in the plan. On a GPU a quick look takes its version for them."""
+        if type(tensor) not in _TENSOR_TYPES:
+            return "unknown"
+        if self.quick and tensor.is_cuda and not tensor.is_inference():
+            self.alive.append(tensor)  # another one cannot have its number
+            return f"{id(tensor)} {tensor._version}"
+        return self.digest(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
 
     def digest(self, data):
         return hashlib.sha256(data).hexdigest()[:8]
@@ -107,6 +143,8 @@ def _asked(owner, name):
     """What a plan followed under this name: an attribute, the names in a table of the module, its hooks, a global."""
     if isinstance(owner, dict):
         return owner.get(name, _ABSENT)
+    if isinstance(owner, type):
+        return getattr(owner, name, _ABSENT)
     if name in _TABLES:
         return list(vars(owner)[name])
     return list(vars(owner)[name].values()) if name in _HOOKS else getattr(owner, name, _ABSENT)
@@ -126,7 +164,8 @@ class _Look:
     def __init__(self, model):
         self.why, self.expected, self.own = "", False, vars(model)
         self.words, self.quick = _Words(model, Model.__module__), _Words(model, Model.__module__, quick=True)
-        self.homes, self.names, self.values, self.asked, self.modules, self.counted, methods = [], [], [], [], [model], set(), []
+        self.homes, self.names, self.values, self.asked, self.tied, methods = [], [], [], [], [], []
+        self.modules, self.counted = [model], set()
         for kind, attributes, paths in _FOLLOWED:
             for path in paths:
                 module, place = _module_at(model, path), f"{path}." if path else ""
@@ -138,8 +177,8 @@ class _Look:
                     self.note(f"{path} is a {found}, not a {kind}")
                 self.modules += [module] if path else []
                 for name, function in _METHODS.get(kind, {}).items():
-                    methods.append((type(module) if path or name != "forward" else Model, name, function))
-                    if getattr(*methods[-1][:2], None) is not function:
+                    methods.append((type(module) if path or name != "forward" else Model, name, function, vars(module)))
+                    if _declared(*methods[-1][:2]) is not function:
                         self.note(f"{place}{name} was replaced")
                 for name in vars(module):
                     if name not in attributes and callable(getattr(type(module), name, None)):
@@ -150,19 +189,29 @@ class _Look:
                     if path and hooks and name not in attributes:
                         self.follow(module, name, "[]", f"{place}{name}")
         for home, name, before in _GLOBALS:
-            self.follow(home, name, before, f"the global {name}")
-        self.owners, self.methods, self.functions = zip(*methods) if methods else ((), (), ())
+            space = _space(home)
+            owner, _, name = name.rpartition(".")  # of a class, or the module itself
+            self.follow(space.get(owner, _ABSENT) if owner else space, name, before, f"the global {name}")
+        for paths in _TIED:
+            first, *others = [_part_at(model, path) for path in paths]
+            if any(part[0].get(part[1]) is not first[0].get(first[1]) for part in others):
+                self.note(f"{' and '.join(paths)} are no longer the same")
+            self.tied += [(first, part) for part in others]
+        self.owners, self.methods, self.functions, self.hiding = zip(*methods) if methods else ((), (), (), ())
         self.dicts = [*map(vars, self.modules)]
         self.hooked = [table for table in self.dicts[1:] if not any(_hooks_of(table))]  # the model's own run around any forward
         self.tables = [module._modules for module in self.modules if module._modules or module in self.counted]
         self.find_tensors(model)
         vars(model)["_fusewright_look"] = self
-        self.before = [*map(len, self.dicts), *map(type, self.modules), *map(dict, self.tables)]
+        self.iterated = [module._modules for module in self.modules if module in self.counted]
+        self.before = [*map(len, self.dicts), *map(type, self.modules), *map(dict, self.tables), *map(list, self.iterated)]
+        self.firsts, self.seconds = ([part[i][0] for part in self.tied] for i in (0, 1))
+        self.first_names, self.second_names = ([part[i][1] for part in self.tied] for i in (0, 1))
 
     def follow(self, owner, name, before, place):
         """One attribute or global: is it as it was, and how will a change be seen?"""
         value = _asked(owner, name)
-        now = "tensor" if isinstance(value, torch.Tensor) and not isinstance(owner, dict) else self.words.of(value)
+        now = "tensor" if before == "None" and isinstance(value, torch.Tensor) else self.words.of(value)
         if now != before:
             self.note(f"{place} is {now}, not {before}", name == "training" or place in _STATE)
         home = next((table for table in _homes(owner) if name in table), None)
@@ -184,8 +233,10 @@ class _Look:
         return (
             self.own is vars(model)
             and all(map(operator.is_, map(dict.get, self.homes, self.names), self.values))
-            and [*map(len, self.dicts), *map(type, self.modules), *self.tables] == self.before
-            and all(map(operator.is_, map(getattr, self.owners, self.methods), self.functions))
+            and [*map(len, self.dicts), *map(type, self.modules), *self.tables, *map(list, self.iterated)] == self.before
+            and all(map(operator.is_, map(_declared, self.owners, self.methods), self.functions))
+            and not any(map(dict.__contains__, self.hiding, self.methods))
+            and all(map(operator.is_, map(dict.get, self.firsts, self.first_names), map(dict.get, self.seconds, self.second_names)))
             and not any(itertools.chain.from_iterable(map(_hooks_of, self.hooked)))
             and all(self.quick.of(_asked(owner, name)) == before for owner, name, before in self.asked)
         )
@@ -195,7 +246,7 @@ class _Look:
         self.tensor_homes, self.tensor_names, self.computed = [], [], []
         for i, (place, _, _) in enumerate(_TENSORS):
             path, _, name = place.rpartition(".") if isinstance(place, str) else (None, None, place[1])
-            module = place[0] if path is None else _module_at(model, path)
+            module = _space(place[0]) if path is None else _module_at(model, path)
             home = next((table for table in _homes(module) if name in table), None)
             self.computed += [(i, module)] if home is None else []  # as by a parametrization
             self.tensor_homes.append(home or {})
@@ -212,21 +263,43 @@ class _Look:
         return type(None), ()  # copies and pickles of the model look for themselves
 
 
+def _space(home):
+    """The globals of a module; of the model's own, where it has no name."""
+    return (vars(sys.modules[home]) if home in sys.modules else {}) if home else _SPACE
+
+
+def _part_at(model, path):
+    """The table that has a module, parameter or buffer, and its name there."""
+    holder, _, name = path.rpartition(".")
+    tables = _homes(_module_at(model, holder))[1:]
+    return next((table for table in tables if name in table), {}), name
+
+
+def _declared(owner, name):
+    """What a class, or one it derives from, has under a name: a function, a property."""
+    for base in owner.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return None
+
+
 def _methods(owner, names):
-    return {name: getattr(owner, name) for name in names.split()}
+    return {name: _declared(owner, name) for name in names.split()}
 
 
 def _is_fixed(value):
     """It stays equal as long as it is the same object."""
     if type(value) is tuple:
         return all(map(_is_fixed, value))
-    return type(value) in _VALUES or isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type))
+    if isinstance(value, types.FunctionType):
+        return not (value.__closure__ or value.__defaults__ or value.__kwdefaults__ or vars(value))
+    return type(value) in _VALUES or isinstance(value, (types.BuiltinFunctionType, type))
 
 
 def _homes(owner):
     """The tables in which a module, or a module's globals, keeps what it has."""
-    if owner is None or isinstance(owner, dict):
-        return [] if owner is None else [owner]
+    if owner is None or isinstance(owner, (dict, type)):
+        return [owner] if isinstance(owner, dict) else []
     return [vars(owner), owner._parameters, owner._buffers, owner._modules]
 
 

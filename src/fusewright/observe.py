@@ -72,16 +72,27 @@ def called(
         inputs = needing_gradients(inputs)
     misaligned = any(map(is_misaligned, pytree.tree_leaves(inputs)))
     aligned = AlignedAttention() if misaligned else contextlib.nullcontext()
+    before = {place: id(t) for place, t in tensors_on(model)}
     with seeded(seed), torch.set_grad_enabled(derivatives > 0), aligned:
         result = model(*inputs)
     leaves, structure = pytree.tree_flatten(result)
     outputs = {f"output {i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
+    outputs |= {place: t for place, t in tensors_on(model) if before.get(place) != id(t)}  # a loss that is kept for later
     tensors = {name: _real(leaf.detach()).clone() for name, leaf in outputs.items()}
     for name, b in model.named_buffers():  # unchanged ones too: rounding may hide a change, or make one
         tensors[f"buffer {name}"] = b.detach().clone()
     found = _gradients(model, inputs, list(outputs.values()), derivatives) if derivatives else {}
     differentiable = any(t.requires_grad for t in outputs.values())
     return Observed({**tensors, **found}, named_alike(structure), tuple(leaves), differentiable)
+
+
+def tensors_on(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """Attributes that are tensors, by place. Names of their own, which others need not have, begin with an underscore."""
+    found = []
+    for path, module in model.named_modules():
+        held = {name: value for name, value in sorted(own(module).items()) if not name.startswith("_")}
+        found += [(f"attribute {path}.{name}" if path else f"attribute {name}", v) for name, v in held.items() if isinstance(v, Tensor)]
+    return found
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ class Options:
     gradients: bool = True  # write kernels for backward too; without them it runs PyTorch's operators
     output: Path | None = None  # where the new file is to stand; without it, beside the model's
     all_variants: bool = False  # verify every variant that tuning could choose, beside the file that is written
+    as_built: bool = False  # verify: a candidate need not follow other arguments, attributes set later and hooks
     forward_only: bool = False  # nobody asks the file for gradients: they are not checked, and backward gets no kernels
     tune: str = "auto"  # auto: choose by timing where a GPU is, or as an earlier run chose | again: time anew | off
 

@@ -262,7 +262,7 @@ def choose_target(options: Options) -> str:
 
 
 def report(problem: Problem, target: str, emitted: Emitted, made: Plan, verdict: Verdict) -> dict[str, Any]:
-    launched = set(verdict.kernels)
+    launched = set(verdict.kernels) or {kernel.name for kernel in emitted.kernels}  # some run only after a first call
     return {
         "model": problem.path.name,
         "verified": verdict.passed,

@@ -13,10 +13,10 @@ import functools
 import itertools
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 from unittest import mock
 
@@ -24,20 +24,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from .following import _ABSENT, _HOOKS, _TABLES, _VALUES, _asked, _Words
+from .following import _ABSENT, _HOOKS, _TABLES, _VALUES, _asked, _declared, _Words
 
 OF_MODULES = (frozenset(vars(nn.Module())) | frozenset(vars(nn.Module))) - {"training", "forward"}  # what every module has
 TRACERS = tuple(str(Path(torch.__file__).parent / folder) for folder in ("fx", "export", "_export", "_functorch", "_dynamo"))
+HERE = str(Path(__file__).parent)
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 @dataclass(frozen=True)
 class Methods:
-    """What forward calls of a class: where the class is found, and the names."""
+    """What forward looks up in a class: methods and properties."""
 
     words: str
-    module: str  # "" for the model's own
     qualname: str
     names: tuple[str, ...]
 
@@ -48,8 +48,9 @@ class Reads:
 
     classes: Mapping[str, str] = field(default_factory=dict)  # of each module on the way, by path
     attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by path, then by name
-    methods: tuple[Methods, ...] = ()  # of classes of the user's
-    globals: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by module ("" for the model's own) and name
+    methods: tuple[Methods, ...] = ()  # of classes in the model's own file
+    globals: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by module ("" for the model's own) and name, `Class.name` too
+    tied: tuple[tuple[str, ...], ...] = ()  # modules, parameters and buffers that are one under several paths
     state: frozenset[str] = frozenset()  # attributes that forward assigns
 
 
@@ -63,26 +64,28 @@ class Watch:
     seen: dict[str, dict[str, Any]] = field(default_factory=dict)  # values that were read, by path and name
     methods: dict[type, dict[str, Any]] = field(default_factory=dict)
     assigned: dict[str, Any] = field(default_factory=dict)  # by path of the attribute
+    stored: set[tuple[str, str]] = field(default_factory=set)  # path and name of what was assigned so far, the same value too
+    rebound: frozenset[str] = frozenset()  # buffers that forward puts another tensor in the place of
+    globals: dict[tuple[str, str], Any] = field(default_factory=dict)  # that the user's functions read
     running: bool = False
 
     def read(self, path: str, module: nn.Module, name: str, value: Any) -> None:
         held = self.seen.setdefault(path, {})
-        if name.startswith("__") or (name in OF_MODULES and name not in _TABLES) or name in held:
+        if name.startswith("__") or (name in OF_MODULES and name not in _TABLES) or name in held or (path, name) in self.stored:
             return
-        mine = vars(module)
-        if name in mine and name not in OF_MODULES and self.before[path].get(name, _ABSENT) is not mine[name]:
-            return  # forward has just assigned it
-        if isinstance(value, (MethodType, FunctionType)) and name not in mine:
-            owner = next((cls for cls in type(module).__mro__ if name in vars(cls)), nn.Module)
+        declared = _declared(type(module), name)
+        if declared is not None and name not in vars(module) and not isinstance(declared, _VALUES):  # a method, a property, a constant
+            owner = next(cls for cls in type(module).__mro__ if name in vars(cls))
             if not is_installed(owner.__module__):
-                self.methods.setdefault(type(module), {})[name] = getattr(value, "__func__", value)
-            return
-        if isinstance(value, nn.Module) or isinstance(getattr(type(module), name, None), property):
-            return  # it is a module on the way itself; what a property reads is read
-        held[name] = value
+                self.methods.setdefault(type(module), {})[name] = declared
+            if isinstance(declared, (FunctionType, classmethod, staticmethod, property)):
+                return  # what a property reads is read
+        if not isinstance(value, nn.Module):  # that is a module on the way itself
+            held[name] = value
 
-    def reads(self, state: frozenset[str]) -> Reads:
-        """Everything in words. What forward assigns is not asked for, unless it is read first."""
+    def reads(self, state: frozenset[str], leaves: frozenset[str], placed: frozenset[tuple[str, str]]) -> Reads:
+        """Everything in words, but for what forward assigns, and tensors that are leaves of the graph or read where they are `placed`:
+        those are looked up in each call."""
         modules = dict(self.model.named_modules(remove_duplicate=False))
         touched = dict(self.seen)
         for path in list(touched):
@@ -91,37 +94,42 @@ class Watch:
                 touched.setdefault(path, {})
         by_id = {id(module): path for path, module in self.model.named_modules()}
         every = {path: touched[by_id[id(module)]] for path, module in modules.items() if by_id[id(module)] in touched}
-        attributes = {path: self.described(path, values) for path, values in every.items()}
+        attributes = {path: self.described(path, modules[path], values, leaves) for path, values in every.items()}
         for path in every:
             for name in _HOOKS if path else ():
                 if found := vars(modules[path])[name]:
                     attributes[path][name] = self.words.of(list(found.values()))
         own = type(self.model).__module__
-        spoken = {key: self.words.of(value) for key, value in self.globals.items() if not isinstance(value, Tensor)}
+        spoken = {place: self.words.of(value) for place, value in self.globals.items() if place not in placed}
         methods = [
-            Methods(self.words.name(cls), "" if cls.__module__ == own else cls.__module__, cls.__qualname__, tuple(names))
+            Methods(self.words.name(cls), cls.__qualname__, tuple(names))
             for cls, names in self.methods.items()
-            if found_under(cls)
+            if cls.__module__ == own and found_under(cls)
         ]
         classes = {path: self.words.kind(modules[path]) for path in every}
-        return Reads(classes, attributes, tuple(methods), spoken, state)
+        return Reads(classes, attributes, tuple(methods), spoken, tied(self.model), state)
 
-    @functools.cached_property
-    def globals(self) -> dict[tuple[str, str], Any]:
-        """What the user's functions read of globals."""
-        functions = [function for found in self.methods.values() for function in found.values()]
-        return globals_of(functions, type(self.model).__module__)
+    def described(self, path: str, module: nn.Module, values: Mapping[str, Any], leaves: frozenset[str]) -> dict[str, str]:
+        carried = {name.rpartition(".")[2] for name in self.assigned if name.rpartition(".")[0] == path}
+        found = {}
+        for name, seen in values.items():
+            place = f"{path}.{name}" if path else name
+            registered = name in module._parameters or name in module._buffers
+            if name not in carried and not (isinstance(seen, Tensor) and (registered or place in leaves)):
+                found[name] = self.words.of(_asked(module, name))  # not as the tracer has it
+        return found
 
     def global_tensors(self) -> dict[tuple[str, str], Tensor]:
         return {place: value for place, value in self.globals.items() if isinstance(value, Tensor)}
 
-    def described(self, path: str, values: Mapping[str, Any]) -> dict[str, str]:
-        carried = {name.rpartition(".")[2] for name in self.assigned if name.rpartition(".")[0] == path}
-        found = {}
-        for name, value in values.items():
-            if not isinstance(value, Tensor) and name not in carried:  # tensors are read anew in each call
-                found[name] = self.words.of(_asked(self.model.get_submodule(path), name))  # not as the tracer has it
-        return found
+
+def tied(model: nn.Module) -> tuple[tuple[str, ...], ...]:
+    """Paths that lead to the same module, parameter or buffer."""
+    found: dict[int, list[str]] = {}
+    for named in (model.named_modules, model.named_parameters, model.named_buffers):
+        for path, part in named(remove_duplicate=False):
+            found.setdefault(id(part), []).append(path)
+    return tuple(tuple(paths) for paths in found.values() if len(paths) > 1)
 
 
 @contextlib.contextmanager
@@ -131,7 +139,7 @@ def watched(model: nn.Module) -> Iterator[Watch]:
     modules = dict(model.named_modules())
     paths = {id(vars(module)): path for path, module in modules.items()}
     watch = Watch(model, _Words(model, type(model).__module__), {})
-    plain, forward = object.__getattribute__, model.forward
+    plain, forward, set_attribute = object.__getattribute__, model.forward, nn.Module.__setattr__
     hooks = {name: dict(vars(model)[name]) for name in _HOOKS}  # they run around the new model as well
 
     def get(self: Any, name: str) -> Any:
@@ -152,11 +160,18 @@ def watched(model: nn.Module) -> Iterator[Watch]:
         if (path := paths.get(id(own))) is not None and not (value is _ABSENT and computes_attributes(type(self))):
             watch.read(path, modules[path], name, value)
 
+    def put(self: Any, name: str, value: Any) -> None:
+        own = plain(self, "__dict__")
+        if watch.running and (path := paths.get(id(own))) is not None and not any(name in own.get(table, ()) for table in _TABLES):
+            watch.stored.add((path, name))
+        set_attribute(self, name, value)
+
     @functools.wraps(forward)
     def seen(*arguments: Any, **named: Any) -> Any:
         watch.before = {path: dict(vars(module)) for path, module in model.named_modules()}
         inner = {path: contents(vars(module)) for path, module in model.named_modules()}
-        watch.seen, watch.assigned = {"": {}}, {}
+        buffers = dict(model.named_buffers())
+        watch.seen, watch.assigned, watch.stored = {"": {}}, {}, set()
         watch.methods = {} if is_installed(type(model).__module__) else {type(model): {"forward": type(model).forward}}
         watch.running = True
         try:
@@ -164,7 +179,10 @@ def watched(model: nn.Module) -> Iterator[Watch]:
         finally:
             watch.running = False
         refuse_changed_containers(model, inner)
+        watch.rebound = frozenset(name for name, b in model.named_buffers() if name in buffers and b is not buffers[name])
         for path, module in model.named_modules():
+            same = {name: vars(module)[name] for p, name in watch.stored if p == path and name in vars(module)}
+            watch.assigned |= {f"{path}.{name}" if path else name: value for name, value in same.items()}
             watch.assigned |= taken_back(module, watch.before[path], path)
         for path, value in list(watch.assigned.items()):
             holder, _, name = path.rpartition(".")
@@ -180,7 +198,7 @@ def watched(model: nn.Module) -> Iterator[Watch]:
         vars(model)[name].clear()
     vars(model)["forward"] = seen
     try:
-        with mock.patch.object(nn.Module, "__getattribute__", get):
+        with mock.patch.object(nn.Module, "__getattribute__", get), mock.patch.object(nn.Module, "__setattr__", put):
             yield watch
     finally:
         vars(model).pop("forward", None)
@@ -274,7 +292,8 @@ class KeepsState(Exception):
     """Forward keeps something from call to call that no graph carries."""
 
     def __init__(self, attribute: str, what: str):
-        super().__init__(f"forward keeps state in self.{attribute}, {what}")
+        place = attribute if attribute.startswith("the global") else f"self.{attribute}"
+        super().__init__(f"forward keeps state in {place}, {what}")
         self.attribute = attribute
 
 
@@ -296,43 +315,68 @@ def is_installed(module: str) -> bool:
     return known or (file is not None and str(Path(file)).startswith(INSTALLED))
 
 
-def globals_of(functions: list[Any], own: str) -> dict[tuple[str, str], Any]:
-    """Globals that these functions, and the user's functions they call, read: by the module they are in and name."""
+def executed(run: Callable[[], Any]) -> list[tuple[CodeType, dict[str, Any]]]:
+    """The user's functions that run meanwhile, of whatever kind: their code, and their globals."""
+    found: dict[CodeType, dict[str, Any]] = {}
+    theirs: dict[str, bool] = {}
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code not in found:
+            file = code.co_filename
+            if file not in theirs:
+                theirs[file] = not file.startswith((*INSTALLED, HERE, "<frozen"))
+            name = str(frame.f_globals.get("__name__"))
+            if theirs[file] and name in sys.modules and not is_installed(name):
+                found[code] = frame.f_globals
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return list(found.items())
+
+
+def globals_of(codes: Iterable[tuple[CodeType, dict[str, Any]]], own: str) -> dict[tuple[str, str], Any]:
+    """Globals that these functions read: by the module they are in and name."""
     found: dict[tuple[str, str], Any] = {}
-    done: set[int] = set()
-    waiting = [unwrapped(function) for function in functions]
-    while waiting:
-        function = waiting.pop()
-        if not isinstance(function, FunctionType) or id(function) in done or is_installed(function.__module__):
-            continue
-        done.add(id(function))
-        for home, name, value in names_read(function.__code__, function.__globals__):
+    for code, space in codes:
+        for home, name, value in names_read(code, space):
             of_a_library = hasattr(value, "__qualname__") and is_installed(getattr(value, "__module__", "") or "")
-            if isinstance(value, (ModuleType, type)) or of_a_library:
-                continue  # of a class, the methods are not followed
-            found["" if home == own else home, name] = value
-            waiting.append(unwrapped(value))
+            if not isinstance(value, (ModuleType, type)) and not of_a_library:
+                found["" if home == own else home, name] = value
     return found
 
 
-def unwrapped(function: Any) -> Any:
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return function
+def effects(model: nn.Module, globals_: Mapping[tuple[str, str], Any]) -> dict[str, str]:
+    """All that a call could leave behind, in words: attributes of modules and of their classes, and globals."""
+    words = _Words(model, type(model).__module__)
+    found = {f"the global {name}": words.of(value) for (_, name), value in globals_.items()}
+    for path, module in model.named_modules():
+        if not is_installed(type(module).__module__):
+            held = {**words.parts(module), **vars(module)}
+            found |= {f"self.{path}.{name}" if path else f"self.{name}": words.of(v) for name, v in held.items() if name not in OF_MODULES}
+    return found
 
 
 def names_read(code: CodeType, space: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """(module, name, value) of each global that the code loads, through modules of the user's (`config.SCALE`) as well."""
-    holder: ModuleType | None = None
+    """(module, name, value) of each global that the code loads, through modules and classes of the user's (`config.SCALE`) as well."""
+    holder: Any = None
+    name = ""
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval in space:
-            value = space[step.argval]
-            holder = value if isinstance(value, ModuleType) else None
-            yield str(space.get("__name__")), str(step.argval), value
+            name, value = str(step.argval), space[step.argval]
+            holder = value if isinstance(value, (ModuleType, type)) else None
+            yield str(space.get("__name__")), name, value
         elif holder is not None and step.opname in ("LOAD_ATTR", "LOAD_METHOD") and hasattr(holder, str(step.argval)):
             value, home = getattr(holder, str(step.argval)), holder
-            holder = value if isinstance(value, ModuleType) else None
-            if sys.modules.get(home.__name__) is home and not is_installed(home.__name__):
+            holder = value if isinstance(value, (ModuleType, type)) else None
+            if isinstance(home, type):
+                if not is_installed(home.__module__) and found_under(home) and "." not in home.__qualname__:
+                    yield home.__module__, f"{home.__qualname__}.{step.argval}", value
+            elif isinstance(home, ModuleType) and sys.modules.get(home.__name__) is home and not is_installed(home.__name__):
                 yield home.__name__, str(step.argval), value
         elif step.opname not in ("PUSH_NULL", "CACHE", "PRECALL"):
             holder = None

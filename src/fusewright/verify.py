@@ -96,19 +96,20 @@ STAGES: tuple[tuple[tuple[str, Question], ...], ...] = (
         ("copies", behaviour.copies),
     ),
     (
-        ("kernels launched", kernels.launched),
-        ("kernels matter", kernels.matter),
-        ("outside the plan", kernels.fallback),
-    ),
-    (
         ("other constructor arguments", following.constructor),
         ("attributes set later", following.attributes),
         ("hooks", following.hooks),
         ("state on self", following.state_on_self),
         ("several calls in a row", following.several_calls),
     ),
+    (
+        ("kernels launched", kernels.launched),
+        ("kernels matter", kernels.matter),
+        ("outside the plan", kernels.fallback),
+    ),
 )
 
+OF_FOLLOWING = frozenset({"other constructor arguments", "attributes set later", "hooks"})
 OF_GRADIENTS = frozenset({"gradients there or not", "gradients", "gradients of their own", "second derivatives"})
 
 
@@ -192,6 +193,8 @@ def _run_stages(trial: Trial, checks: list[Check], say: Callable[[str, str], Non
 
 
 def _asked(trial: Trial, name: str, question: Question) -> Outcome:
+    if trial.as_built and name in OF_FOLLOWING:
+        return skipped("--as-built: it need not follow changes of the model")
     left_out = trial.forward_only and name in OF_GRADIENTS
     if left_out:
         return skipped("forward only: no gradients were asked for")
@@ -230,7 +233,7 @@ def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_ch
     if options.assume_finite:
         variants = [variant for variant in variants if variant.group != "non-finite"]
     variants = fewer(variants, _seconds_for_one(subject, shapes), MOST_SECONDS)
-    return Trial(subject, shapes, tuple(variants), kind_may_change, options.forward_only)
+    return Trial(subject, shapes, tuple(variants), kind_may_change, options.forward_only, options.as_built)
 
 
 def _first_calls(subject: Subjects, sizes: Sizes) -> None:

@@ -584,3 +584,346 @@ def test_a_subclass_that_overrides_a_method(groups: Pair) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.testing.assert_close(louder(x), new(x) * 10, rtol=1e-4, atol=1e-5)
+
+
+# ---- what a careful reader tried: each was silently wrong ----
+
+FOLLOWED: dict[str, tuple[str, Callable[[Any, Any], None]]] = {
+    "a buffer in a dictionary": (
+        """
+        def __init__(self):
+            super().__init__(); self.register_buffer("m", torch.zeros(6)); self.stats = {"m": self.m}
+        def forward(self, x): return torch.tanh(x) * (1 + self.stats["m"])
+        """,
+        lambda m, space: m.m.fill_(3.0),
+    ),
+    "the order of modules in a list": (
+        """
+        def __init__(self):
+            super().__init__(); self.a, self.b = nn.Tanh(), nn.Softplus(); self.order = [self.a, self.b]
+        def forward(self, x):
+            for f in self.order: x = f(x) * 2
+            return x
+        """,
+        lambda m, space: m.order.reverse(),
+    ),
+    "a global behind a property": (
+        """
+        @property
+        def gain(self): return SCALE
+        def forward(self, x): return torch.tanh(x) * self.gain
+        """,
+        lambda m, space: setattr(space, "SCALE", 5.0),
+    ),
+    "a global of a base class": (
+        """
+        def forward(self, x): return super().forward(x) * 2
+        """,
+        lambda m, space: setattr(space, "SCALE", 5.0),
+    ),
+    "a global behind a decorator": (
+        """
+        @scaled
+        def forward(self, x): return torch.tanh(x)
+        """,
+        lambda m, space: setattr(space, "SCALE", 5.0),
+    ),
+    "a global of a function that is an attribute": (
+        """
+        def __init__(self):
+            super().__init__(); self.act = act
+        def forward(self, x): return self.act(x)
+        """,
+        lambda m, space: setattr(space, "SCALE", 5.0),
+    ),
+    "an attribute of a class that is no module": (
+        """
+        def forward(self, x): return torch.tanh(x) * Config.SCALE
+        """,
+        lambda m, space: setattr(space.Config, "SCALE", 5.0),
+    ),
+    "a property replaced": (
+        """
+        @property
+        def gain(self): return 2.0
+        def forward(self, x): return torch.tanh(x) * self.gain
+        """,
+        lambda m, space: setattr(space.Model, "gain", property(lambda self: 7.0)),
+    ),
+    "a tensor that became a number": (
+        """
+        def __init__(self):
+            super().__init__(); self.t = torch.tensor(2.0)
+        def forward(self, x): return torch.tanh(x) * self.t.item()
+        """,
+        lambda m, space: m.t.fill_(5.0),
+    ),
+    "a global tensor that became a number": (
+        """
+        def forward(self, x): return torch.tanh(x) * RATE.item()
+        """,
+        lambda m, space: space.RATE.fill_(5.0),
+    ),
+    "values of a tensor in a list": (
+        """
+        def __init__(self):
+            super().__init__(); self.scales = [torch.ones(6) * 2]
+        def forward(self, x): return torch.tanh(x) * self.scales[0]
+        """,
+        lambda m, space: m.scales[0].data.mul_(2),
+    ),
+    "a dictionary in a closure": (
+        """
+        def __init__(self):
+            super().__init__(); cfg = {"s": 2.0}; self.cfg = cfg; self.act = lambda x: torch.tanh(x) * cfg["s"]
+        def forward(self, x): return self.act(x)
+        """,
+        lambda m, space: m.cfg.update(s=5.0),
+    ),
+    "an attribute of a function": (
+        """
+        def __init__(self):
+            super().__init__(); self.act = scaled_by_attribute
+        def forward(self, x): return self.act(x)
+        """,
+        lambda m, space: setattr(space.scaled_by_attribute, "scale", 5.0),
+    ),
+    "the order of a dictionary of modules": (
+        """
+        def __init__(self):
+            super().__init__(); self.m = nn.ModuleDict({"a": nn.Tanh(), "b": nn.Softplus()})
+        def forward(self, x):
+            for f in self.m.values(): x = f(x) * 2
+            return x
+        """,
+        lambda m, space: m.m.__setitem__("a", m.m.pop("a")),
+    ),
+    "a method put in the place of another attribute": (
+        """
+        def __init__(self):
+            super().__init__(); self.spare = 1
+        def twice(self, x): return x * 2
+        def forward(self, x): return self.twice(torch.tanh(x))
+        """,
+        lambda m, space: (delattr(m, "spare"), setattr(m, "twice", lambda x: x * 9)),
+    ),
+    "tied weights": (
+        """
+        def __init__(self):
+            super().__init__(); self.a, self.b = nn.LayerNorm(6), nn.LayerNorm(6); self.b.weight = self.a.weight
+        def forward(self, x): return self.b(torch.tanh(self.a(x)))
+        """,
+        lambda m, space: setattr(m.b, "weight", nn.Parameter(torch.full((6,), 3.0))),
+    ),
+    "a shared module": (
+        """
+        def __init__(self):
+            super().__init__(); self.a = nn.LeakyReLU(0.1); self.b = self.a
+        def forward(self, x): return self.b(torch.tanh(self.a(x)) - 1)
+        """,
+        lambda m, space: setattr(m, "b", nn.LeakyReLU(0.1)) or setattr(m.b, "negative_slope", 0.7),
+    ),
+}
+SHARED = """
+import functools
+SCALE, RATE = 2.0, torch.tensor(2.0)
+
+class Config:
+    SCALE = 2.0
+
+def act(x):
+    return torch.tanh(x) * SCALE
+
+def scaled_by_attribute(x):
+    return torch.tanh(x) * scaled_by_attribute.scale
+
+scaled_by_attribute.scale = 2.0
+
+def scaled(function):
+    @functools.wraps(function)
+    def run(self, x):
+        return function(self, x) * SCALE
+    return run
+
+class Base(nn.Module):
+    def forward(self, x):
+        return torch.tanh(x) * SCALE
+
+class Model(Base):
+"""
+
+
+@pytest.mark.parametrize("case", FOLLOWED, ids=lambda name: name.replace(" ", "-"))
+def test_read_in_an_unusual_way(case: str, pair: Callable[..., Pair]) -> None:
+    body, change = FOLLOWED[case]
+    made = pair(SHARED + textwrap.indent(textwrap.dedent(body), "    "))
+    old, new = made.models()
+    made.same(old, new, kernels=True)
+    change(old, made.problem.namespace)
+    change(new, made.candidate.module)
+    live = case == "a buffer in a dictionary"  # read in each call
+    made.same(old, new, kernels=live)
+
+
+@pytest.mark.parametrize("first, second", [("add", "mul"), ("rows", "columns")])
+def test_functions_of_another_code(first: str, second: str, pair: Callable[..., Pair]) -> None:
+    made = pair(
+        """
+        class Model(nn.Module):
+            def __init__(self, act):
+                super().__init__()
+                self.f = {
+                    "add": lambda x: torch.tanh(x) + 2, "mul": lambda x: torch.tanh(x) * 2,
+                    "rows": lambda x: x.tanh().mean((2, 3)), "columns": lambda x: x.tanh().mean((0, 1)),
+                }[act]
+
+            def forward(self, x):
+                return self.f(x)
+        """,
+        arguments=f'["{first}"]',
+    )
+    made.same(*made.models(), kernels=True)
+    made.same(*made.models(second), kernels=False)
+
+
+def test_methods_of_classes(pair: Callable[..., Pair]) -> None:
+    made = pair("""
+    class Model(nn.Module):
+        @classmethod
+        def scaled(cls, x):
+            return x * 2
+
+        @staticmethod
+        def shifted(x):
+            return x + 1
+
+        def forward(self, x):
+            return self.shifted(self.scaled(torch.tanh(x)))
+    """)
+    made.same(*made.models(), kernels=True)
+
+
+def test_an_attribute_that_is_set_to_what_it_was(pair: Callable[..., Pair]) -> None:
+    made = pair("""
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.aux, self.n = None, 0
+
+        def forward(self, x):
+            self.aux, self.n = None, 0
+            self.n += 1
+            return torch.tanh(x) * 2
+    """)
+    old, new = made.models()
+    for model in (old, new):
+        model.aux, model.n = "something", 7
+    made.same(old, new, kernels=True)
+    assert (new.aux, new.n) == (old.aux, old.n) == (None, 1)
+
+
+def test_a_flag_and_a_value_of_the_first_call(pair: Callable[..., Pair]) -> None:
+    made = pair("""
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ready, self.scale = False, 1.0
+
+        def forward(self, x):
+            if not self.ready:
+                self.scale, self.ready = 2.0, True
+            return torch.tanh(x) * self.scale
+    """)
+    old, new = made.models()
+    for call in range(3):
+        made.same(old, new, kernels=call > 0)
+        assert (new.ready, new.scale) == (old.ready, old.scale)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["Model.calls += 1", "LOG.append(1)", "self.stats.count += 1", "global STEP; STEP += 1", "self.queue.append(1)", "CACHE[6] = x.mean()"],
+)
+def test_effects_that_no_graph_carries(line: str, pair: Callable[..., Pair]) -> None:
+    source = f"""
+import collections, types
+LOG, STEP, CACHE = [], 0, {{}}
+class Model(nn.Module):
+    calls = 0
+    def __init__(self):
+        super().__init__()
+        self.stats, self.queue = types.SimpleNamespace(count=0), collections.deque()
+
+    def forward(self, x):
+        {line}
+        return torch.tanh(x)
+"""
+    with pytest.raises(Unsupported, match="keeps state in"):
+        pair(source)
+
+
+# ---- tensors that forward changes ----
+
+
+def test_an_input_that_is_changed_in_place(pair: Callable[..., Pair]) -> None:
+    made = pair("""
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(6)
+
+        def forward(self, x):
+            x.mul_(2)
+            return torch.tanh(self.norm(x)).sum(dim=1), x
+    """)
+    found = []
+    for model in made.models():
+        leaf = torch.ones(4, 8, 6, 6).cumsum(0).requires_grad_()
+        inner = leaf * 1
+        result, same = model(inner)
+        assert same is inner
+        (result.sum() + inner.square().sum()).backward()
+        found.append(leaf.grad)
+    torch.testing.assert_close(*found)
+    plain = torch.randn(4, 8, 6, 6)
+    with torch.no_grad(), made.candidate.launches() as launched:
+        assert made.models()[1](plain)[1] is plain and launched
+
+
+def test_a_buffer_that_is_bound_anew(pair: Callable[..., Pair]) -> None:
+    made = pair("""
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(6)
+            self.register_buffer("average", torch.zeros(6))
+
+        def forward(self, x):
+            y = torch.tanh(self.norm(x))
+            self.average = 0.9 * self.average.detach() + 0.1 * y.mean((0, 1, 2))
+            return y.sum(1)
+    """)
+    found = []
+    for model in made.models():
+        before = model.average
+        model(torch.ones(4, 8, 6, 6).cumsum(-1))
+        assert model.average is not before and not before.any() and "average" in model._buffers
+        found.append(torch.autograd.grad(model.average.sum(), model.norm.weight)[0])
+    torch.testing.assert_close(*found)
+
+
+def test_a_value_beside_itself_detached(pair: Callable[..., Pair]) -> None:
+    made = pair("""
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(6))
+
+        def forward(self, x):
+            y = torch.tanh(x * self.weight)
+            self.last = y.detach()
+            return y
+    """)
+    for model in made.models():
+        y = model(torch.randn(4, 8, 6, 6))
+        assert y.requires_grad and not model.last.requires_grad

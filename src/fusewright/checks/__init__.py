@@ -51,11 +51,13 @@ class Trial:
     variants: tuple[Variant, ...]
     kind_may_change: bool
     forward_only: bool = False  # no gradient is asked for
+    as_built: bool = False  # it need not follow changes of the model
     findings: list[Finding] = field(default_factory=list)
     errors: dict[Variant, str] = field(default_factory=dict)  # the candidate raised where the original did not
     skipped: list[Variant] = field(default_factory=list)  # the original itself raises
     smaller: dict[Variant, Variant] = field(default_factory=dict)  # compared instead: the references did not fit in memory
     as_given: list[tuple[Observed, References]] = field(default_factory=list)  # the first comparison of all
+    later: set[str] = field(default_factory=set)  # kernels that several calls in a row launched
     launched: dict[str, Variant] = field(default_factory=dict)  # each kernel, and a variant that launched it: a small one
 
     @property

@@ -357,7 +357,9 @@ def several_calls(trial: Trial) -> Outcome:
             eager = _taken(subjects, variant)
             if eager is None:
                 continue
-            differs = _difference_of_calls(trial, subjects, variant, eager)
+            with trial.subjects.candidate.launches() as launched:
+                differs = _difference_of_calls(trial, subjects, variant, eager)
+            trial.later.update(launched)
             if differs:
                 return Outcome(False, f"in {mode} mode, {differs}")
             if differs is not None:

@@ -43,11 +43,6 @@ class Assumptions:
     def held_text(self) -> str:
         """Tables of what the plan was made of."""
         reads = self.graph.reads
-
-        def space(module: str) -> str:
-            """The dictionary of a module's globals."""
-            return f"vars(sys.modules[{quoted(module)}])" if module else "_SPACE"
-
         rows: dict[tuple[str, str], list[str]] = {}
         for path, kind in reads.classes.items():
             attributes = ", ".join(f"{quoted(name)}: {quoted(words)}" for name, words in sorted(reads.attributes[path].items()))
@@ -61,15 +56,17 @@ class Assumptions:
         text += ")\n_METHODS = {  # and what it calls of classes\n"
         for methods in reads.methods:
             first, *inner = methods.qualname.split(".")
-            owner = ".".join([f"{space(methods.module)}[{quoted(first)}]", *inner])
+            owner = ".".join([f"_SPACE[{quoted(first)}]", *inner])
             text += f"    {quoted(methods.words)}: _methods({owner}, {quoted(' '.join(methods.names))}),\n"
         text += "}\n_GLOBALS = (\n"
-        text += "".join(f"    ({space(m)}, {quoted(n)}, {quoted(words)}),\n" for (m, n), words in reads.globals.items())
+        text += "".join(f"    ({quoted(m)}, {quoted(n)}, {quoted(words)}),\n" for (m, n), words in reads.globals.items())
+        text += ")\n_TIED = (  # parts of the model that are one under several paths\n"
+        text += "".join(f"    ({', '.join(map(quoted, paths))}),\n" for paths in reads.tied)
         text += f")\n_STATE = ({''.join(f'{quoted(name)}, ' for name in sorted(reads.state))})  # what forward itself assigns\n"
         text += "_TENSORS = (  # what forward reads of the model, its type and shape\n"
         for node in self.values.held_leaves():
             module, name = node.kwargs.get("global", ("", ""))
-            place = f"({space(module)}, {quoted(name)})" if name else quoted(node.args[0])
+            place = f"({quoted(module)}, {quoted(name)})" if name else quoted(node.args[0])
             text += f"    ({place}, {node.dtype}, {shape_text(node.shape or ())}),\n"
         text += f")\n_DEFAULT_DTYPE = {torch.get_default_dtype()}\n"
         return text + (TENSORS if self.held else "")
@@ -98,6 +95,8 @@ class Assumptions:
             tests.append(f"{allowed}_has_tensor_cores({self.values.device()}, {shared})")
         if self.graph.own_gradients:
             tests.append(f"not _needs_gradients({', '.join([*inputs, *([f'*{tensors}'] if self.held else [])])})  # the model has its own")
+        if behind := self.values.behind_changes():
+            tests.append(f"not _needs_gradients({', '.join(behind)})  # autograd is to know of what forward changes")
         for name, argument in zip(self.signature.argument_names(), self.graph.arguments, strict=True):
             if not isinstance(argument, Ref):
                 tests.append(

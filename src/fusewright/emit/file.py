@@ -69,7 +69,7 @@ def with_kernels(
     regions_text = "\n\n\n".join([*map(functions.text, regions), *map(functions.shortcut_text, plan.shortcuts)])
     forward = Forward(values, functions, signature).text()
     assumptions = Assumptions(values, launches, backward.unit, signature, in_file=bool(source))
-    asks = NEEDS_GRADIENTS if plan.shortcuts or plan.graph.own_gradients else ""
+    asks = NEEDS_GRADIENTS if plan.shortcuts or plan.graph.own_gradients or values.behind_changes() else ""
     asks += AS_IT_WAS if values.copies else ""
     many = max(len(launchers), len(backward.kernels)) > MANY
     ours = Template(FILE).substitute(

@@ -12,15 +12,15 @@ from torch import nn
 
 from .. import sizes
 from ..errors import Unsupported
-from ..graph import Graph, Output, Ref
+from ..graph import Output, Ref
 from ..kernels.text import wrapped
 from ..layout import is_copy, memory_format
-from ..plan import Call, Shortcut, counts_up, label, operator_name
+from ..plan import Call, Shortcut, counts_up, label
 from ..pytext import argument_text, attribute_text, quoted
 from .functions import Functions
 from .regions import Region
 from .signature import Signature
-from .values import ForwardValues
+from .values import ForwardValues, is_batch_norm
 
 
 class Forward:
@@ -212,6 +212,9 @@ class Forward:
         if not isinstance(output.value, Ref):
             return argument_text(output.value, self.values.text, self.values.device())
         node, lowered = self.graph[output.value.name], self.regions.lowered
+        changed = [o.path for o in self.graph.outputs if o.kind == "input" and o.value == output.value]
+        if changed:  # it is that input
+            return changed[0]
         text = self.values.text(node.name)
         copied = not node.is_leaf and node.name not in lowered.library and self.prims[lowered.value[node.name]].is_load
         return f"{text}.clone()" if copied else text
@@ -221,12 +224,6 @@ def free_of(taken: list[str], name: str) -> str:
     while name in taken:
         name += "_"
     return name
-
-
-def is_batch_norm(output: Output, graph: Graph) -> bool:
-    """PyTorch's own batch norm changes its buffers without telling autograd."""
-    node = graph[output.value.name]
-    return node.target == "getitem" and operator_name(node, graph) == "batch_norm"
 
 
 def class_text(kind: type, model: nn.Module) -> str:

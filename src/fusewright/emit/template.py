@@ -89,6 +89,7 @@ FILE = '''
 # Below: written by Fusewright $version. ModelNew computes what Model computes, with the CUDA kernels in _CUDA_SOURCE.
 
 import _thread
+import collections
 import ctypes
 import functools
 import hashlib
@@ -233,6 +234,8 @@ class _Differentiable(torch.autograd.Function):
         if not region.smooth:
             need = ctx.needs_input_grad[2:]
             smooth = [d if type(d) is bool else any(need[i] for i in d) for d in region.differentiable]
+            known = {id(r) for r, is_smooth in zip(results, smooth) if is_smooth}  # a value may be there twice, once detached
+            results = tuple([r.detach() if id(r) in known and not is_smooth else r for r, is_smooth in zip(results, smooth)])
             ctx.mark_non_differentiable(*[r for r, is_smooth in zip(results, smooth) if not is_smooth])
         return results
 

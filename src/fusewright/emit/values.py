@@ -13,8 +13,9 @@ from torch import nn
 
 from .. import sizes
 from ..errors import Unsupported
-from ..graph import Dim, Node
+from ..graph import Dim, Graph, Node, Output
 from ..layout import is_convolution, memory_format
+from ..plan import operator_name
 from ..prims import Diagonal, Expand, Permute, Reshape, Slice, Unfold
 from ..pytext import attribute_text, call_text, shape_text
 from .regions import Regions, is_overwritten
@@ -153,6 +154,27 @@ class ForwardValues(Values):
         modules = list(dict.fromkeys(path.rpartition(".")[0] for path in self.held))
         return sorted(self.held.values(), key=lambda node: modules.index(str(node.args[0]).rpartition(".")[0]))
 
+    def behind_changes(self) -> list[str]:
+        """Tensors whose gradients would flow into an input or a buffer that `forward` changes in place: as text in `_planned_for`."""
+        smooth, found = self.regions.flow.smooth, dict[str, None]()
+        tensors = self.free_name("tensors")
+        position = {node.name: f"{tensors}[{i}]" for i, node in enumerate(self.held_leaves())}
+        for output in self.graph.outputs:
+            if output.kind == "return" or is_batch_norm(output, self.graph):
+                continue
+            waiting, seen = [output.value.name], set[str]()
+            while waiting:
+                name = waiting.pop()
+                node = self.graph[name]
+                if name in seen or not (name in smooth or node.is_leaf):
+                    continue
+                seen.add(name)
+                waiting += node.inputs
+                floating = node.dtype is not None and node.dtype.is_floating_point
+                if node.is_leaf and floating and (node.target == "input" or name in position):
+                    found[position.get(name, name)] = None
+        return list(found)
+
     def constant_text(self, node: Node) -> str:
         value = node.kwargs["value"]
         if value.numel() > 1 << 16 or value.is_complex():
@@ -181,3 +203,9 @@ def packed(value: torch.Tensor) -> str:
     lines = "".join(f'\n        "{data[i : i + 100]}"' for i in range(0, len(data), 100))
     read = f"torch.frombuffer(bytearray(zlib.decompress(bytes.fromhex({lines}\n    ))), dtype={value.dtype})"
     return f"{read}.reshape({shape_text(tuple(value.shape))})"
+
+
+def is_batch_norm(output: Output, graph: Graph) -> bool:
+    """PyTorch's own batch norm changes its buffers without telling autograd."""
+    node = graph[output.value.name]
+    return node.target == "getitem" and operator_name(node, graph) == "batch_norm"
