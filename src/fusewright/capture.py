@@ -82,7 +82,7 @@ def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[s
     def run() -> None:
         with quiet(), stand_ins.in_place(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
             fake = FakeTensorMode(allow_non_fake_inputs=True)
-            with fake:
+            with lean(), batch_norms_whole(), fake:
                 model(*pytree.tree_map_only(Tensor, fake.from_tensor, list(inputs)))
 
     own = type(model).__module__

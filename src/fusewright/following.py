@@ -100,7 +100,9 @@ class _Words:
         if isinstance(value, types.MethodType):
             return f"{self.of(value.__func__, inside)} of {self.of(value.__self__, inside)}"
         if isinstance(value, types.CodeType):
-            return f"{value.co_code!r} {value.co_names} {self.of(value.co_consts, inside)}"
+            first, *rest = value.co_consts or (None,)
+            doc = isinstance(first, str) and value.co_name != "<lambda>"  # which says nothing
+            return f"{value.co_code!r} {value.co_names} {self.of([None if doc else first, *rest], inside)}"
         if isinstance(value, types.FunctionType):
             cells = [cell.cell_contents for cell in value.__closure__ or ()]
             held = [value.__code__, value.__defaults__, value.__kwdefaults__, vars(value), cells]

@@ -319,6 +319,7 @@ def executed(run: Callable[[], Any]) -> list[tuple[CodeType, dict[str, Any]]]:
     """The user's functions that run meanwhile, of whatever kind: their code, and their globals."""
     found: dict[CodeType, dict[str, Any]] = {}
     theirs: dict[str, bool] = {}
+    known = set(sys.modules)  # what is imported meanwhile is not read, it is run
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
@@ -327,7 +328,7 @@ def executed(run: Callable[[], Any]) -> list[tuple[CodeType, dict[str, Any]]]:
             if file not in theirs:
                 theirs[file] = not file.startswith((*INSTALLED, HERE, "<frozen"))
             name = str(frame.f_globals.get("__name__"))
-            if theirs[file] and name in sys.modules and not is_installed(name):
+            if theirs[file] and name in known and code.co_name != "<module>" and not is_installed(name):
                 found[code] = frame.f_globals
 
     before = sys.getprofile()

@@ -73,6 +73,7 @@ STAGES: tuple[tuple[tuple[str, Question], ...], ...] = (
         ("same result again", behaviour.repeatable),
         ("any order of threads", behaviour.any_order),
         ("no work after returning", behaviour.no_threads),
+        ("state on self", following.state_on_self),
     ),
     (
         ("seeds", values.group("seeds")),
@@ -99,7 +100,6 @@ STAGES: tuple[tuple[tuple[str, Question], ...], ...] = (
         ("other constructor arguments", following.constructor),
         ("attributes set later", following.attributes),
         ("hooks", following.hooks),
-        ("state on self", following.state_on_self),
         ("several calls in a row", following.several_calls),
     ),
     (

@@ -37,7 +37,7 @@ def check(seed: int, known: list[str], folder: Path) -> None:
     expected = original(*inputs)
     with candidate.launches() as launched:
         found = new(*inputs)
-    assert launched, f"seed {seed}: no kernel ran"
+    assert launched, f"seed {seed}: no kernel ran: {new._fusewright_look.why}"
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4, msg=lambda said: f"seed {seed}: {said}")
     by_name = dict(zip(draw.inputs, inputs, strict=True))
     with candidate.launches() as launched:

@@ -927,3 +927,17 @@ def test_a_value_beside_itself_detached(pair: Callable[..., Pair]) -> None:
     for model in made.models():
         y = model(torch.randn(4, 8, 6, 6))
         assert y.requires_grad and not model.last.requires_grad
+
+
+def test_what_is_imported_meanwhile_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that a module's own code binds while it is imported are none that forward looks at, and another process may lack them."""
+    (tmp_path / "imported_meanwhile.py").write_text("first = 3.0\nsecond = first + 1\n\n\ndef twice(x):\n    return x * 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    made = Pair(tmp_path, """
+    class Model(nn.Module):
+        def forward(self, x):
+            from imported_meanwhile import twice
+            return twice(torch.tanh(x))
+    """)
+    assert "first" not in made.candidate.module._GLOBALS.__repr__()
+    made.same(*made.models(), kernels=True)

@@ -118,7 +118,7 @@ def test_the_same_checks_with_the_same_outcome(kind: str, tmp_path: Path) -> Non
     together = verify(problem, tmp_path / "new.py", HOST)
     assert statuses(apart) == statuses(together)
     assert apart.passed == (kind == "copy")
-    assert apart.max_error == pytest.approx(together.max_error)
+    assert apart.max_error == pytest.approx(together.max_error, nan_ok=True)  # none, where state on self failed first
 
 
 @pytest.mark.slow
