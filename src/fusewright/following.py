@@ -199,6 +199,8 @@ class _Look:
             if any(part[0].get(part[1]) is not first[0].get(first[1]) for part in others):
                 self.note(f"{' and '.join(paths)} are no longer the same")
             self.tied += [(first, part) for part in others]
+        self.bound = [method for method in methods if isinstance(method[2], classmethod)]  # another object at each look
+        methods = [(owner, name, getattr(owner, name, None), table) for owner, name, f, table in methods if not isinstance(f, classmethod)]
         self.owners, self.methods, self.functions, self.hiding = zip(*methods) if methods else ((), (), (), ())
         self.dicts = [*map(vars, self.modules)]
         self.hooked = [table for table in self.dicts[1:] if not any(_hooks_of(table))]  # the model's own run around any forward
@@ -206,9 +208,9 @@ class _Look:
         self.find_tensors(model)
         vars(model)["_fusewright_look"] = self
         self.iterated = [module._modules for module in self.modules if module in self.counted]
-        self.before = [*map(len, self.dicts), *map(type, self.modules), *map(dict, self.tables), *map(list, self.iterated)]
-        self.firsts, self.seconds = ([part[i][0] for part in self.tied] for i in (0, 1))
-        self.first_names, self.second_names = ([part[i][1] for part in self.tied] for i in (0, 1))
+        self.orders = [*map(list, self.iterated)]
+        self.before = [*map(len, self.dicts), *map(type, self.modules), *map(dict, self.tables)]
+        self.rare = bool(self.asked or self.iterated or self.tied or self.bound)
 
     def follow(self, owner, name, before, place):
         """One attribute or global: is it as it was, and how will a change be seen?"""
@@ -232,15 +234,24 @@ class _Look:
             self.why, self.expected = why, expected
 
     def holds(self, model):
+        """Nothing that the look went by has changed."""
         return (
             self.own is vars(model)
             and all(map(operator.is_, map(dict.get, self.homes, self.names), self.values))
-            and [*map(len, self.dicts), *map(type, self.modules), *self.tables, *map(list, self.iterated)] == self.before
-            and all(map(operator.is_, map(_declared, self.owners, self.methods), self.functions))
+            and [*map(len, self.dicts), *map(type, self.modules), *self.tables] == self.before
+            and all(map(operator.is_, map(getattr, self.owners, self.methods), self.functions))
             and not any(map(dict.__contains__, self.hiding, self.methods))
-            and all(map(operator.is_, map(dict.get, self.firsts, self.first_names), map(dict.get, self.seconds, self.second_names)))
             and not any(itertools.chain.from_iterable(map(_hooks_of, self.hooked)))
-            and all(self.quick.of(_asked(owner, name)) == before for owner, name, before in self.asked)
+            and (not self.rare or self.rare_hold())
+        )
+
+    def rare_hold(self):
+        """What few models have: containers and objects that may change inside, containers of modules, tied tensors, class methods."""
+        return (
+            all(self.quick.of(_asked(owner, name)) == before for owner, name, before in self.asked)
+            and [*map(list, self.iterated)] == self.orders
+            and all(first[0].get(first[1]) is other[0].get(other[1]) for first, other in self.tied)
+            and all(_declared(owner, name) is function for owner, name, function, _ in self.bound)
         )
 
     def find_tensors(self, model):
