@@ -73,7 +73,6 @@ STAGES: tuple[tuple[tuple[str, Question], ...], ...] = (
         ("same result again", behaviour.repeatable),
         ("any order of threads", behaviour.any_order),
         ("no work after returning", behaviour.no_threads),
-        ("state on self", following.state_on_self),
     ),
     (
         ("seeds", values.group("seeds")),
@@ -88,6 +87,7 @@ STAGES: tuple[tuple[tuple[str, Question], ...], ...] = (
         ("depends on inputs and parameters", values.dependence),
         ("precision", values.precision),
     ),
+    (("state on self", following.state_on_self),),  # before gradients, which are those of what is kept there too
     (
         ("gradients there or not", following.gradients_there),
         ("gradients", differentiation.gradients),
