@@ -12,7 +12,6 @@ import itertools
 import logging
 import operator
 import re
-import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from . import indexed, sizes, stand_ins
 from .errors import Unsupported
-from .following import _declared
+from .following import _declared, _space
 from .functional import functional
 from .graph import Binding, Graph, Node, Output, Ref, Where, map_refs
 from .names import RESERVED, value_name
@@ -87,7 +86,7 @@ def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[s
 
     own = type(model).__module__
     kinds = (list, dict, set, collections.deque, Tensor, int, float, str, type(None))
-    mine = {("", name): value for name, value in vars(sys.modules[own]).items() if isinstance(value, kinds) and name[:2] != "__"}
+    mine = {("", name): value for name, value in _space(own).items() if isinstance(value, kinds) and name[:2] != "__"}
     try:
         with stand_ins.kept(model):
             first = effects(model, mine)
@@ -105,7 +104,7 @@ def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[s
 
 def _now(place: tuple[str, str], own: str) -> Any:
     owner, _, name = place[1].rpartition(".")
-    space = vars(sys.modules[place[0] or own])
+    space = _space(place[0] or own)
     return getattr(space.get(owner), name, None) if owner else space.get(name)
 
 

@@ -79,9 +79,9 @@ class _Words:
             return "..."
         if not inside:
             self.said = {}
-        if id(value) not in self.said:  # an object may be reached in many ways
-            self.said[id(value)] = self.told(value, kind, (*inside, id(value)))
-        return self.said[id(value)]
+        if id(value) not in self.said:  # an object may be reached in many ways; it is kept, so that its number stays its own
+            self.said[id(value)] = value, self.told(value, kind, (*inside, id(value)))
+        return self.said[id(value)][1]
 
     def told(self, value, kind, inside):
         if isinstance(value, torch.Tensor):
@@ -311,7 +311,7 @@ def _is_fixed(value):
 
 def _homes(owner):
     """The tables in which a module, or a module's globals, keeps what it has."""
-    if owner is None or isinstance(owner, (dict, type)):
+    if not isinstance(owner, torch.nn.Module):
         return [owner] if isinstance(owner, dict) else []
     return [vars(owner), owner._parameters, owner._buffers, owner._modules]
 

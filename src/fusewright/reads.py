@@ -283,7 +283,7 @@ def _noted(name: str) -> Any:
 
 for _name in (
     "bool eq ne lt le gt ge hash int float index str repr format mul rmul mod rmod floordiv rfloordiv truediv rtruediv "
-    "pow rpow rsub neg and or xor lshift rshift divmod"
+    "pow rpow rsub neg pos abs invert and rand or ror xor rxor lshift rlshift rshift rrshift divmod rdivmod round trunc floor ceil"
 ).split():
     setattr(Counter, f"__{_name}__", _noted(f"__{_name}__"))
 
@@ -365,7 +365,6 @@ def effects(model: nn.Module, globals_: Mapping[tuple[str, str], Any]) -> dict[s
 def names_read(code: CodeType, space: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     """(module, name, value) of each global that the code loads, through modules and classes of the user's (`config.SCALE`) as well."""
     holder: Any = None
-    name = ""
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval in space:
             name, value = str(step.argval), space[step.argval]

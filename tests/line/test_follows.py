@@ -474,6 +474,7 @@ REFUSED = {
     "a count that is looked at": "self.calls += 1\n        x = x * 2 if self.calls > 3 else x",
     "a count that is multiplied by": "self.calls += 1\n        x = x * self.calls",
     "a count modulo": "self.calls = (self.calls + 1) % 4",
+    "a bit of a count": "self.calls += 1\n        x = x * 2 if 1 & self.calls else x",
     "a decay": "self.rate = self.rate * 0.9\n        x = x * self.rate",
     "a list": "self.history.append(x.mean())",
     "a dictionary": "self.table['last'] = x.mean()",
@@ -784,6 +785,26 @@ def test_functions_of_another_code(first: str, second: str, pair: Callable[..., 
     )
     made.same(*made.models(), kernels=True)
     made.same(*made.models(second), kernels=False)
+
+
+def test_one_of_several_functions_in_a_list(pair: Callable[..., Pair]) -> None:
+    """Each is said by its own code, however short-lived the words for the one before were."""
+    made = pair(
+        """
+        class Model(nn.Module):
+            def __init__(self, act):
+                super().__init__()
+                self.all = [lambda x: torch.tanh(x), {"twice": lambda x: x * 2, "thrice": lambda x: x * 3}[act]]
+
+            def forward(self, x):
+                for f in self.all:
+                    x = f(x)
+                return x
+        """,
+        arguments='["twice"]',
+    )
+    made.same(*made.models(), kernels=True)
+    made.same(*made.models("thrice"), kernels=False)
 
 
 def test_methods_of_classes(pair: Callable[..., Pair]) -> None:

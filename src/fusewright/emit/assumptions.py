@@ -47,7 +47,7 @@ class Assumptions:
         for path, kind in reads.classes.items():
             attributes = ", ".join(f"{quoted(name)}: {quoted(words)}" for name, words in sorted(reads.attributes[path].items()))
             rows.setdefault((kind, f"{{{attributes}}}"), []).append(path)
-        own = OWN_GLOBALS if self.in_file else "vars(sys.modules[Model.__module__])"
+        own = OWN_GLOBALS if self.in_file else "_space(Model.__module__)"
         text = f"_SPACE = {own}  # what the model's own names stand for\n"
         text += "_FOLLOWED = (  # of each module on the way: its class, what forward read of it, and where such modules are\n"
         for (kind, attributes), paths in rows.items():
