@@ -13,7 +13,8 @@ from torch.utils._sympy.functions import FloorDiv
 
 from . import sizes
 from .graph import Dim, Node
-from .ops import aten, literal
+from .ir.expr import Arg, Cast, Expr, both, product, quotient, select
+from .ops import aten
 from .pools import only_values
 from .prims import Iota, Parts, Size, Window
 from .structured import element_of, lowers, value_of
@@ -51,7 +52,7 @@ def divisions(build: Lowering, source: str, outputs: int | Sequence[Dim]) -> lis
     return found if all(isinstance(d.parts, int) or d.even is not None for d in found) else None
 
 
-def reduced(build: Lowering, source: str, along: list[Division], accumulator: str, nothing: str) -> str | None:
+def reduced(build: Lowering, source: str, along: list[Division], accumulator: str, nothing: float) -> str | None:
     """Of each part. Parts are read as long as the longest; what lies beyond the end of a shorter one is `nothing`."""
     shape, rank = build[source].shape, len(along)
     lead, longest = shape[:-rank], [division.longest for division in along]
@@ -61,14 +62,14 @@ def reduced(build: Lowering, source: str, along: list[Division], accumulator: st
     value = build.view("parts", Parts(rank), source, whole)
     uneven = [d for d, division in enumerate(along) if division.even is None]
     if uneven:
-        tests: list[str] = []
+        tests: list[Expr] = []
         names: list[str] = []
         for d in uneven:
             position = build.add("position", Iota(len(lead) + rank + d), [], whole, torch.int64)
-            tests.append(f"{{{len(names)}}} < {{{len(names) + 1}}}")
+            tests.append(Arg(len(names)) < Arg(len(names) + 1))
             names += [position, lengths(build, along, d, rank)]
-        inside = build.pointwise("inside", " && ".join(tests), names, torch.bool, torch.int64)
-        value = build.pointwise("part", f"({{0}} ? {{1}} : {nothing})", [inside, value], torch.float32)
+        inside = build.pointwise("inside", both(*tests), names, torch.bool, torch.int64)
+        value = build.pointwise("part", lambda inside, x: select(inside, x, nothing), [inside, value], torch.float32)
     over = range(len(whole) - rank, len(whole))
     return build.drop(build.reduce("", accumulator, value, over, dtype=torch.float32), over, keepdim=False)
 
@@ -81,8 +82,13 @@ def lengths(build: Lowering, along: list[Division], dim: int, behind: int = 0) -
         return size
     shape = [division.parts if d == dim else 1 for d in range(len(along) + behind)]
     part, n = build.add("part", Iota(dim), [], shape, torch.int64), division.parts
-    end, start = f"(((long long){{0}} + 1) * {{1}} + {sizes.tidy(n - 1)}) / {n}", f"(long long){{0}} * {{1}} / {n}"
-    return build.pointwise("length", f"{end} - {start}", [part, size], torch.int64)
+    assert isinstance(n, int)
+
+    def length(part: Expr, size: Expr) -> Expr:
+        here = Cast("long long", part)
+        return ((here + 1) * size + (n - 1)) / n - here * size / n
+
+    return build.pointwise("length", length, [part, size], torch.int64)
 
 
 @lowers(
@@ -104,18 +110,18 @@ def adaptive_avg_pool(build: Lowering, node: Node, a: dict[str, Any]) -> str | N
     if all(sizes.is_one(division.parts) for division in along):
         dims = range(len(node.shape) - rank, len(node.shape))
         total = build.reduce("sum", "Sum", source, dims)
-        return build.pointwise("", "{0} / {1}", [total, build.count(source, dims)], node.dtype, torch.float32, cost=4)
-    found = reduced(build, source, along, "Sum", "0.0f")
+        return build.pointwise("", quotient, [total, build.count(source, dims)], node.dtype, torch.float32, cost=4)
+    found = reduced(build, source, along, "Sum", 0.0)
     if found is not None:
         counts = [lengths(build, along, d) for d in range(rank)]
-        count = build.pointwise("count", f"(float)({' * '.join(f'{{{d}}}' for d in range(rank))})", counts, torch.float32, torch.int64)
-        return build.pointwise("", "{0} / {1}", [found, count], node.dtype, torch.float32, cost=4)
+        count = build.pointwise("count", lambda *n: Cast("float", product(n)), counts, torch.float32, torch.int64)
+        return build.pointwise("", quotient, [found, count], node.dtype, torch.float32, cost=4)
     kernel = tuple(division.even for division in along if isinstance(division.even, int))
     if len(kernel) < rank:
         return None
     window = Window("sum", kernel, kernel, (0,) * rank, (1,) * rank, clipped=False)
     total = build.add("sum", window, [source], node.shape, torch.float32)
-    return build.pointwise("", f"{{0}} / {literal(math.prod(kernel), torch.float32)}", [total], node.dtype, torch.float32)
+    return build.pointwise("", lambda total: total / float(math.prod(kernel)), [total], node.dtype, torch.float32)
 
 
 @element_of(aten.adaptive_max_pool1d.default, aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
@@ -127,5 +133,5 @@ def adaptive_max_pool_part(build: Lowering, node: Node, a: dict[str, Any], i: in
     floats = build[source].dtype in (torch.float32, torch.float16, torch.bfloat16)
     if i != 0 or along is None or not floats or not only_values(build, parent):
         return None
-    found = reduced(build, source, along, "Max", "-INFINITY")
-    return None if found is None else build.pointwise("", "{0}", [found], node.dtype, torch.float32)
+    found = reduced(build, source, along, "Max", -math.inf)
+    return None if found is None else build.pointwise("", Arg(0), [found], node.dtype, torch.float32)

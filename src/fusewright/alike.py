@@ -8,18 +8,18 @@ instructions everywhere.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 
-from .kernels.text import FAST
+from .ir import functions as fn
+from .ir.expr import Arg, Expr, changed, differs, equal, has_fast_functions
 from .lower import Lowered
 from .prims import Iota, Picked, Pointwise, Prim, Reduce, Scan, Size, View, Window
 
 HALVES = (torch.float16, torch.bfloat16)  # of which registers hold floats
-EQUALITY = re.compile(r"\{0\} (==|!=) \{1\}")
+EQUALITIES = equal(Arg(0), Arg(1)), differs(Arg(0), Arg(1))
 
 
 def alike(lowered: Lowered) -> Lowered | None:
@@ -45,11 +45,11 @@ def alike(lowered: Lowered) -> Lowered | None:
 
 def has_functions(prim: Prim) -> bool:
     """Kernels that only write halves take the quicker ones of these."""
-    return isinstance(prim.op, Pointwise) and any(word in FAST for word in re.findall(r"\w+", prim.op.expression))
+    return isinstance(prim.op, Pointwise) and has_fast_functions(prim.op.expression)
 
 
 def compares_floats(prim: Prim, prims: Mapping[str, Prim]) -> bool:
-    if not isinstance(prim.op, Pointwise) or EQUALITY.fullmatch(prim.op.expression) is None:
+    if not isinstance(prim.op, Pointwise) or prim.op.expression not in EQUALITIES:
         return False
     return any(prims[name].dtype.is_floating_point for name in prim.inputs)
 
@@ -58,10 +58,12 @@ def opaque(prim: Prim, prims: Mapping[str, Prim]) -> Prim:
     if not isinstance(prim.op, Pointwise):
         return prim
 
-    def read(match: re.Match[str]) -> str:
-        source = prims[prim.inputs[int(match[1])]]
+    def read(part: Expr) -> Expr:
+        if not isinstance(part, Arg):
+            return part
+        source = prims[prim.inputs[part.index]]
         with_position = isinstance(source.op, Window) and source.op.kind == "largest"
-        return f"exactly({match[0]})" if source.dtype.is_floating_point and not with_position else match[0]
+        return fn.exactly(part) if source.dtype.is_floating_point and not with_position else part
 
-    text = re.sub(r"\{(\d+)\}", read, prim.op.expression)
-    return replace(prim, op=replace(prim.op, expression=f"exactly({text})" if prim.dtype.is_floating_point else text))
+    whole = changed(prim.op.expression, read)
+    return replace(prim, op=replace(prim.op, expression=fn.exactly(whole) if prim.dtype.is_floating_point else whole))

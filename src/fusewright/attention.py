@@ -7,7 +7,7 @@ gradients are asked for, and so does all of backward: `Shortcut` says which step
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,12 +18,14 @@ from . import sizes
 from .access import accesses, axes_of, same_shape, tuple_key
 from .graph import Dim, Graph, Node, Ref
 from .index import Axis, Coordinate, linear
+from .ir import functions as fn
+from .ir.expr import Arg, Expr, Select, as_expr, differs, is_arithmetic, select
 from .kernels.attention import MOST, Attention, attention_ms, in_eights, library_attention_ms
 from .kernels.conv_spec import Pointwise as Body
 from .kernels.product import Product, library_ms, product_ms, product_tile
 from .operands import Matrices, matrices
 from .plan import Call, Kernel, Plan, Shortcut, label, origins
-from .prims import Coordinates, Iota, Load, Permute, Pointwise, Prim, Reshape, Size, View, literal
+from .prims import Coordinates, Iota, Load, Permute, Pointwise, Prim, Reshape, Size, View
 from .products import put_in, rows_and_batch, tf32_allowed
 from .rewrite import Site
 from .rules.patterns import PRODUCTS, product_at
@@ -165,22 +167,22 @@ def in_one_call(node: Node, plan: Plan) -> Parts | None:
     depth, scale = q.shape[-1], a["scale"]  # type: ignore[index]
     leaf = add("scores", Load())
     if scale is None and not isinstance(depth, int):
-        root = add("scaled", Pointwise("{0} * (1.0f / sqrtf({1}))", torch.float32), leaf, add("depth", Size(depth), of=()))
+        root = add("scaled", Pointwise(Arg(0) * (1.0 / fn.sqrt(Arg(1))), torch.float32), leaf, add("depth", Size(depth), of=()))
     elif scale is None or isinstance(scale, (int, float)):
-        number = literal(depth**-0.5 if scale is None else scale, torch.float32)
-        root = add("scaled", Pointwise(f"{{0}} * {number}", torch.float32), leaf)
+        factor = float(depth**-0.5 if scale is None else scale)
+        root = add("scaled", Pointwise(Arg(0) * factor, torch.float32), leaf)
     else:
         return None
     if a["is_causal"]:
         at = [add(which, Iota(rank - 2 + d), dtype=torch.int64) for d, which in enumerate(("query", "key"))]
-        root = add("causal", Pointwise("({2} <= {1} ? {0} : -INFINITY)", torch.float32), root, *at)
+        root = add("causal", Pointwise(select(Arg(2) <= Arg(1), Arg(0), -math.inf), torch.float32), root, *at)
     mask = a["attn_mask"]
     if isinstance(mask, Ref):
         held = prims.get(value.get(mask.name, ""))
         if held is None or held.dtype not in (torch.bool, torch.float32):
             return None
-        text = "{0} + ({1} != 0.0f ? 0.0f : -INFINITY)" if held.dtype is torch.bool else "{0} + {1}"  # as PyTorch has it: NaN stays NaN
-        root = add("masked", Pointwise(text, torch.float32), root, held.name)
+        added = select(differs(Arg(1), 0.0), 0.0, -math.inf) if held.dtype is torch.bool else Arg(1)  # as PyTorch has it: NaN stays NaN
+        root = add("masked", Pointwise(Arg(0) + added, torch.float32), root, held.name)
     return Parts(
         value.get(q.name, ""), value.get(k.name, ""), False, value.get(v.name, ""), False, prims, leaf, root, value[node.name],
         (call,), node.name, safe=True, causal=bool(a["is_causal"]),
@@ -285,8 +287,11 @@ def attended(parts: Parts, out: Matrices, plan: Plan) -> tuple[Attended, tuple[s
     return Attended(attention, batch, queries, keys, depth, width, q, k, v, out, body), used
 
 
-ARITHMETIC = re.compile(r"[-+*/(){}\d.ef ]+")  # of which a NaN comes out wherever one goes in
-SELECTED = re.compile(r"\(\{0\} \? (-INFINITY|\{\d\}) : (-INFINITY|\{\d\})\)")
+LEFT_OUT = as_expr(-math.inf)
+
+
+def is_score(expr: Expr) -> bool:
+    return isinstance(expr, Arg) or expr == LEFT_OUT
 
 
 def leaves_out(prims: dict[str, Prim], root: str, leaf: str) -> bool:
@@ -305,10 +310,11 @@ def leaves_out(prims: dict[str, Prim], root: str, leaf: str) -> bool:
         if prim.name == leaf:
             continue
         if isinstance(prim.op, Pointwise):
-            selects = SELECTED.fullmatch(prim.op.expression)
-            if selects is not None and not on_the_way(prim.inputs[0]):
-                found |= "-INFINITY" in selects.groups()
-            elif ARITHMETIC.fullmatch(prim.op.expression) is None:
+            expr = prim.op.expression
+            selects = isinstance(expr, Select) and expr.test == Arg(0) and all(is_score(side) for side in expr.parts[1:])
+            if selects and not on_the_way(prim.inputs[0]):
+                found |= LEFT_OUT in expr.parts
+            elif not is_arithmetic(expr):
                 return False
         elif not isinstance(prim.op, View):
             return False

@@ -17,6 +17,7 @@ import operator
 import sys
 import types
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,8 @@ class _Words:
             return f"{{{text}}}" if kind is dict else f"{self.name(kind)}({text}; {self.held(value, inside)})"
         if isinstance(value, types.ModuleType):
             return f"module {value.__name__}"
+        if isinstance(value, weakref.ReferenceType):  # recurrent layers have such of their weights
+            return f"weak {self.of(value(), inside)}"
         if isinstance(value, types.MethodType):
             return f"{self.of(value.__func__, inside)} of {self.of(value.__self__, inside)}"
         if isinstance(value, types.CodeType):

@@ -6,6 +6,7 @@ was outside before the result is NaN, or 0 of whole numbers: PyTorch raises an e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,10 @@ import torch
 
 from . import sizes
 from .graph import Dim, Node, Ref
-from .ops import aten, literal
-from .prims import Picked, Size
+from .ir import functions as fn
+from .ir.expr import Arg, Expr, as_expr, both, select
+from .ops import aten
+from .prims import Picked, Size, constant
 from .structured import lowers, value_of
 
 if TYPE_CHECKING:
@@ -36,21 +39,21 @@ def picked(
         return None
     whole = [build.graph.hint(size) for size in shape]
     places: list[str] = []
-    tests: list[str] = []
+    tests: list[Expr] = []
     inputs: list[str] = []
     for number, extent in zip(numbers.values(), extents, strict=True):
         names = [build.stretched(number, whole)]
         names += [build.add("extent", Size(extent), [], (), torch.int64)] if not isinstance(extent, int) else []
-        size, own = (str(extent), str(extent)) if isinstance(extent, int) else ("{1}", f"{{{len(inputs) + 1}}}")
-        inside = f"({{0}} < 0 ? {{0}} + {size} : {{0}})" if wraps else "{0}"
-        places.append(build.pointwise("place", f"clamped<long long>({inside}, {size})", names, torch.int64, cost=PICKED))
-        here = f"{{{len(inputs)}}}"
-        tests.append(f"{here} >= {f'-{own}' if wraps else '0'} && {here} < {own}")
+        size, own = (as_expr(extent),) * 2 if isinstance(extent, int) else (Arg(1), Arg(len(inputs) + 1))
+        inside = select(Arg(0) < 0, Arg(0) + size, Arg(0)) if wraps else Arg(0)
+        places.append(build.pointwise("place", fn.clamped(inside, size), names, torch.int64, cost=PICKED))
+        here = Arg(len(inputs))
+        tests += [here >= (-own if wraps else 0), here < own]
         inputs += names
-    exists = build.pointwise("exists", " && ".join(tests), inputs, torch.bool, torch.int64, cost=PICKED)
+    exists = build.pointwise("exists", both(*tests), inputs, torch.bool, torch.int64, cost=PICKED)
     found = build.add("picked", Picked(tuple(numbers), tuple(kept)), [source, *places], shape, build[source].dtype)
-    nothing = "NAN" if build[source].dtype.is_floating_point else literal(0, build[source].dtype)
-    return build.pointwise("", f"({{0}} ? {{1}} : {nothing})", [exists, found], build[source].dtype)
+    nothing = constant(math.nan if build[source].dtype.is_floating_point else 0, build[source].dtype)
+    return build.pointwise("", lambda exists, x: select(exists, x, nothing), [exists, found], build[source].dtype)
 
 
 @lowers("embedding", aten.embedding.default)

@@ -13,6 +13,7 @@ import torch
 
 from . import sizes
 from .graph import Graph, Node, Ref
+from .ir.expr import Arg
 from .kernels.turned import fills_tiles
 from .lower import Lowered
 from .plan import Plan
@@ -86,7 +87,7 @@ def copied(lowered: Lowered) -> Lowered:
         prims[name] = prim
         copy = copies.get(name)
         if copy is not None:
-            prims[copy] = Prim(copy, Pointwise("{0}", prim.dtype), (name,), prim.shape, prim.dtype, copy)
+            prims[copy] = Prim(copy, Pointwise(Arg(0), prim.dtype), (name,), prim.shape, prim.dtype, copy)
     return replace(lowered, prims=prims, value=lowered.value | {copy: copy for copy in copies.values()})
 
 

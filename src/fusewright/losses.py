@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,9 @@ import torch
 
 from . import sizes
 from .graph import Node
-from .ops import aten, literal
+from .ir import functions as fn
+from .ir.expr import Arg, Expr, both, differs, equal, product, quotient, select
+from .ops import aten, log_sigmoid
 from .prims import Iota
 from .structured import lowers, value_of
 
@@ -32,8 +35,13 @@ def reduced(build: Lowering, loss: str, reduction: int, count: str | None = None
     dims = range(len(build[loss].shape))
     total = build.reduce("total", "Sum", loss, dims)
     if reduction == MEAN:
-        total = build.pointwise("mean", "{0} / {1}", [total, count or build.count(loss, dims)], torch.float32, cost=4)
+        total = build.pointwise("mean", quotient, [total, count or build.count(loss, dims)], torch.float32, cost=4)
     return build.drop(total, dims, False)
+
+
+def above_zero(x: Expr) -> Expr:
+    """max(0, x); NaN stays NaN."""
+    return select(x < 0.0, 0.0, x)
 
 
 # ---- of two tensors, element by element
@@ -44,7 +52,7 @@ def mse_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     pair = floats(build, a["self"], a["target"])
     if pair is None:
         return None
-    return reduced(build, build.pointwise("square", "({0} - {1}) * ({0} - {1})", pair, torch.float32), a["reduction"])
+    return reduced(build, build.pointwise("square", lambda x, y: (x - y) * (x - y), pair, torch.float32), a["reduction"])
 
 
 @lowers("l1_loss", aten.l1_loss.default)
@@ -52,7 +60,7 @@ def l1_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     pair = floats(build, a["self"], a["target"])
     if pair is None:
         return None
-    return reduced(build, build.pointwise("distance", "fabsf({0} - {1})", pair, torch.float32), a["reduction"])
+    return reduced(build, build.pointwise("distance", lambda x, y: fn.fabs(x - y), pair, torch.float32), a["reduction"])
 
 
 @lowers("smooth_l1_loss", aten.smooth_l1_loss.default)
@@ -61,10 +69,10 @@ def smooth_l1_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None
     pair = floats(build, a["self"], a["target"])
     if pair is None or a["beta"] == 0:
         return None
-    distance = build.pointwise("distance", "fabsf({0} - {1})", pair, torch.float32)
-    beta, half = literal(a["beta"], torch.float32), literal(0.5 * a["beta"], torch.float32)
-    text = f"({{0}} < {beta} ? 0.5f * {{0}} * {{0}} / {beta} : {{0}} - {half})"
-    return reduced(build, build.pointwise("loss", text, [distance], torch.float32, cost=4), a["reduction"])
+    distance = build.pointwise("distance", lambda x, y: fn.fabs(x - y), pair, torch.float32)
+    beta = float(a["beta"])
+    loss = build.pointwise("loss", lambda d: select(d < beta, 0.5 * d * d / beta, d - 0.5 * beta), [distance], torch.float32, cost=4)
+    return reduced(build, loss, a["reduction"])
 
 
 @lowers("huber_loss", aten.huber_loss.default)
@@ -73,10 +81,10 @@ def huber_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     pair = floats(build, a["self"], a["target"])
     if pair is None:
         return None
-    distance = build.pointwise("distance", "fabsf({0} - {1})", pair, torch.float32)
-    delta, half = literal(a["delta"], torch.float32), literal(0.5 * a["delta"], torch.float32)
-    text = f"({{0}} <= {delta} ? 0.5f * {{0}} * {{0}} : {delta} * ({{0}} - {half}))"
-    return reduced(build, build.pointwise("loss", text, [distance], torch.float32), a["reduction"])
+    distance = build.pointwise("distance", lambda x, y: fn.fabs(x - y), pair, torch.float32)
+    delta = float(a["delta"])
+    loss = build.pointwise("loss", lambda d: select(d <= delta, 0.5 * d * d, delta * (d - 0.5 * delta)), [distance], torch.float32)
+    return reduced(build, loss, a["reduction"])
 
 
 @lowers("kl_div", aten.kl_div.default)
@@ -85,9 +93,11 @@ def kl_div(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     pair = floats(build, a["self"], a["target"])
     if pair is None:
         return None
-    own = "({1} == 0.0f ? 0.0f : {1} * logf({1})) - {1} * {0}"
-    text = "expf({1}) * ({1} - {0})" if a["log_target"] else own
-    return reduced(build, build.pointwise("loss", text, pair, torch.float32, cost=12), a["reduction"])
+
+    def divergence(x: Expr, t: Expr) -> Expr:
+        return fn.exp(t) * (t - x) if a["log_target"] else select(equal(t, 0.0), 0.0, t * fn.log(t)) - t * x
+
+    return reduced(build, build.pointwise("loss", divergence, pair, torch.float32, cost=12), a["reduction"])
 
 
 @lowers("binary_cross_entropy", aten.binary_cross_entropy.default)
@@ -96,9 +106,11 @@ def binary_cross_entropy(build: Lowering, node: Node, a: dict[str, Any]) -> str 
     pair = floats(build, a["self"], a["target"], *([a["weight"]] if a["weight"] is not None else []))
     if pair is None:
         return None
-    text = "({1} - 1.0f) * fmaxf(log1pf(-{0}), -100.0f) - {1} * fmaxf(logf({0}), -100.0f)"
-    text = f"({text}) * {{2}}" if len(pair) == 3 else text
-    return reduced(build, build.pointwise("loss", text, pair, torch.float32, cost=24), a["reduction"])
+
+    def entropy(x: Expr, t: Expr, *weight: Expr) -> Expr:
+        return product([(t - 1.0) * fn.fmax(fn.log1p(-x), -100.0) - t * fn.fmax(fn.log(x), -100.0), *weight])
+
+    return reduced(build, build.pointwise("loss", entropy, pair, torch.float32, cost=24), a["reduction"])
 
 
 @lowers("binary_cross_entropy_with_logits", aten.binary_cross_entropy_with_logits.default)
@@ -108,11 +120,12 @@ def binary_cross_entropy_with_logits(build: Lowering, node: Node, a: dict[str, A
     names = floats(build, a["self"], a["target"], *given)
     if names is None:
         return None
-    log_sigmoid = "(fminf({0}, 0.0f) - log1p_unit(expf(-fabsf({0}))))"
-    scale = f"(1.0f + ({{{len(names) - 1}}} - 1.0f) * {{1}}) * " if a["pos_weight"] is not None else ""
-    text = f"(1.0f - {{1}}) * {{0}} - {scale}{log_sigmoid}"
-    text = f"({text}) * {{2}}" if a["weight"] is not None else text
-    return reduced(build, build.pointwise("loss", text, names, torch.float32, cost=24), a["reduction"])
+
+    def entropy(x: Expr, t: Expr, *weights: Expr) -> Expr:
+        own = log_sigmoid(x) if a["pos_weight"] is None else (1.0 + (weights[-1] - 1.0) * t) * log_sigmoid(x)
+        return product([(1.0 - t) * x - own, *([weights[0]] if a["weight"] is not None else [])])
+
+    return reduced(build, build.pointwise("loss", entropy, names, torch.float32, cost=24), a["reduction"])
 
 
 @lowers("margin_ranking_loss", aten.margin_ranking_loss.default)
@@ -121,8 +134,8 @@ def margin_ranking_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str |
     names = floats(build, a["input1"], a["input2"], a["target"])
     if names is None:
         return None
-    excess = build.pointwise("excess", f"-{{2}} * ({{0}} - {{1}}) + {literal(a['margin'], torch.float32)}", names, torch.float32)
-    return reduced(build, build.pointwise("loss", "({0} < 0.0f ? 0.0f : {0})", [excess], torch.float32), a["reduction"])
+    excess = build.pointwise("excess", lambda x, y, t: -t * (x - y) + float(a["margin"]), names, torch.float32)
+    return reduced(build, build.pointwise("loss", above_zero, [excess], torch.float32), a["reduction"])
 
 
 @lowers("hinge_embedding_loss", aten.hinge_embedding_loss.default)
@@ -131,9 +144,12 @@ def hinge_embedding_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str 
     names = floats(build, a["self"], a["target"])
     if names is None:
         return None
-    excess = build.pointwise("excess", f"{literal(a['margin'], torch.float32)} - {{0}}", names[:1], torch.float32)
-    text = "({1} == 1.0f ? 0.0f : ({2} < 0.0f ? 0.0f : {2})) + ({1} == -1.0f ? 0.0f : {0})"
-    return reduced(build, build.pointwise("loss", text, [*names, excess], torch.float32), a["reduction"])
+    excess = build.pointwise("excess", lambda x: float(a["margin"]) - x, names[:1], torch.float32)
+
+    def hinge(x: Expr, t: Expr, excess: Expr) -> Expr:
+        return select(equal(t, 1.0), 0.0, above_zero(excess)) + select(equal(t, -1.0), 0.0, x)
+
+    return reduced(build, build.pointwise("loss", hinge, [*names, excess], torch.float32), a["reduction"])
 
 
 # ---- of rows
@@ -141,17 +157,16 @@ def hinge_embedding_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str 
 
 def distance(build: Lowering, x: str, y: str, p: float, eps: float, label: str) -> str | None:
     """The p-norm of x − y + ε along the last dimension, which stays with size 1."""
-    shifted = f"{{0}} - {{1}} + {literal(eps, torch.float32)}"
-    difference = build.pointwise(f"{label}_difference", shifted, [x, y], torch.float32)
+    difference = build.pointwise(f"{label}_difference", lambda x, y: x - y + float(eps), [x, y], torch.float32)
     last = [len(build[difference].shape) - 1]
     if p == 1:
-        size = build.pointwise(f"{label}_abs", "fabsf({0})", [difference], torch.float32)
+        size = build.pointwise(f"{label}_abs", fn.fabs, [difference], torch.float32)
         return build.reduce(label, "Sum", size, last)
     if p != 2 or last[0] < 0:
         return None
-    square = build.pointwise(f"{label}_square", "{0} * {0}", [difference], torch.float32)
+    square = build.pointwise(f"{label}_square", lambda d: d * d, [difference], torch.float32)
     total = build.reduce(f"{label}_sum", "Sum", square, last)
-    return build.pointwise(label, "sqrtf({0})", [total], torch.float32, cost=4)
+    return build.pointwise(label, fn.sqrt, [total], torch.float32, cost=4)
 
 
 @lowers("pairwise_distance", aten.pairwise_distance.default)
@@ -175,10 +190,9 @@ def triplet_margin_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str |
     if a["swap"]:
         across = distance(build, positive, negative, a["p"], a["eps"], "across")
         assert across is not None  # as the others
-        far = build.pointwise("nearer", "smaller({0}, {1})", [far, across], torch.float32)
-    text = f"{literal(a['margin'], torch.float32)} + {{0}} - {{1}}"
-    excess = build.pointwise("excess", text, [near, far], torch.float32)
-    loss = build.pointwise("loss", "({0} < 0.0f ? 0.0f : {0})", [excess], torch.float32)
+        far = build.pointwise("nearer", fn.smaller, [far, across], torch.float32)
+    excess = build.pointwise("excess", lambda near, far: float(a["margin"]) + near - far, [near, far], torch.float32)
+    loss = build.pointwise("loss", above_zero, [excess], torch.float32)
     return reduced(build, build.drop(loss, [len(build[loss].shape) - 1], False), a["reduction"])
 
 
@@ -194,12 +208,12 @@ def cosine_similarity(build: Lowering, node: Node, a: dict[str, Any]) -> str | N
     dims = [a["dim"] % len(build[pair[0]].shape)]
     lengths = []
     for i, label in enumerate(("x", "y")):
-        square = build.pointwise(f"{label}_square", f"{{{i}}} * {{{i}}}", pair, torch.float32)
+        square = build.pointwise(f"{label}_square", Arg(i) * Arg(i), pair, torch.float32)
         total = build.reduce(f"{label}_sum", "Sum", square, dims)
-        text = f"larger(sqrtf({{0}}), {literal(a['eps'], torch.float32)})"
-        lengths.append(build.pointwise(f"{label}_norm", text, [total], torch.float32, cost=4))
-    product = build.pointwise("product", "({0} / {2}) * ({1} / {3})", [*pair, *lengths], torch.float32, cost=8)
-    return build.drop(build.reduce("", "Sum", product, dims), dims, False)
+        length = build.pointwise(f"{label}_norm", lambda x: fn.larger(fn.sqrt(x), float(a["eps"])), [total], torch.float32, cost=4)
+        lengths.append(length)
+    cosine = build.pointwise("product", lambda x, y, xs, ys: (x / xs) * (y / ys), [*pair, *lengths], torch.float32, cost=8)
+    return build.drop(build.reduce("", "Sum", cosine, dims), dims, False)
 
 
 # ---- of class numbers
@@ -214,12 +228,12 @@ def chosen(build: Lowering, scores: str, target: str, dim: int, ignored: int) ->
     classes = shape[dim]
     wide = build.reshape(target, [*shape[:dim], 1, *shape[dim + 1 :]], "class")
     which = build.add("number", Iota(dim), [], shape, torch.int64)
-    here = build.pointwise("here", "{0} == {1}", [which, wide], torch.bool, torch.int64)
-    own = build.pointwise("own", "({0} ? {1} : 0.0f)", [here, scores], torch.float32)
-    counts = build.pointwise("counts", f"{{0}} != {ignored}", [wide], torch.bool, torch.int64)
-    exists = build.pointwise("exists", f"{{0}} >= 0 && {{0}} < {classes}", [wide], torch.bool, torch.int64)
+    here = build.pointwise("here", equal, [which, wide], torch.bool, torch.int64)
+    own = build.pointwise("own", lambda here, x: select(here, x, 0.0), [here, scores], torch.float32)
+    counts = build.pointwise("counts", lambda x: differs(x, ignored), [wide], torch.bool, torch.int64)
+    exists = build.pointwise("exists", lambda x: both(x >= 0, x < classes), [wide], torch.bool, torch.int64)
     score = build.reduce("score", "Sum", own, [dim])
-    return build.pointwise("valid_score", "({0} ? {1} : NAN)", [exists, score], torch.float32), counts
+    return build.pointwise("valid_score", lambda exists, x: select(exists, x, math.nan), [exists, score], torch.float32), counts
 
 
 def class_target(build: Lowering, scores: str, target: str) -> bool:
@@ -236,18 +250,22 @@ def probable_target(build: Lowering, scores: str, target: str) -> bool:
     return same and build[scores].dtype is build[target].dtype is torch.float32 and isinstance(shape[1], int)
 
 
+def class_loss(x: Expr, log_total: Expr, largest: Expr, *factors: Expr) -> Expr:
+    """log Σ exp(x) − x of one class, weighed."""
+    return product([log_total - (x - largest), *factors])
+
+
 def cross_entropy_of_probabilities(build: Lowering, scores: str, target: str, a: dict[str, Any]) -> str:
     """Σ t (log Σ exp(x) − x), smoothed and weighed class by class; a mean is over rows."""
     smoothing, classes = a["label_smoothing"], build[scores].shape[1]
     if smoothing != 0:
-        own, share = (literal(n, torch.float32) for n in (1 - smoothing, smoothing / classes))
-        target = build.pointwise("smooth_target", f"{{0}} * {own} + {share}", [target], torch.float32)
+        own, share = float(1 - smoothing), smoothing / classes
+        target = build.pointwise("smooth_target", lambda t: t * own + share, [target], torch.float32)
     largest = build.reduce("max", "LogSumExp", scores, [1], "pivot()")
     log_total = build.reduce("log_sum", "LogSumExp", scores, [1], "log_total()")
     weights = class_weights(build, scores, a["weight"])
     names = [scores, log_total, largest, target, *([weights] if weights is not None else [])]
-    text = "({1} - ({0} - {2})) * {3}" + ("" if weights is None else " * {4}")
-    loss = build.reduce("row_loss", "Sum", build.pointwise("class_loss", text, names, torch.float32), [1])
+    loss = build.reduce("row_loss", "Sum", build.pointwise("class_loss", class_loss, names, torch.float32), [1])
     return reduced(build, build.drop(loss, [1], False), a["reduction"])
 
 
@@ -261,14 +279,15 @@ def class_weights(build: Lowering, scores: str, weight: Any) -> str | None:
 
 def rows_reduced(build: Lowering, loss: str, counts: str, reduction: int, weight: str | None = None) -> str:
     """Rows that do not count are 0; a mean is over the others, each as often as its class weighs."""
-    loss = build.pointwise("loss", "({0} ? {1} : 0.0f)", [counts, loss], torch.float32)
+    loss = build.pointwise("loss", lambda counts, x: select(counts, x, 0.0), [counts, loss], torch.float32)
     loss, counts = build.drop(loss, [1], False), build.drop(counts, [1], False)
     if reduction != MEAN:
         return reduced(build, loss, reduction)
     if weight is None:
-        number = build.pointwise("number_counted", "{0}", [counts, loss], torch.float32)  # beside the loss, in one pass
+        number = build.pointwise("number_counted", Arg(0), [counts, loss], torch.float32)  # beside the loss, in one pass
     else:
-        number = build.pointwise("weight_counted", "({0} ? {1} : 0.0f)", [counts, build.drop(weight, [1], False), loss], torch.float32)
+        names = [counts, build.drop(weight, [1], False), loss]
+        number = build.pointwise("weight_counted", lambda counts, weight, _: select(counts, weight, 0.0), names, torch.float32)
     every = range(len(build[loss].shape))
     return reduced(build, loss, MEAN, build.reduce("counted", "Sum", number, every))
 
@@ -285,16 +304,15 @@ def cross_entropy(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     score, counts = chosen(build, scores, target, 1, a["ignore_index"])
     largest = build.reduce("max", "LogSumExp", scores, [1], "pivot()")
     log_total = build.reduce("log_sum", "LogSumExp", scores, [1], "log_total()")
-    loss = build.pointwise("row_loss", "{1} - ({0} - {2})", [score, log_total, largest], torch.float32)
+    loss = build.pointwise("row_loss", lambda x, log_total, pivot: log_total - (x - pivot), [score, log_total, largest], torch.float32)
     weight = chosen(build, weights, target, 1, a["ignore_index"])[0] if weights is not None else None
     if weight is not None:
-        loss = build.pointwise("weighted_loss", "{0} * {1}", [loss, weight], torch.float32)
+        loss = build.pointwise("weighted_loss", lambda x, weight: x * weight, [loss, weight], torch.float32)
     if smoothing != 0:
-        each = "{1} - ({0} - {2})" if weights is None else "({1} - ({0} - {2})) * {3}"
         names = [scores, log_total, largest, *([weights] if weights is not None else [])]
-        others = build.reduce("others", "Sum", build.pointwise("class_loss", each, names, torch.float32), [1])
-        own, share = (literal(n, torch.float32) for n in (1 - smoothing, smoothing / build[scores].shape[1]))
-        loss = build.pointwise("smooth_loss", f"{own} * {{0}} + {share} * {{1}}", [loss, others], torch.float32)
+        others = build.reduce("others", "Sum", build.pointwise("class_loss", class_loss, names, torch.float32), [1])
+        own, share = float(1 - smoothing), smoothing / build[scores].shape[1]
+        loss = build.pointwise("smooth_loss", lambda one, all_: own * one + share * all_, [loss, others], torch.float32)
     return rows_reduced(build, loss, counts, a["reduction"], weight)
 
 
@@ -306,10 +324,10 @@ def nll_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         return None
     weights = class_weights(build, scores, a["weight"])
     score, counts = chosen(build, scores, target, 1, a["ignore_index"])
-    loss = build.pointwise("row_loss", "-{0}", [score], torch.float32)
+    loss = build.pointwise("row_loss", lambda x: -x, [score], torch.float32)
     weight = chosen(build, weights, target, 1, a["ignore_index"])[0] if weights is not None else None
     if weight is not None:
-        loss = build.pointwise("weighted_loss", "{0} * {1}", [loss, weight], torch.float32)
+        loss = build.pointwise("weighted_loss", lambda x, weight: x * weight, [loss, weight], torch.float32)
     return rows_reduced(build, loss, counts, a["reduction"], weight)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from . import ops, sizes
 from .graph import Dim, Graph, Node, Ref
+from .ir.expr import Arg, Expr, Operand, as_expr, both, equal, of_operands, select
 from .prims import Expand, Iota, Load, Pointwise, Prim, Reduce, Reshape, Size, Slice, View
 
 
@@ -55,16 +56,17 @@ class Lowering:
     def pointwise(
         self,
         label: str,
-        expression: str,
+        meaning: Expr | Callable[..., Operand],
         inputs: Sequence[str],
         dtype: torch.dtype,
         compute: torch.dtype | None = None,
         cost: int = 1,
     ) -> str:
-        """An expression of inputs that broadcast against each other."""
+        """An expression of inputs that broadcast against each other, or a function that makes it of them."""
         whole = broadcast([self.hints(name) for name in inputs])
         inputs = [self.stretched(name, whole) for name in inputs]
         shape = broadcast([self.prims[name].shape for name in inputs])
+        expression = meaning if isinstance(meaning, Expr) else of_operands(meaning, len(inputs))
         return self.add(label, Pointwise(expression, compute or dtype, cost), inputs, shape, dtype)
 
     def hints(self, name: str) -> tuple[Dim, ...]:
@@ -196,17 +198,17 @@ def share_slices(prims: dict[str, Prim]) -> dict[str, Prim]:
             result[prim.name] = prim
             continue
         base, cuts = prims[masked[prim.name][0]], masked[prim.name][1]
-        tests, names = [], []
+        tests, names = list[Expr](), list[str]()
         for cut in cuts:
             position = Prim(
                 f"{prim.name}_position{cut.op.dim}", Iota(cut.op.dim), (), base.shape, torch.int64, prim.origin
             )
             result[position.name] = position
             names.append(position.name)
-            tests += box_tests("{%d}" % len(names), cut, result, names, prim)
+            tests += box_tests(Arg(len(names)), cut, result, names, prim)
         where = Prim(
             f"{prim.name}_inside",
-            Pointwise(f"({' && '.join(tests)} ? {{0}} : 0.0f)", base.dtype),
+            Pointwise(select(both(*tests), Arg(0), 0.0), base.dtype),
             (base.name, *names),
             base.shape,
             base.dtype,
@@ -217,23 +219,23 @@ def share_slices(prims: dict[str, Prim]) -> dict[str, Prim]:
     return result
 
 
-def box_tests(position: str, cut: Prim, result: dict[str, Prim], names: list[str], prim: Prim) -> list[str]:
+def box_tests(position: Expr, cut: Prim, result: dict[str, Prim], names: list[str], prim: Prim) -> list[Expr]:
     """Conditions that a position along the cut dimension lies in the cut."""
     start, length, step = cut.op.start, cut.shape[cut.op.dim], cut.op.step
     stop = sizes.tidy(start + (length - 1) * step + 1)
-    bounds = []
+    bounds: list[Expr] = []
     for size in (start, stop):
         if isinstance(size, int):
-            bounds.append(str(size))
+            bounds.append(as_expr(size))
         else:
             bound = Prim(f"{prim.name}_bound{len(names)}", Size(size), (), (), torch.int64, prim.origin)
             result[bound.name] = bound
             names.append(bound.name)
-            bounds.append("{%d}" % len(names))
-    tests = [] if sizes.same(start, 0) else [f"{position} >= {bounds[0]}"]
-    tests.append(f"{position} < {bounds[1]}")
+            bounds.append(Arg(len(names)))
+    tests = [] if sizes.same(start, 0) else [position >= bounds[0]]
+    tests.append(position < bounds[1])
     if step != 1:
-        tests.append(f"({position} - {bounds[0]}) % {step} == 0")
+        tests.append(equal((position - bounds[0]) % step, 0))
     return tests
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .graph import Dim, Node
-from .ops import aten, literal
+from .ir import functions as fn
+from .ir.expr import Expr, product, total
+from .ops import aten
 from .reductions import moments
 from .structured import element_of, lowers, value_of
 
@@ -27,12 +29,14 @@ def normalise(
     eps: float,
     dtype: torch.dtype,
 ) -> str:
-    rstd = build.pointwise("rstd", f"rsqrtf({{0}} + {literal(eps, torch.float32)})", [var], torch.float32, cost=4)
-    scale = rstd if weight is None else build.pointwise("scale", "{0} * {1}", [rstd, weight], torch.float32)
-    expression, names = "({0} - {1}) * {2}", [source, mean_, scale]
-    if bias is not None:
-        expression, names = f"{expression} + {{3}}", [*names, bias]
-    return build.pointwise("", expression, names, dtype, torch.float32, cost=4)
+    rstd = build.pointwise("rstd", lambda var: fn.rsqrt(var + float(eps)), [var], torch.float32, cost=4)
+    scale = rstd if weight is None else build.pointwise("scale", lambda rstd, weight: rstd * weight, [rstd, weight], torch.float32)
+
+    def normalised(x: Expr, mean: Expr, scale: Expr, *shift: Expr) -> Expr:
+        return total([(x - mean) * scale, *shift])
+
+    names = [source, mean_, scale, *([bias] if bias is not None else [])]
+    return build.pointwise("", normalised, names, dtype, torch.float32, cost=4)
 
 
 def optional(build: Lowering, value: Any, shape: Sequence[Dim]) -> str | None:
@@ -85,18 +89,18 @@ def rms_norm(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     inner = list(a["normalized_shape"])
     dims = range(rank - len(inner), rank)
     eps = a["eps"] if a["eps"] is not None else default_eps(node.dtype)
-    square = build.pointwise("square", "{0} * {0}", [source], torch.float32)
-    total = build.reduce("sum", "Sum", square, dims)
+    square = build.pointwise("square", lambda x: x * x, [source], torch.float32)
+    squares = build.reduce("sum", "Sum", square, dims)
     scale = build.pointwise(
         "scale",
-        f"rsqrtf({{0}} / {{1}} + {literal(eps, torch.float32)})",
-        [total, build.count(source, dims)],
+        lambda squares, count: fn.rsqrt(squares / count + float(eps)),
+        [squares, build.count(source, dims)],
         torch.float32,
         cost=4,
     )
     weight = optional(build, a["weight"], inner)
     names = [source, scale] + ([weight] if weight else [])
-    return build.pointwise("", " * ".join(f"{{{i}}}" for i in range(len(names))), names, node.dtype, torch.float32)
+    return build.pointwise("", lambda *factors: product(factors), names, node.dtype, torch.float32)
 
 
 @lowers("instance_norm", aten.instance_norm.default)
@@ -134,13 +138,13 @@ def batch_norm_training_part(build: Lowering, node: Node, a: dict[str, Any], i: 
         momentum = a["momentum"]
         old = value_of(build, a["running_mean" if i == 3 else "running_var"])
         batch = build.drop(mean_ if i == 3 else var, dims, False)
-        keep, take = literal(1 - momentum, torch.float32), literal(momentum, torch.float32)
+        keep, take = float(1 - momentum), float(momentum)
         if i == 3:
-            return build.pointwise("", f"{keep} * {{0}} + {take} * {{1}}", [old, batch], node.dtype, torch.float32)
+            return build.pointwise("", lambda old, new: keep * old + take * new, [old, batch], node.dtype, torch.float32)
         count = build.count(source, dims)
         return build.pointwise(
             "",
-            f"{keep} * {{0}} + {take} * {{1}} * ({{2}} / ({{2}} - 1.0f))",
+            lambda old, new, count: keep * old + take * new * (count / (count - 1.0)),
             [old, batch, count],
             node.dtype,
             torch.float32,

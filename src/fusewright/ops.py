@@ -1,4 +1,4 @@
-"""Operators: one record each. The aten operator is the meaning; beside it stand its CUDA and the range of its values.
+"""Operators: one record each. The aten operator is the meaning; beside it stand its expression and the range of its values.
 
 To add a pointwise operator, add one `pointwise(...)` line here. Operators with structure (reductions, norms, pools,
 views) are functions in `structured.py` under `@lowers(...)`, built from the primitives of `prims.py`.
@@ -6,7 +6,6 @@ views) are functions in `structured.py` under `@lowers(...)`, built from the pri
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -17,8 +16,9 @@ import torch
 from torch._ops import OpOverload
 
 from .graph import Graph, Node, Ref
-from .prims import C_TYPES, Size
-from .prims import literal as literal
+from .ir import functions as fn
+from .ir.expr import Arg, Binary, Expr, Number, as_expr, both, differs, either, equal, joined, negated, select
+from .prims import C_TYPES, Size, constant
 
 if TYPE_CHECKING:
     from .lower import Lowering
@@ -37,7 +37,7 @@ class Record:
     lower: Callable[[Lowering, Node], str | None]
     pointwise: bool = False
     view: bool = False
-    cuda: Callable[..., str] | None = None
+    expr: Callable[..., Expr] | None = None  # of one element; gets the schema's arguments by name
     monotone: int = 0  # +1 never decreasing, -1 never increasing, in its only tensor argument
     valley: Interval | None = None  # where it has its only minimum: never increasing before, never decreasing after
     bounds: Callable[..., Interval] | None = None  # range of the value, from the ranges of the tensor arguments
@@ -65,7 +65,7 @@ def register(record: Record) -> None:
 def pointwise(
     name: str,
     *targets: OpOverload,
-    cuda: Callable[..., str],
+    expr: Callable[..., Expr],
     monotone: int = 0,
     valley: Interval | None = None,
     bounds: Callable[..., Interval] | None = None,
@@ -74,7 +74,7 @@ def pointwise(
     whole: bool = False,
     exact: bool = False,
 ) -> None:
-    """A record for an operator that works element by element. `cuda` gets every schema argument by name, as C++ text.
+    """A record for an operator that works element by element. `expr` gets the schema's arguments by name, tensors and numbers as `Expr`.
 
     `floats`: the expression is right for floats only; on integers the operator stays with PyTorch. `whole`: the other way round.
     `exact`: a half is first rounded as memory would round it, because a bit decides the result.
@@ -85,33 +85,31 @@ def pointwise(
         compute = compute_type(node, build.graph)
         if (floats and not compute.is_floating_point) or (whole and (compute.is_floating_point or compute is torch.bool)):
             return None
-        placeholders: list[str] = []
-        texts: dict[str, Any] = {}
+        operands: list[str] = []
+        given: dict[str, Any] = {}
         for argument, value in node.bound().items():
             if isinstance(value, Ref):
-                texts[argument] = f"{{{len(placeholders)}}}"
+                given[argument] = Arg(len(operands))
                 name = build.value[value.name]
-                placeholders.append(as_in_memory(build, name) if exact else name)
+                operands.append(as_in_memory(build, name) if exact else name)
             elif isinstance(value, sympy.Expr):  # a number computed from sizes
-                texts[argument] = f"{{{len(placeholders)}}}"
+                given[argument] = Arg(len(operands))
                 made = number(build, value, torch.float32 if compute.is_floating_point else torch.int64)
                 if made is None:
                     return None
-                placeholders.append(made)
+                operands.append(made)
             elif isinstance(value, (bool, int, float)):
-                texts[argument] = literal(value, compute)
+                given[argument] = constant(value, compute)
             else:
-                texts[argument] = value
-        expression = cuda(SimpleNamespace(**texts, is_whole=not compute.is_floating_point))
-        if compute is torch.float64:
-            expression = in_double(expression)
-        return build.pointwise("", expression, placeholders, node.dtype, compute, cost)
+                given[argument] = value
+        meaning = expr(SimpleNamespace(**given, is_whole=not compute.is_floating_point))
+        return build.pointwise("", meaning, operands, node.dtype, compute, cost)
 
-    known = Record(name, targets, lower, True, cuda=cuda, monotone=monotone, valley=valley, bounds=bounds, cost=cost)
+    known = Record(name, targets, lower, True, expr=expr, monotone=monotone, valley=valley, bounds=bounds, cost=cost)
     register(known)
 
 
-SIGNS = {"IntTrueDiv": " / ", "FloatTrueDiv": " / ", "ToFloat": "", "Mul": " * ", "Add": " + "}  # of numbers that are no sizes
+SIGNS = {"IntTrueDiv": "/", "FloatTrueDiv": "/", "ToFloat": "", "Mul": "*", "Add": "+"}  # of numbers that are no sizes
 
 
 def number(build: Lowering, value: sympy.Expr, dtype: torch.dtype) -> str | None:
@@ -123,9 +121,9 @@ def number(build: Lowering, value: sympy.Expr, dtype: torch.dtype) -> str | None
     names = [number(build, part, torch.float64) for part in value.args if part.free_symbols]
     if sign is None or any(name is None for name in names):
         return None
-    places = iter(range(len(names)))
-    texts = [f"{{{next(places)}}}" if part.free_symbols else literal(float(part), torch.float64) for part in value.args]
-    return build.pointwise("number", sign.join(texts), [name for name in names if name], torch.float64, torch.float64)
+    operands = map(Arg, range(len(names)))
+    terms = [next(operands) if part.free_symbols else constant(float(part), torch.float64) for part in value.args]
+    return build.pointwise("number", joined(sign, terms), [name for name in names if name], torch.float64, torch.float64)
 
 
 def as_in_memory(build: Lowering, name: str) -> str:
@@ -133,18 +131,7 @@ def as_in_memory(build: Lowering, name: str) -> str:
     dtype = build[name].dtype
     if dtype not in (torch.float16, torch.bfloat16) or build[name].is_load:
         return name
-    kind = C_TYPES[dtype]
-    return build.pointwise("rounded", f"to_arithmetic<float, {kind}>(to_memory<{kind}, float>({{0}}))", [name], dtype)
-
-
-def in_double(expression: str) -> str:
-    """The same expression in double precision: expf -> exp, 1.0f -> 1.0."""
-    expression = re.sub(
-        r"\b(exp|exp2|log|log2|log10|log1p|expm1|sqrt|rsqrt|tanh|erf|sin|cos|tan|fabs|fmod|floor|ceil|rint|trunc|pow|copysign|atan|atan2|sinh|cosh|asinh|acosh|atanh|asin|acos|erfc|hypot|fma|fmax|fmin)f\(",
-        r"::\1(",  # the function, whatever a value may be called
-        expression,
-    )
-    return re.sub(r"(\d\.\d*(?:e[-+]?\d+)?|\de[-+]?\d+)f\b", r"\1", expression)
+    return build.pointwise("rounded", lambda x: fn.rounded_to(C_TYPES[dtype], x), [name], dtype)
 
 
 def compute_type(node: Node, graph: Graph) -> torch.dtype:
@@ -172,128 +159,119 @@ def compute_type(node: Node, graph: Graph) -> torch.dtype:
 # ---- arithmetic
 
 
-def _scaled(text: str, alpha: str) -> str:
-    return text if alpha in ("1", "1.0f", "1.0", "true") else f"{alpha} * {text}"
+def _is_one(x: Expr) -> bool:
+    return isinstance(x, Number) and x.value == 1
 
 
-def _add_bounds(a: Interval, b: Interval) -> Interval:
-    return a[0] + b[0], a[1] + b[1]
+def _scaled(x: Expr, alpha: Expr) -> Expr:
+    return x if _is_one(alpha) else alpha * x
 
 
-pointwise("add", aten.add.Tensor, aten.add.Scalar, cuda=lambda a: f"{a.self} + {_scaled(a.other, a.alpha)}")
+def _product(x: Expr, y: Expr, alpha: Expr) -> Expr:
+    return x * y if _is_one(alpha) else alpha * x * y
+
+
+pointwise("add", aten.add.Tensor, aten.add.Scalar, expr=lambda a: a.self + _scaled(a.other, a.alpha))
 pointwise(
     "sub",
     *(aten.sub.Tensor, aten.sub.Scalar, aten.subtract.Tensor, aten.subtract.Scalar),
-    cuda=lambda a: f"{a.self} - {_scaled(a.other, a.alpha)}",
+    expr=lambda a: a.self - _scaled(a.other, a.alpha),
 )
-pointwise("rsub", aten.rsub.Tensor, aten.rsub.Scalar, cuda=lambda a: f"{a.other} - {_scaled(a.self, a.alpha)}")
+pointwise("rsub", aten.rsub.Tensor, aten.rsub.Scalar, expr=lambda a: a.other - _scaled(a.self, a.alpha))
 pointwise(
     "mul",
     *(aten.mul.Tensor, aten.mul.Scalar, aten.multiply.Tensor, aten.multiply.Scalar),
-    cuda=lambda a: f"{a.self} * {a.other}",
+    expr=lambda a: a.self * a.other,
 )
 pointwise(
     "div",
     *(aten.div.Tensor, aten.div.Scalar, aten.divide.Tensor, aten.divide.Scalar, aten.true_divide.Tensor),
-    cuda=lambda a: f"{a.self} / {a.other}",
+    expr=lambda a: a.self / a.other,
     cost=4,
 )
 pointwise(
     "neg",
     aten.neg.default,
     aten.negative.default,
-    cuda=lambda a: f"-{a.self}",
+    expr=lambda a: -a.self,
     monotone=-1,
     bounds=lambda x: (-x[1], -x[0]),
 )
 pointwise(
     "abs",
     *(aten.abs.default, aten.absolute.default),
-    cuda=lambda a: f"absolute({a.self})",
+    expr=lambda a: fn.absolute(a.self),
     valley=(0, 0),
     bounds=lambda x: (0 if x[0] < 0 < x[1] else min(abs(x[0]), abs(x[1])), max(abs(x[0]), abs(x[1]))),
 )
-pointwise("reciprocal", aten.reciprocal.default, cuda=lambda a: f"1.0f / {a.self}", cost=4)
-pointwise("square", aten.square.default, cuda=lambda a: f"{a.self} * {a.self}", valley=(0, 0))
+pointwise("reciprocal", aten.reciprocal.default, expr=lambda a: 1.0 / a.self, cost=4)
+pointwise("square", aten.square.default, expr=lambda a: a.self * a.self, valley=(0, 0))
 
 
-def _power(a: Any) -> str:
-    x = a.self
-    if a.exponent.startswith("{"):
-        return f"exp2f({a.exponent})" if not x.startswith("{") and _number(x) == 2.0 else f"powf({x}, {a.exponent})"
-    known = {
-        0.5: f"sqrtf({x})",
-        1.0: x,
-        2.0: f"{x} * {x}",
-        3.0: f"{x} * {x} * {x}",
-        4.0: f"({x} * {x}) * ({x} * {x})",
-        -0.5: f"1.0f / sqrtf({x})",
-        -1.0: f"1.0f / {x}",
+def _power(a: Any) -> Expr:
+    x, exponent = a.self, a.exponent
+    if not isinstance(exponent, Number):
+        return fn.exp2(exponent) if isinstance(x, Number) and x.value == 2 else fn.pow_(x, exponent)
+    known: dict[Any, Callable[[], Expr]] = {
+        0.5: lambda: fn.sqrt(x),
+        1: lambda: x,
+        2: lambda: x * x,
+        3: lambda: x * x * x,
+        4: lambda: (x * x) * (x * x),
+        -0.5: lambda: 1.0 / fn.sqrt(x),
+        -1: lambda: 1.0 / x,
     }
-    return known.get(_number(a.exponent), f"powf({x}, {a.exponent})")
+    return known.get(exponent.value, lambda: fn.pow_(x, exponent))()
 
 
-def _lerp(a: Any) -> str:
+def _lerp(a: Any) -> Expr:
     """From whichever end is nearer, so that a weight of 1 gives the end itself."""
-    near, far = f"{a.self} + {a.weight} * ({a.end} - {a.self})", f"{a.end} - ({a.end} - {a.self}) * (1.0f - {a.weight})"
-    if a.weight.startswith("{"):
-        return f"(fabsf({a.weight}) < 0.5f ? {near} : {far})"
-    return near if abs(_number(a.weight)) < 0.5 else far
+    near, far = a.self + a.weight * (a.end - a.self), a.end - (a.end - a.self) * (1.0 - a.weight)
+    if not isinstance(a.weight, Number):
+        return select(fn.fabs(a.weight) < 0.5, near, far)
+    return near if abs(a.weight.value) < 0.5 else far
 
 
-def _rounded_quotient(a: Any) -> str:
+def _rounded_quotient(a: Any) -> Expr:
     x, y, mode = a.self, a.other, getattr(a, "rounding_mode", "floor")
     if a.is_whole:
-        return f"{'whole_floor_divided' if mode == 'floor' else 'whole_truncated'}({x}, {y})"
+        return (fn.whole_floor_divided if mode == "floor" else fn.whole_truncated)(x, y)
     if mode == "floor":
-        return f"floor_divided({x}, {y})"
-    return f"truncf({x} / {y})" if mode == "trunc" else f"{x} / {y}"
+        return fn.floor_divided(x, y)
+    return fn.trunc(x / y) if mode == "trunc" else x / y
 
 
-pointwise("pow", aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar, cuda=_power, cost=8, floats=True)
-pointwise("fma", aten.addcmul.default, cuda=lambda a: f"{a.self} + {_scaled(f'{a.tensor1} * {a.tensor2}', a.value)}")
-pointwise(
-    "addcdiv",
-    aten.addcdiv.default,
-    cuda=lambda a: f"{a.self} + {_scaled(f'({a.tensor1} / {a.tensor2})', a.value)}",
-    cost=4,
-)
-pointwise("lerp", aten.lerp.Scalar, aten.lerp.Tensor, cuda=_lerp)
-pointwise(
-    "remainder",
-    aten.remainder.Scalar,
-    aten.remainder.Tensor,
-    cuda=lambda a: f"remainder_of({a.self}, {a.other})",
-    cost=8,
-)
+pointwise("pow", aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar, expr=_power, cost=8, floats=True)
+pointwise("fma", aten.addcmul.default, expr=lambda a: a.self + _product(a.tensor1, a.tensor2, a.value))
+pointwise("addcdiv", aten.addcdiv.default, expr=lambda a: a.self + _scaled(a.tensor1 / a.tensor2, a.value), cost=4)
+pointwise("lerp", aten.lerp.Scalar, aten.lerp.Tensor, expr=_lerp)
+pointwise("remainder", aten.remainder.Scalar, aten.remainder.Tensor, expr=lambda a: fn.remainder_of(a.self, a.other), cost=8)
 pointwise(
     "div_rounded",
     *(aten.div.Tensor_mode, aten.div.Scalar_mode, aten.floor_divide.default, aten.floor_divide.Scalar),
-    cuda=_rounded_quotient,
+    expr=_rounded_quotient,
     cost=12,
     exact=True,
 )
-pointwise("fmod", aten.fmod.Scalar, aten.fmod.Tensor, cuda=lambda a: f"fmod_of({a.self}, {a.other})", cost=8)
+pointwise("fmod", aten.fmod.Scalar, aten.fmod.Tensor, expr=lambda a: fn.fmod_of(a.self, a.other), cost=8)
 
 # ---- powers, exponentials, trigonometry
 
-pointwise("sqrt", aten.sqrt.default, cuda=lambda a: f"sqrtf({a.self})", monotone=1, bounds=lambda x: (0, INF), cost=4)
-pointwise("rsqrt", aten.rsqrt.default, cuda=lambda a: f"rsqrtf({a.self})", bounds=lambda x: (0, INF), cost=4)
-pointwise("exp", aten.exp.default, cuda=lambda a: f"expf({a.self})", monotone=1, bounds=lambda x: (0, INF), cost=6)
-pointwise("exp2", aten.exp2.default, cuda=lambda a: f"exp2f({a.self})", monotone=1, bounds=lambda x: (0, INF), cost=4)
-pointwise(
-    "expm1", aten.expm1.default, cuda=lambda a: f"expm1f({a.self})", monotone=1, bounds=lambda x: (-1, INF), cost=12
-)
-pointwise("log", aten.log.default, cuda=lambda a: f"logf({a.self})", monotone=1, cost=8)
-pointwise("log2", aten.log2.default, cuda=lambda a: f"log2f({a.self})", monotone=1, cost=8)
-pointwise("log10", aten.log10.default, cuda=lambda a: f"log10f({a.self})", monotone=1, cost=8)
-pointwise("log1p", aten.log1p.default, cuda=lambda a: f"log1pf({a.self})", monotone=1, cost=12)
-pointwise("sin", aten.sin.default, cuda=lambda a: f"sinf({a.self})", bounds=lambda x: (-1, 1), cost=12)
-pointwise("cos", aten.cos.default, cuda=lambda a: f"cosf({a.self})", bounds=lambda x: (-1, 1), cost=12)
+pointwise("sqrt", aten.sqrt.default, expr=lambda a: fn.sqrt(a.self), monotone=1, bounds=lambda x: (0, INF), cost=4)
+pointwise("rsqrt", aten.rsqrt.default, expr=lambda a: fn.rsqrt(a.self), bounds=lambda x: (0, INF), cost=4)
+pointwise("exp", aten.exp.default, expr=lambda a: fn.exp(a.self), monotone=1, bounds=lambda x: (0, INF), cost=6)
+pointwise("exp2", aten.exp2.default, expr=lambda a: fn.exp2(a.self), monotone=1, bounds=lambda x: (0, INF), cost=4)
+pointwise("expm1", aten.expm1.default, expr=lambda a: fn.expm1(a.self), monotone=1, bounds=lambda x: (-1, INF), cost=12)
+pointwise("log", aten.log.default, expr=lambda a: fn.log(a.self), monotone=1, cost=8)
+pointwise("log2", aten.log2.default, expr=lambda a: fn.log2(a.self), monotone=1, cost=8)
+pointwise("log10", aten.log10.default, expr=lambda a: fn.log10(a.self), monotone=1, cost=8)
+pointwise("log1p", aten.log1p.default, expr=lambda a: fn.log1p(a.self), monotone=1, cost=12)
+pointwise("sin", aten.sin.default, expr=lambda a: fn.sin(a.self), bounds=lambda x: (-1, 1), cost=12)
+pointwise("cos", aten.cos.default, expr=lambda a: fn.cos(a.self), bounds=lambda x: (-1, 1), cost=12)
 pointwise(
     "atan",
     aten.atan.default,
-    cuda=lambda a: f"atanf({a.self})",
+    expr=lambda a: fn.atan(a.self),
     monotone=1,
     bounds=lambda x: (-1.5707964, 1.5707964),
     cost=12,
@@ -302,36 +280,36 @@ pointwise(
     "erf",
     aten.erf.default,
     aten.special_erf.default,
-    cuda=lambda a: f"erff({a.self})",
+    expr=lambda a: fn.erf(a.self),
     monotone=1,
     bounds=lambda x: (-1, 1),
     cost=12,
 )
-pointwise("erfc", aten.erfc.default, cuda=lambda a: f"erfcf({a.self})", monotone=-1, bounds=lambda x: (0, 2), cost=16)
-pointwise("asin", aten.asin.default, cuda=lambda a: f"asinf({a.self})", monotone=1, cost=16)
-pointwise("acos", aten.acos.default, cuda=lambda a: f"acosf({a.self})", monotone=-1, cost=16)
-pointwise("atan2", aten.atan2.default, cuda=lambda a: f"atan2f({a.self}, {a.other})", cost=24)
-pointwise("hypot", aten.hypot.default, cuda=lambda a: f"hypotf({a.self}, {a.other})", cost=16)
-pointwise("asinh", aten.asinh.default, cuda=lambda a: f"asinhf({a.self})", monotone=1, cost=24)
-pointwise("acosh", aten.acosh.default, cuda=lambda a: f"acoshf({a.self})", monotone=1, bounds=lambda x: (0, INF), cost=24)
-pointwise("atanh", aten.atanh.default, cuda=lambda a: f"atanhf({a.self})", monotone=1, cost=24)
-pointwise("copysign", aten.copysign.Tensor, cuda=lambda a: f"copysignf({a.self}, {a.other})", floats=True)
+pointwise("erfc", aten.erfc.default, expr=lambda a: fn.erfc(a.self), monotone=-1, bounds=lambda x: (0, 2), cost=16)
+pointwise("asin", aten.asin.default, expr=lambda a: fn.asin(a.self), monotone=1, cost=16)
+pointwise("acos", aten.acos.default, expr=lambda a: fn.acos(a.self), monotone=-1, cost=16)
+pointwise("atan2", aten.atan2.default, expr=lambda a: fn.atan2(a.self, a.other), cost=24)
+pointwise("hypot", aten.hypot.default, expr=lambda a: fn.hypot(a.self, a.other), cost=16)
+pointwise("asinh", aten.asinh.default, expr=lambda a: fn.asinh(a.self), monotone=1, cost=24)
+pointwise("acosh", aten.acosh.default, expr=lambda a: fn.acosh(a.self), monotone=1, bounds=lambda x: (0, INF), cost=24)
+pointwise("atanh", aten.atanh.default, expr=lambda a: fn.atanh(a.self), monotone=1, cost=24)
+pointwise("copysign", aten.copysign.Tensor, expr=lambda a: fn.copysign(a.self, a.other), floats=True)
 pointwise(
     "xlogy",
     aten.xlogy.Tensor,
-    cuda=lambda a: f"({a.self} == 0.0f && {a.other} == {a.other} ? 0.0f : {a.self} * logf({a.other}))",
+    expr=lambda a: select(both(equal(a.self, 0.0), equal(a.other, a.other)), 0.0, a.self * fn.log(a.other)),
     cost=12,
 )
-pointwise("frac", aten.frac.default, cuda=lambda a: f"({a.self} - truncf({a.self}))", floats=True)
-pointwise("floor", aten.floor.default, cuda=lambda a: f"floorf({a.self})", monotone=1, floats=True)
-pointwise("ceil", aten.ceil.default, cuda=lambda a: f"ceilf({a.self})", monotone=1, floats=True)
-pointwise("round", aten.round.default, cuda=lambda a: f"rintf({a.self})", monotone=1, floats=True)
-pointwise("trunc", aten.trunc.default, cuda=lambda a: f"truncf({a.self})", monotone=1, floats=True)
+pointwise("frac", aten.frac.default, expr=lambda a: a.self - fn.trunc(a.self), floats=True)
+pointwise("floor", aten.floor.default, expr=lambda a: fn.floor(a.self), monotone=1, floats=True)
+pointwise("ceil", aten.ceil.default, expr=lambda a: fn.ceil(a.self), monotone=1, floats=True)
+pointwise("round", aten.round.default, expr=lambda a: fn.rint(a.self), monotone=1, floats=True)
+pointwise("trunc", aten.trunc.default, expr=lambda a: fn.trunc(a.self), monotone=1, floats=True)
 pointwise(
     "sign",
     aten.sign.default,
     aten.sgn.default,
-    cuda=lambda a: f"sign_of({a.self})",
+    expr=lambda a: fn.sign_of(a.self),
     monotone=1,
     bounds=lambda x: (-1, 1),
 )
@@ -339,76 +317,59 @@ pointwise(
 # ---- activations
 
 
-def _clamp(x: str, low: str | None, high: str | None) -> str:
+def _clamp(x: Expr, low: Any, high: Any) -> Expr:
     """NaN stays NaN, as in PyTorch."""
-    text = x if low is None else f"larger({x}, {low})"
-    return text if high is None else f"smaller({text}, {high})"
+    found = x if low is None else fn.larger(x, low)
+    return found if high is None else fn.smaller(found, high)
 
 
-def _clamp_between(x: str, low: str | None, high: str | None) -> str:
+def _clamp_between(x: Expr, low: Expr | None, high: Expr | None) -> Expr:
     """Bounds may be tensors, and a NaN among them counts; where they are in the wrong order the upper one holds."""
-    known = not any(bound is not None and bound.startswith("{") for bound in (low, high))
-    if known and low is not None and high is not None and not _number(low) <= _number(high):
-        return f"({x} == {x} ? {high} : {x})"
+    if isinstance(low, Number) and isinstance(high, Number) and not low.value <= high.value:
+        return select(equal(x, x), high, x)
     return _clamp(x, low, high)
 
 
-def _number(text: str) -> float:
-    """The value of a literal."""
-    return float(text.strip("()").removesuffix("LL").removesuffix("f").replace("INFINITY", "inf").replace("NAN", "nan"))
-
-
-def _gelu(a: Any) -> str:
+def _gelu(a: Any) -> Expr:
     x = a.self
     if a.approximate == "tanh":
-        return f"0.5f * {x} * (1.0f + tanhf(0.7978845608028654f * ({x} + 0.044715f * {x} * {x} * {x})))"
-    return f"0.5f * {x} * (1.0f + erff({x} * 0.7071067811865476f))"
+        return 0.5 * x * (1.0 + fn.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+    return 0.5 * x * (1.0 + fn.erf(x * 0.7071067811865476))
 
 
-def _elu(a: Any) -> str:
-    inner = a.self if a.input_scale in ("1", "1.0f", "1.0") else f"{a.self} * {a.input_scale}"
-    below = _expm1(inner, _number(a.input_scale))
-    return f"{_scaled(f'choose({a.self} > 0.0f, {a.self}, {a.alpha} * {below})', a.scale)}"
+def _elu(a: Any) -> Expr:
+    inner = a.self if _is_one(a.input_scale) else a.self * a.input_scale
+    return _scaled(fn.choose(a.self > 0.0, a.self, a.alpha * _expm1(inner, a.input_scale)), a.scale)
 
 
-def _expm1(x: str, factor: float) -> str:
+def _expm1(x: Expr, factor: Number) -> Expr:
     """Of a multiple of what is not above 0."""
-    return f"expm1_below({x})" if factor > 0 else f"expm1f({x})"
+    return fn.expm1_below(x) if factor.value > 0 else fn.expm1(x)
 
 
-def _softplus(a: Any) -> str:
+def _softplus(a: Any) -> Expr:
     """log(1 + exp(y)) = max(y, 0) + log(1 + exp(-|y|))"""
-    single = a.beta in ("1.0f", "1.0", "1")
-    y = a.self if single else f"({a.self} * {a.beta})"
-    above = f"(fmaxf({y}, 0.0f) + log1p_unit(expf(-fabsf({y}))))"
-    return f"choose({y} > {a.threshold}, {a.self}, {above if single else f'{above} * (1.0f / {a.beta})'})"
+    single = _is_one(a.beta)
+    y = a.self if single else a.self * a.beta
+    above = fn.fmax(y, 0.0) + fn.log1p_unit(fn.exp(-fn.fabs(y)))
+    return fn.choose(y > a.threshold, a.self, above if single else above * (1.0 / a.beta))
 
 
 pointwise(
     "relu",
     aten.relu.default,
-    cuda=lambda a: f"({a.self} < 0 ? 0 : {a.self})",
+    expr=lambda a: select(a.self < 0, 0, a.self),
     monotone=1,
     bounds=lambda x: (max(x[0], 0), max(x[1], 0)),
 )
-pointwise(
-    "relu6", aten.relu6.default, cuda=lambda a: _clamp(a.self, "0.0f", "6.0f"), monotone=1, bounds=lambda x: (0, 6)
-)
-pointwise(
-    "leaky_relu",
-    aten.leaky_relu.default,
-    cuda=lambda a: f"({a.self} > 0.0f ? {a.self} : {a.negative_slope} * {a.self})",
-)
-pointwise(
-    "prelu",
-    aten._prelu_kernel.default,
-    cuda=lambda a: f"({a.self} > 0.0f ? {a.self} : {a.weight} * {a.self})",
-)
-pointwise("elu", aten.elu.default, cuda=_elu, cost=12)
+pointwise("relu6", aten.relu6.default, expr=lambda a: _clamp(a.self, 0.0, 6.0), monotone=1, bounds=lambda x: (0, 6))
+pointwise("leaky_relu", aten.leaky_relu.default, expr=lambda a: select(a.self > 0.0, a.self, a.negative_slope * a.self))
+pointwise("prelu", aten._prelu_kernel.default, expr=lambda a: select(a.self > 0.0, a.self, a.weight * a.self))
+pointwise("elu", aten.elu.default, expr=_elu, cost=12)
 pointwise(
     "selu",
     aten.selu.default,
-    cuda=lambda a: f"1.0507009873554805f * choose({a.self} > 0.0f, {a.self}, 1.6732632423543772f * expm1_below({a.self}))",
+    expr=lambda a: 1.0507009873554805 * fn.choose(a.self > 0.0, a.self, 1.6732632423543772 * fn.expm1_below(a.self)),
     monotone=1,
     bounds=lambda x: (-1.7580994, INF),
     cost=12,
@@ -416,13 +377,13 @@ pointwise(
 pointwise(
     "celu",
     aten.celu.default,
-    cuda=lambda a: f"choose({a.self} > 0.0f, {a.self}, {a.alpha} * {_expm1(f'{a.self} * (1.0f / {a.alpha})', _number(a.alpha))})",
+    expr=lambda a: fn.choose(a.self > 0.0, a.self, a.alpha * _expm1(a.self * (1.0 / a.alpha), a.alpha)),
     cost=16,
 )
 pointwise(
     "gelu",
     aten.gelu.default,
-    cuda=_gelu,
+    expr=_gelu,
     valley=(-0.753, -0.7517),  # of both forms
     bounds=lambda x: (-0.17, max(x[1], 0)),
     cost=16,
@@ -430,7 +391,7 @@ pointwise(
 pointwise(
     "silu",
     aten.silu.default,
-    cuda=lambda a: f"{a.self} * sigmoid_of({a.self})",
+    expr=lambda a: a.self * fn.sigmoid(a.self),
     valley=(-1.279, -1.278),
     bounds=lambda x: (-0.2785, max(x[1], 0)),
     cost=12,
@@ -438,7 +399,7 @@ pointwise(
 pointwise(
     "mish",
     aten.mish.default,
-    cuda=lambda a: f"mish_of({a.self}, expf({a.self}))",
+    expr=lambda a: fn.mish(a.self, fn.exp(a.self)),
     valley=(-1.193, -1.192),
     bounds=lambda x: (-0.309, max(x[1], 0)),
     cost=24,
@@ -447,7 +408,7 @@ pointwise(
     "sigmoid",
     aten.sigmoid.default,
     aten.special_expit.default,
-    cuda=lambda a: f"sigmoid_of({a.self})",
+    expr=lambda a: fn.sigmoid(a.self),
     monotone=1,
     bounds=lambda x: (0, 1),
     cost=12,
@@ -455,87 +416,84 @@ pointwise(
 pointwise(
     "log_sigmoid",
     aten.log_sigmoid.default,
-    cuda=lambda a: f"fminf({a.self}, 0.0f) - log1p_unit(expf(-fabsf({a.self})))",
+    expr=lambda a: log_sigmoid(a.self),
     monotone=1,
     bounds=lambda x: (-INF, 0),
     cost=16,
 )
-pointwise("tan", aten.tan.default, cuda=lambda a: f"tanf({a.self})", cost=24)
-pointwise("sinh", aten.sinh.default, cuda=lambda a: f"sinhf({a.self})", monotone=1, cost=24)
-pointwise("cosh", aten.cosh.default, cuda=lambda a: f"coshf({a.self})", valley=(0, 0), bounds=lambda x: (1, INF), cost=24)
-pointwise("tanh", aten.tanh.default, cuda=lambda a: f"tanhf({a.self})", monotone=1, bounds=lambda x: (-1, 1), cost=16)
-pointwise("softplus", aten.softplus.default, cuda=_softplus, monotone=1, bounds=lambda x: (0, INF), cost=16)
-pointwise("hardtanh", aten.hardtanh.default, cuda=lambda a: _clamp(a.self, a.min_val, a.max_val), monotone=1)
+
+
+def log_sigmoid(x: Expr) -> Expr:
+    """log(1 / (1 + exp(-x))) = min(x, 0) - log(1 + exp(-|x|))"""
+    return fn.fmin(x, 0.0) - fn.log1p_unit(fn.exp(-fn.fabs(x)))
+
+
+pointwise("tan", aten.tan.default, expr=lambda a: fn.tan(a.self), cost=24)
+pointwise("sinh", aten.sinh.default, expr=lambda a: fn.sinh(a.self), monotone=1, cost=24)
+pointwise("cosh", aten.cosh.default, expr=lambda a: fn.cosh(a.self), valley=(0, 0), bounds=lambda x: (1, INF), cost=24)
+pointwise("tanh", aten.tanh.default, expr=lambda a: fn.tanh(a.self), monotone=1, bounds=lambda x: (-1, 1), cost=16)
+pointwise("softplus", aten.softplus.default, expr=_softplus, monotone=1, bounds=lambda x: (0, INF), cost=16)
+pointwise("hardtanh", aten.hardtanh.default, expr=lambda a: _clamp(a.self, a.min_val, a.max_val), monotone=1)
+SIXTH = as_expr(1.0) / 6.0
 pointwise(
     "hardsigmoid",
     aten.hardsigmoid.default,
-    cuda=lambda a: f"{_clamp(f'({a.self} + 3.0f)', '0.0f', '6.0f')} * (1.0f / 6.0f)",
+    expr=lambda a: _clamp(a.self + 3.0, 0.0, 6.0) * SIXTH,
     monotone=1,
     bounds=lambda x: (0, 1),
 )
 pointwise(
     "hardswish",
     aten.hardswish.default,
-    cuda=lambda a: f"{a.self} * fminf(fmaxf({a.self} + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f)",
+    expr=lambda a: a.self * fn.fmin(fn.fmax(a.self + 3.0, 0.0), 6.0) * SIXTH,
     valley=(-1.5, -1.5),
     bounds=lambda x: (-0.375, max(x[1], 0)),
 )
 pointwise(
     "hardshrink",
     aten.hardshrink.default,
-    cuda=lambda a: f"({a.self} >= -{a.lambd} && {a.self} <= {a.lambd} ? 0.0f : {a.self})",
+    expr=lambda a: select(both(a.self >= -a.lambd, a.self <= a.lambd), 0.0, a.self),
 )
 pointwise(
     "softshrink",
     aten.softshrink.default,
-    cuda=lambda a: (
-        f"({a.self} > {a.lambd} ? {a.self} - {a.lambd} : "
-        f"({a.self} < -{a.lambd} ? {a.self} + {a.lambd} : {a.self} * 0.0f))"
-    ),
+    expr=lambda a: select(a.self > a.lambd, a.self - a.lambd, select(a.self < -a.lambd, a.self + a.lambd, a.self * 0.0)),
     monotone=1,
 )
-pointwise("threshold", aten.threshold.default, cuda=lambda a: f"({a.self} <= {a.threshold} ? {a.value} : {a.self})")
+pointwise("threshold", aten.threshold.default, expr=lambda a: select(a.self <= a.threshold, a.value, a.self))
 pointwise(
     "clamp",
     aten.clamp.default,
     aten.clamp.Tensor,
     aten.clip.default,
     aten.clip.Tensor,
-    cuda=lambda a: _clamp_between(a.self, a.min, a.max),
+    expr=lambda a: _clamp_between(a.self, a.min, a.max),
 )
-pointwise(
-    "clamp_min", aten.clamp_min.default, aten.clamp_min.Tensor, cuda=lambda a: _clamp_between(a.self, a.min, None)
-)
-pointwise(
-    "clamp_max", aten.clamp_max.default, aten.clamp_max.Tensor, cuda=lambda a: _clamp_between(a.self, None, a.max)
-)
-pointwise("minimum", aten.minimum.default, aten.min.other, cuda=lambda a: f"smaller({a.self}, {a.other})")
-pointwise("fmin", aten.fmin.default, cuda=lambda a: f"fminf({a.self}, {a.other})", floats=True)
-pointwise("fmax", aten.fmax.default, cuda=lambda a: f"fmaxf({a.self}, {a.other})", floats=True)
-pointwise("maximum", aten.maximum.default, aten.max.other, cuda=lambda a: f"larger({a.self}, {a.other})")
+pointwise("clamp_min", aten.clamp_min.default, aten.clamp_min.Tensor, expr=lambda a: _clamp_between(a.self, a.min, None))
+pointwise("clamp_max", aten.clamp_max.default, aten.clamp_max.Tensor, expr=lambda a: _clamp_between(a.self, None, a.max))
+pointwise("minimum", aten.minimum.default, aten.min.other, expr=lambda a: fn.smaller(a.self, a.other))
+pointwise("fmin", aten.fmin.default, expr=lambda a: fn.fmin(a.self, a.other), floats=True)
+pointwise("fmax", aten.fmax.default, expr=lambda a: fn.fmax(a.self, a.other), floats=True)
+pointwise("maximum", aten.maximum.default, aten.max.other, expr=lambda a: fn.larger(a.self, a.other))
 
 # ---- comparison, choice, logic
 
-for _name, _symbol in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
+for _name, _sign in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
     _packet = getattr(aten, _name)
-    pointwise(
-        _name,
-        *(_packet.Tensor, _packet.Scalar),
-        cuda=lambda a, symbol=_symbol: f"{a.self} {symbol} {a.other}",
-        exact=True,
-    )
-pointwise("logical_not", aten.logical_not.default, cuda=lambda a: f"!{a.self}")
-pointwise("logical_and", aten.logical_and.default, cuda=lambda a: f"({a.self} && {a.other})")
-pointwise("logical_or", aten.logical_or.default, cuda=lambda a: f"({a.self} || {a.other})")
-pointwise("logical_xor", aten.logical_xor.default, cuda=lambda a: f"(!{a.self} != !{a.other})")
-for _name, _symbol in {"and": "&", "or": "|", "xor": "^"}.items():
+    pointwise(_name, *(_packet.Tensor, _packet.Scalar), expr=lambda a, sign=_sign: Binary(sign, a.self, a.other), exact=True)
+pointwise("logical_not", aten.logical_not.default, expr=lambda a: negated(a.self))
+pointwise("logical_and", aten.logical_and.default, expr=lambda a: both(a.self, a.other))
+pointwise("logical_or", aten.logical_or.default, expr=lambda a: either(a.self, a.other))
+pointwise("logical_xor", aten.logical_xor.default, expr=lambda a: differs(negated(a.self), negated(a.other)))
+for _name, _sign in {"and": "&", "or": "|", "xor": "^"}.items():
     _packets = getattr(aten, f"__{_name}__"), getattr(aten, f"bitwise_{_name}")
     _targets = [getattr(packet, kind) for packet in _packets for kind in ("Tensor", "Scalar")]
-    pointwise(f"bitwise_{_name}", *_targets, cuda=lambda a, symbol=_symbol: f"({a.self} {symbol} {a.other})")
+    pointwise(f"bitwise_{_name}", *_targets, expr=lambda a, sign=_sign: Binary(sign, a.self, a.other))
 for _name, _packets in {"left": (aten.__lshift__, aten.bitwise_left_shift), "right": (aten.__rshift__, aten.bitwise_right_shift)}.items():
     _targets = [getattr(packet, kind) for packet in _packets for kind in packet.overloads() if not kind.endswith(("out", "int"))]
-    pointwise(f"shifted_{_name}", *_targets, cuda=lambda a, side=_name: f"shifted_{side}({a.self}, {a.other})", whole=True)
-pointwise("isinf", aten.isinf.default, cuda=lambda a: f"(fabsf({a.self}) == INFINITY)", floats=True)
-pointwise("isfinite", aten.isfinite.default, cuda=lambda a: f"(fabsf({a.self}) < INFINITY)", floats=True)
-pointwise("signbit", aten.signbit.default, cuda=lambda a: f"(copysignf(1.0f, {a.self}) < 0.0f)", floats=True)
-pointwise("isnan", aten.isnan.default, cuda=lambda a: f"({a.self} != {a.self})")
+    _shift = fn.shifted_left if _name == "left" else fn.shifted_right
+    pointwise(f"shifted_{_name}", *_targets, expr=lambda a, shift=_shift: shift(a.self, a.other), whole=True)
+pointwise("isinf", aten.isinf.default, expr=lambda a: equal(fn.fabs(a.self), INF), floats=True)
+pointwise("isfinite", aten.isfinite.default, expr=lambda a: fn.fabs(a.self) < INF, floats=True)
+pointwise("signbit", aten.signbit.default, expr=lambda a: fn.copysign(1.0, a.self) < 0.0, floats=True)
+pointwise("isnan", aten.isnan.default, expr=lambda a: differs(a.self, a.self))

@@ -17,6 +17,7 @@ from torch.utils._sympy.functions import FloorDiv
 
 from . import sizes
 from .graph import Dim, Node
+from .ir.expr import Arg
 from .ops import aten
 from .placement import placed
 from .pools import added
@@ -86,7 +87,7 @@ def im2col(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     source = build.view("rows", Unfold(2, cuts[0].step, cuts[0].dilation), source, by_rows)
     source = build.view("windows", Unfold(3, cuts[1].step, cuts[1].dilation), source, [*by_rows[:3], columns, kh, kw])
     turned = build.view("turned", Permute((0, 1, 4, 5, 2, 3)), source, [batch, channels, kh, kw, rows, columns])
-    return build.pointwise("", "{0}", [build.reshape(turned, node.shape)], node.dtype)  # not views: PyTorch would copy twice
+    return build.pointwise("", Arg(0), [build.reshape(turned, node.shape)], node.dtype)  # not views: PyTorch would copy twice
 
 
 @lowers("col2im", aten.col2im.default)

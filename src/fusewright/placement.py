@@ -15,8 +15,9 @@ import torch
 from . import sizes
 from .access import in_steps
 from .graph import Dim, Node, Ref
-from .ops import aten, find, literal
-from .prims import Iota, Permute, Shift, Size, View, Window
+from .ir.expr import Arg, Expr, as_expr, both, equal, first_of, select
+from .ops import aten, find
+from .prims import Iota, Permute, Shift, Size, View, Window, constant
 from .structured import cast, element_of, lowers, slice_start, value_of
 
 if TYPE_CHECKING:
@@ -32,24 +33,23 @@ def placed(build: Lowering, source: str, shape: Sequence[Dim], starts: Sequence[
 
 def inside(build: Lowering, source: str, shape: Sequence[Dim], starts: Sequence[Dim], step: int = 1) -> str:
     """Whether a position of `shape` lies in the source, put there from `starts` on; along the first of these, one of `step`."""
-    tests: list[str] = []
+    tests: list[Expr] = []
     names: list[str] = []
     first = len(shape) - len(starts)
     for dim, start in enumerate(starts, first):
         stop, steps = sizes.tidy(start + build[source].shape[dim]), step if dim == first else 1
         if start == 0 and steps == 1 and sizes.same(stop, shape[dim]):
             continue
-        at = len(names)
+        at, stop_at = Arg(len(names)), Arg(len(names) + 1)
         names.append(build.add(f"position{dim}", Iota(dim), [], shape, torch.int64))
         names.append(build.add(f"stop{dim}", Size(stop), [], (), torch.int64))
-        first_text = str(start)
+        begin = as_expr(start) if isinstance(start, int) else Arg(len(names))
         if not isinstance(start, int):
-            first_text = f"{{{len(names)}}}"
             names.append(build.add(f"start{dim}", Size(start), [], (), torch.int64))
-        tests += [f"{{{at}}} >= {first_text}"] if start != 0 else []
-        tests.append(f"{{{at}}} < {{{at + 1}}}")
-        tests += [f"({{{at}}} - {first_text}) % {steps} == 0"] if steps > 1 else []
-    return build.pointwise("inside", " && ".join(tests) or "true", names, torch.bool, torch.int64)
+        tests += [at >= begin] if start != 0 else []
+        tests.append(at < stop_at)
+        tests += [equal((at - begin) % steps, 0)] if steps > 1 else []
+    return build.pointwise("inside", both(*tests), names, torch.bool, torch.int64)
 
 
 @lowers("pad", aten.pad.default, aten.constant_pad_nd.default)
@@ -68,8 +68,8 @@ def pad(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     result = placed(build, source, node.shape, starts, "" if value == 0 else "placed")
     if value == 0:
         return result
-    where = inside(build, source, node.shape, starts)
-    return build.pointwise("", f"({{0}} ? {{1}} : {literal(value, node.dtype)})", [where, result], node.dtype)
+    where, number = inside(build, source, node.shape, starts), constant(value, node.dtype)
+    return build.pointwise("", lambda inside, x: select(inside, x, number), [where, result], node.dtype)
 
 
 def scattered(build: Lowering, node: Node, base: str, part: str, dim: int, start: Dim | None, step: int = 1) -> str | None:
@@ -85,7 +85,7 @@ def scattered(build: Lowering, node: Node, base: str, part: str, dim: int, start
         part = spread(build, part, [dim], [step], True, wide)
     starts = [start, *[0] * (len(node.shape) - dim - 1)]
     names = [inside(build, part, node.shape, starts, step), placed(build, part, node.shape, starts), base]
-    return build.pointwise("", "({0} ? {1} : {2})", names, node.dtype)
+    return build.pointwise("", select, names, node.dtype)
 
 
 @lowers("slice_scatter", aten.slice_scatter.default)
@@ -122,8 +122,8 @@ def diagonal_scatter(build: Lowering, node: Node, a: dict[str, Any]) -> str | No
     column = build.reshape(part, [*build[part].shape, 1], "column")
     rows = placed(build, column, [*node.shape[:-1], 1], [max(0, -offset), 0])
     row, at = (build.add(label, Iota(dim), [], node.shape, torch.int64) for label, dim in (("row", rank - 2), ("at", rank - 1)))
-    here = build.pointwise("here", f"{{1}} - {{0}} == {offset}", [row, at], torch.bool, torch.int64)
-    return build.pointwise("", "({0} ? {1} : {2})", [here, build.expand(rows, node.shape), base], node.dtype)
+    here = build.pointwise("here", lambda row, at: equal(at - row, offset), [row, at], torch.bool, torch.int64)
+    return build.pointwise("", select, [here, build.expand(rows, node.shape), base], node.dtype)
 
 
 MOST_PARTS = 8  # that an element of a joined tensor is chosen from
@@ -143,13 +143,13 @@ def cat(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         return None
     starts = [sizes.tidy(sum((build[p].shape[dim] for p in parts[:i]), sympy.Integer(0))) for i in range(len(parts))]
     inputs = [build.add("position", Iota(dim), [], node.shape, torch.int64)]
-    choice = ""
+    choices: list[tuple[Expr, Expr]] = []
     for i, (part, start) in enumerate(zip(parts, starts, strict=True), 1):
         inputs.append(placed(build, part, node.shape, [start, *[0] * (rank - dim - 1)], "part"))
         if i < len(parts):
             inputs.append(build.add("stop", Size(starts[i]), [], (), torch.int64))
-            choice += f"{{0}} < {{{len(inputs) - 1}}} ? {{{len(inputs) - 2}}} : "
-    return build.pointwise("", f"({choice}{{{len(inputs) - 1}}})", inputs, node.dtype) if len(parts) > 1 else parts[0]
+            choices.append((Arg(0) < Arg(len(inputs) - 1), Arg(len(inputs) - 2)))
+    return build.pointwise("", first_of(choices, Arg(len(inputs) - 1)), inputs, node.dtype) if len(parts) > 1 else parts[0]
 
 
 def only_moves(build: Lowering, node: Node, parts: Sequence[str]) -> bool:
@@ -175,7 +175,7 @@ def fill(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         source = build.value[value.name]
         source = source if build[source].dtype == node.dtype else cast(build, source, node.dtype)
     elif isinstance(value, (bool, int, float)):
-        source = build.pointwise("value", literal(value, node.dtype), [], node.dtype)
+        source = build.pointwise("value", constant(value, node.dtype), [], node.dtype)
     else:
         return None
     return build.expand(source, node.shape)
@@ -333,15 +333,15 @@ def arange(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     if node.dtype not in (torch.int64, torch.int32) or not isinstance(start, int) or not isinstance(step, int):
         return None
     position = build.add("position", Iota(0), [], node.shape, torch.int64)
-    text = f"{start} + {{0}} * {step}" if (start, step) != (0, 1) else "{0}"
-    return build.pointwise("", text, [position], node.dtype, torch.int64)
+    plain = (start, step) == (0, 1)
+    return build.pointwise("", lambda i: i if plain else start + i * step, [position], node.dtype, torch.int64)
 
 
 @lowers("eye", aten.eye.default, aten.eye.m)
 def eye(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.shape is not None and node.dtype is not None
     row, column = (build.add(label, Iota(dim), [], node.shape, torch.int64) for dim, label in enumerate(("row", "column")))
-    here = build.pointwise("here", "{0} == {1}", [row, column], torch.bool, torch.int64)
+    here = build.pointwise("here", equal, [row, column], torch.bool, torch.int64)
     return here if node.dtype is torch.bool else cast(build, here, node.dtype)
 
 

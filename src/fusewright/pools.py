@@ -11,9 +11,10 @@ import torch
 
 from . import sizes
 from .graph import Dim, Node
-from .ops import as_in_memory, aten, literal
+from .ir.expr import Arg, Cast, Expr, Field, equal, quotient, select, total
+from .ops import as_in_memory, aten
 from .placement import placed, spread
-from .prims import Iota, Size, Window
+from .prims import Iota, Size, Window, constant
 from .structured import element_of, lowers, value_of
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ def max_pool_part(build: Lowering, node: Node, a: dict[str, Any], i: int, parent
     if largest is None:
         return None
     if i == 0:
-        return build.pointwise("", "{0}.value", [largest], node.dtype, torch.float32)
-    return build.pointwise("", "(long long){0}.position", [largest], node.dtype, torch.float32)
+        return build.pointwise("", lambda found: Field(found, "value"), [largest], node.dtype, torch.float32)
+    return build.pointwise("", lambda found: Cast("long long", Field(found, "position")), [largest], node.dtype, torch.float32)
 
 
 def only_values(build: Lowering, pool: Node) -> bool:
@@ -99,13 +100,12 @@ def by_size(
     if divisor is None and (a["ceil_mode"] or (padded and not a["count_include_pad"])):
         if padded and a["count_include_pad"]:
             return None  # what lies in the padding counts, what lies beyond it does not
-        one = build.expand(build.pointwise("one", "1.0f", [], torch.float32), shape)
+        one = build.expand(build.pointwise("one", constant(1.0, torch.float32), [], torch.float32), shape)
         count = build.add("count", pool, [one], build[value].shape, torch.float32)
-        return build.pointwise(label, "{0} / {1}", [value, count], dtype, torch.float32, cost=4)
+        return build.pointwise(label, quotient, [value, count], dtype, torch.float32, cost=4)
     divisor = prod(pool.kernel) if divisor is None else divisor
     exact = divisor & (divisor - 1) == 0  # a power of two: its inverse is no rounding
-    text = f"{{0}} * {literal(1.0 / divisor, torch.float32)}" if exact else f"{{0}} / {literal(divisor, torch.float32)}"
-    return build.pointwise(label, text, [value], dtype, torch.float32)
+    return build.pointwise(label, lambda x: x * (1.0 / divisor) if exact else x / float(divisor), [value], dtype, torch.float32)
 
 
 # ---- gradients: each position of the input looks at the windows that it lies in
@@ -137,7 +137,7 @@ def seen_from_input(build: Lowering, source: str, shape: Sequence[Dim], window: 
 
 def added(build: Lowering, parts: list[str], dtype: torch.dtype) -> str:
     """What the windows give, in a fixed order."""
-    return build.pointwise("", " + ".join(f"{{{i}}}" for i in range(len(parts))), parts, dtype, torch.float32, LOOK * len(parts))
+    return build.pointwise("", lambda *found: total(found), parts, dtype, torch.float32, LOOK * len(parts))
 
 
 @lowers("max_pool_gradient", *(getattr(aten, f"max_pool{d}d_with_indices_backward").default for d in (2, 3)))
@@ -154,13 +154,18 @@ def max_pool_gradient(build: Lowering, node: Node, a: dict[str, Any]) -> str | N
     for dim in range(first + 1, len(node.shape)):
         inner = build.add(f"position{dim}", Iota(dim), [], node.shape, torch.int64)
         size = build.add("size", Size(node.shape[dim]), [], (), torch.int64)
-        here = build.pointwise("here", "({0} * {1} + {2})", [here, size, inner], torch.int64)
+        here = build.pointwise("here", lambda outer, size, inner: outer * size + inner, [here, size, inner], torch.int64)
     parts = []
     for back in product(*map(range, windows_over(window))):
         index, value = (seen_from_input(build, source, node.shape, window, back) for source in (where, gradient))
-        chosen = build.pointwise("chosen", "({0} == {1})", [index, here], torch.bool, torch.int64)
-        parts.append(build.pointwise("part", "({0} ? {1} : 0.0f)", [chosen, value], torch.float32, torch.float32))
+        chosen = build.pointwise("chosen", equal, [index, here], torch.bool, torch.int64)
+        parts.append(build.pointwise("part", lambda here, x: select(here, x, 0.0), [chosen, value], torch.float32, torch.float32))
     return added(build, parts, node.dtype)
+
+
+def within_window(padding: int, stride: int, end: int) -> Expr:
+    """Whether a window that begins so many strides before a position still reaches it."""
+    return (Arg(0) + padding) % stride < end
 
 
 @lowers("avg_pool_gradient", *(getattr(aten, f"avg_pool{d}d_backward").default for d in (2, 3)))
@@ -183,7 +188,7 @@ def avg_pool_gradient(build: Lowering, node: Node, a: dict[str, Any]) -> str | N
         for i, (k, s, p, b) in enumerate(zip(kernel, stride, padding, back, strict=True)):
             if (b + 1) * s > k:  # the window may have ended before this position
                 here = build.add(f"position{first + i}", Iota(first + i), [], node.shape, torch.int64)
-                within = build.pointwise("within", f"(({{0}} + {p}) % {s} < {k - b * s})", [here], torch.bool, torch.int64)
-                part = build.pointwise("part", "({0} ? {1} : 0.0f)", [within, part], torch.float32, torch.float32)
+                within = build.pointwise("within", within_window(p, s, k - b * s), [here], torch.bool, torch.int64)
+                part = build.pointwise("part", lambda here, x: select(here, x, 0.0), [within, part], torch.float32, torch.float32)
         parts.append(part)
     return added(build, parts, node.dtype)

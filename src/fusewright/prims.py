@@ -12,6 +12,7 @@ import torch
 from . import index, sizes
 from .graph import Dim
 from .index import Coordinate
+from .ir.expr import Expr, Number, to_cpp
 
 Coordinates = tuple[Coordinate, ...]
 
@@ -44,9 +45,9 @@ class Iota:
 
 @dataclass(frozen=True)
 class Pointwise:
-    """`expression` holds {0}, {1}, … for the inputs, which are first converted to `compute`."""
+    """What `expression` makes of the inputs, which are first converted to `compute`."""
 
-    expression: str
+    expression: Expr
     compute: torch.dtype
     cost: int = 1  # instructions, roughly; transcendentals count more
 
@@ -302,26 +303,16 @@ def arithmetic_type(dtype: torch.dtype) -> str:
     return "float" if dtype in (torch.float16, torch.bfloat16) else C_TYPES[dtype]
 
 
-def literal(value: bool | int | float, dtype: torch.dtype) -> str:
-    """A Python number as C++ text of that type."""
+def constant(value: bool | int | float, dtype: torch.dtype) -> Number:
+    """A Python number in the type in which values of that type are computed."""
     kind = arithmetic_type(dtype)
-    if kind == "bool":
-        return "true" if value else "false"
     if kind in ("float", "double"):
-        number = float(value)
-        suffix = "f" if kind == "float" else ""
-        if number != number:
-            return "NAN"
-        if number in (float("inf"), float("-inf")):
-            return "INFINITY" if number > 0 else "-INFINITY"
-        if kind == "float":
-            number = float(torch.tensor(number, dtype=torch.float32))
-            if number in (float("inf"), float("-inf")):
-                return "INFINITY" if number > 0 else "-INFINITY"
-        text = f"{number:.9g}" if kind == "float" else repr(number)
-        text = text if any(mark in text for mark in ".e") else f"{text}.0"
-        return f"({text}{suffix})" if text.startswith("-") else f"{text}{suffix}"
-    if dtype is torch.uint8:
-        value = int(value) % 256  # as PyTorch converts a negative one
-    text = str(int(value)) + ("LL" if kind == "long long" and abs(int(value)) > 2**31 - 1 else "")
-    return f"({text})" if text.startswith("-") else text
+        return Number(float(value), kind)
+    if kind == "bool":
+        return Number(bool(value), kind)
+    return Number(int(value) % 256 if dtype is torch.uint8 else int(value), kind)  # as PyTorch converts a negative one
+
+
+def literal(value: bool | int | float, dtype: torch.dtype) -> str:
+    """The same as C++ text."""
+    return to_cpp(constant(value, dtype))

@@ -6,7 +6,6 @@ A product is taken over where it is named, as timing on a GPU does, or else wher
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from . import sizes
 from .access import accesses, same_shape, tuple_key
 from .graph import Dim, Graph, Node
 from .index import Axis, Coordinate, reshape
+from .ir.expr import Arg, Binary, Number, Select, is_constant
 from .kernels.conv import Ending
 from .kernels.product import Place, Product, Triangle, library_ms, product_ms, product_tile
 from .operands import Matrices, apart, at_parts, beginning, joined, matrices
@@ -153,10 +153,6 @@ def ended(kernel: Kernel, anchor: Anchor, plan: Plan) -> Fused | None:
     return Fused(anchor, Ending(before=body))
 
 
-KEPT_PART = re.compile(r"\{1\} - \{0\} (<=|>=) (-?\d+)")
-SELECTED = re.compile(r"\(\{0\} \? \{1\} : [^{}]*\)")
-
-
 def triangle_of(prims: dict[str, Prim], root: str, leaf: str) -> Triangle | None:
     """All that `root` takes of a product: wherever else it is asked for, what a triangle has put in its place is taken."""
 
@@ -177,13 +173,16 @@ def triangle_of(prims: dict[str, Prim], root: str, leaf: str) -> Triangle | None
 
 def triangle_at(prims: dict[str, Prim], prim: Prim) -> Triangle | None:
     """As `tril` and `triu` are written: a choice by the distance of the column from the row."""
-    if SELECTED.fullmatch(prim.op.expression) is None:
+    choice = prim.op.expression
+    if not isinstance(choice, Select) or choice.parts[:2] != (Arg(0), Arg(1)) or not is_constant(choice.otherwise):
         return None
     test, last = prims[prim.inputs[0]], len(prim.shape) - 1
-    part = KEPT_PART.fullmatch(test.op.expression) if isinstance(test.op, Pointwise) else None
-    if part is None or [prims[name].op for name in test.inputs] != [Iota(last - 1), Iota(last)]:
+    if not isinstance(test.op, Pointwise) or [prims[name].op for name in test.inputs] != [Iota(last - 1), Iota(last)]:
         return None
-    return Triangle(part[1] == "<=", int(part[2]))
+    match test.op.expression:
+        case Binary("<=" | ">=" as sign, Binary("-", Arg(1), Arg(0)), Number(int(diagonal))):
+            return Triangle(sign == "<=", diagonal)
+    return None
 
 
 def carried(prims: dict[str, Prim], name: str, leaf: str, at: Coordinates) -> Coordinates | None:

@@ -9,7 +9,9 @@ import torch
 
 from . import sizes
 from .graph import Node
-from .ops import as_in_memory, aten, literal
+from .ir import functions as fn
+from .ir.expr import Expr, differs, product, quotient, select
+from .ops import as_in_memory, aten
 from .structured import dims_of, element_of, float_result, lowers, value_of
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ def mean(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     source = float_result(build, value_of(build, a["self"]), node.dtype)
     dims = dims_of(a.get("dim"), len(build[source].shape))
     total = build.reduce("sum", "Sum", source, dims)
-    found = build.pointwise("", "{0} / {1}", [total, build.count(source, dims)], node.dtype, cost=4)
+    found = build.pointwise("", quotient, [total, build.count(source, dims)], node.dtype, cost=4)
     return build.drop(found, dims, a.get("keepdim", False))
 
 
@@ -69,9 +71,9 @@ def any_all(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     if node.dtype is not torch.bool:
         return None
     dims = dims_of(a.get("dim"), len(build[source].shape))
-    true = build.pointwise("true", "({0} != 0 ? 1.0f : 0.0f)", [source], torch.float32, build[source].dtype)
+    true = build.pointwise("true", lambda x: select(differs(x, 0), 1.0, 0.0), [source], torch.float32, build[source].dtype)
     number = build.reduce("number", "Max" if "any" in str(node.target) else "Min", true, dims)
-    found = build.pointwise("", "{0} != 0.0f", [number], torch.bool, torch.float32)
+    found = build.pointwise("", lambda x: differs(x, 0.0), [number], torch.bool, torch.float32)
     return build.drop(found, dims, a.get("keepdim", False))
 
 
@@ -79,7 +81,7 @@ def any_all(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 def count_nonzero(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     source = value_of(build, a["self"])
     dims = dims_of(a.get("dim"), len(build[source].shape))
-    one = build.pointwise("one", "({0} != 0 ? 1 : 0)", [source], torch.int64, build[source].dtype)
+    one = build.pointwise("one", lambda x: select(differs(x, 0), 1, 0), [source], torch.int64, build[source].dtype)
     return build.drop(build.reduce("", "IntegerSum", one, dims), dims, False)
 
 
@@ -111,11 +113,11 @@ def softmax(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     largest = build.reduce("max", "LogSumExp", source, dims, "pivot()")
     if "log_softmax" in str(node.target):
         log_total = build.reduce("log_sum", "LogSumExp", source, dims, "log_total()")
-        return build.pointwise("", "({0} - {1}) - {2}", [source, largest, log_total], node.dtype)
+        return build.pointwise("", lambda x, pivot, rest: (x - pivot) - rest, [source, largest, log_total], node.dtype)
     total = build.reduce("sum", "LogSumExp", source, dims, "total()")
-    inverse = build.pointwise("inverse", "inverse_of({0})", [total], torch.float32, cost=4)  # 1 and more, the maximum's own, or NaN
-    exponential = build.pointwise("exp", "expf({0} - {1})", [source, largest], torch.float32, cost=9)
-    return build.pointwise("", "{0} * {1}", [exponential, inverse], node.dtype)
+    inverse = build.pointwise("inverse", fn.inverse_of, [total], torch.float32, cost=4)  # 1 and more, the maximum's own, or NaN
+    exponential = build.pointwise("exp", lambda x, pivot: fn.exp(x - pivot), [source, largest], torch.float32, cost=9)
+    return build.pointwise("", lambda e, inverse: e * inverse, [exponential, inverse], node.dtype)
 
 
 def moments(
@@ -125,8 +127,11 @@ def moments(
     mean_ = build.reduce(f"{label}mean", "Moments", source, dims, "mean")
     squares = build.reduce(f"{label}m2", "Moments", source, dims, "m2")
     count = build.count(source, dims)
-    divisor = "{1}" if correction == 0 else f"fmaxf({{1}} - {literal(correction, torch.float32)}, 0.0f)"
-    return mean_, build.pointwise(f"{label}var", f"{{0}} / {divisor}", [squares, count], build[squares].dtype, cost=4)
+
+    def divided(squares: Expr, count: Expr) -> Expr:
+        return squares / (count if correction == 0 else fn.fmax(count - float(correction), 0.0))
+
+    return mean_, build.pointwise(f"{label}var", divided, [squares, count], build[squares].dtype, cost=4)
 
 
 SUMMED_IN_FLOAT = (torch.float32, torch.float16, torch.bfloat16)  # and rounded once, to the type of the result
@@ -146,7 +151,7 @@ def variance(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     dims = dims_of(a.get("dim"), len(build[source].shape))
     _, found = moments(build, source, dims, _correction(a))
     if "std" in str(node.target):
-        found = build.pointwise("std", "sqrtf({0})", [found], torch.float32, cost=4)
+        found = build.pointwise("std", fn.sqrt, [found], torch.float32, cost=4)
     return build.drop(float_result(build, found, node.dtype), dims, a.get("keepdim", False))
 
 
@@ -158,7 +163,7 @@ def var_mean_part(build: Lowering, node: Node, a: dict[str, Any], i: int, parent
     dims = dims_of(a.get("dim"), len(build[source].shape))
     mean_, var = moments(build, source, dims, _correction(a))
     if "std" in str(parent.target) and i == 0:
-        var = build.pointwise("std", "sqrtf({0})", [var], torch.float32, cost=4)
+        var = build.pointwise("std", fn.sqrt, [var], torch.float32, cost=4)
     return build.drop(float_result(build, mean_ if i == 1 else var, node.dtype), dims, a.get("keepdim", False))
 
 
@@ -170,25 +175,25 @@ def vector_norm(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     if build[source].dtype not in SUMMED_IN_FLOAT or a.get("dtype") is not None or node.dtype is None:
         return None
     dims = dims_of(a.get("dim"), len(build[source].shape))
-    size = build.pointwise("abs", "fabsf({0})", [source], torch.float32)
+    size = build.pointwise("abs", fn.fabs, [source], torch.float32)
     if order == 1:
         found = build.reduce("", "Sum", size, dims)
     elif order == 2:
-        square = build.pointwise("square", "{0} * {0}", [source], torch.float32)
-        found = build.pointwise("", "sqrtf({0})", [build.reduce("sum", "Sum", square, dims)], torch.float32, cost=4)
+        square = build.pointwise("square", lambda x: x * x, [source], torch.float32)
+        found = build.pointwise("", fn.sqrt, [build.reduce("sum", "Sum", square, dims)], torch.float32, cost=4)
     elif order in (float("inf"), float("-inf")):
         found = build.reduce("", "Max" if order > 0 else "Min", size, dims)
     elif order in (3, 4):
-        power = build.pointwise("power", " * ".join(["{0}"] * int(order)), [size], torch.float32)
+        power = build.pointwise("power", lambda x: product([x] * int(order)), [size], torch.float32)
         found = build.reduce("sum", "Sum", power, dims)
-        root = "cbrtf({0})" if order == 3 else "sqrtf(sqrtf({0}))"
-        found = build.pointwise("", root, [found], torch.float32, cost=8)
+        found = build.pointwise("", fn.cbrt if order == 3 else lambda x: fn.sqrt(fn.sqrt(x)), [found], torch.float32, cost=8)
     elif order == 0:
-        found = build.reduce("", "Sum", build.pointwise("counts", "({0} != 0.0f ? 1.0f : 0.0f)", [source], torch.float32), dims)
+        counts = build.pointwise("counts", lambda x: select(differs(x, 0.0), 1.0, 0.0), [source], torch.float32)
+        found = build.reduce("", "Sum", counts, dims)
     elif isinstance(order, (int, float)):
-        power = build.pointwise("power", f"powf({{0}}, {literal(order, torch.float32)})", [size], torch.float32, cost=16)
+        power = build.pointwise("power", lambda x: fn.pow_(x, float(order)), [size], torch.float32, cost=16)
         total = build.reduce("sum", "Sum", power, dims)
-        found = build.pointwise("", f"powf({{0}}, {literal(1 / order, torch.float32)})", [total], torch.float32, cost=16)
+        found = build.pointwise("", lambda x: fn.pow_(x, 1 / order), [total], torch.float32, cost=16)
     else:
         return None
     return build.drop(float_result(build, found, node.dtype), dims, a.get("keepdim", False))

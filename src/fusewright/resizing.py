@@ -15,9 +15,11 @@ import torch
 
 from . import sizes
 from .graph import Dim, Node
-from .ops import aten, literal
+from .ir import functions as fn
+from .ir.expr import Arg, Cast, Function, total
+from .ops import aten
 from .placement import spread
-from .prims import Iota, Sampled, Size
+from .prims import Iota, Sampled, Size, literal
 from .structured import lowers, value_of
 
 if TYPE_CHECKING:
@@ -75,11 +77,11 @@ class Resized:
         """Where each element lies, as a value that broadcasts."""
         shape = [self.resized if d == self.dim else 1 for d in range(rank)]
         names = [build.add("position", Iota(self.dim), [], shape, torch.int64)]
-        scale, text = self.scale, self.scale_text
+        scale = self.scale
         if isinstance(scale, tuple):
             names += [build.add("size", Size(n), [], (), torch.int64) for n in scale]
-            text = "ratio_of({1}, {2})"
-        return build.pointwise("place", f"{how}({{0}}, {text})", names, torch.float32, cost=4)
+        ratio = fn.ratio_of(Arg(1), Arg(2)) if isinstance(scale, tuple) else scale
+        return build.pointwise("place", Function(how)(Arg(0), ratio), names, torch.float32, cost=4)
 
 
 def rounded(value: float | torch.Tensor) -> float:
@@ -126,7 +128,7 @@ def upsample_nearest(build: Lowering, node: Node, a: dict[str, Any]) -> str | No
     if all(times):
         return spread(build, source, [one.dim for one in along], [n for n in times if n is not None], True, node.shape)
     view = tap(build, source, "halfway" if exact else "cornered", along, [0] * len(along), node.shape)
-    return build.pointwise("", "{0}", [view], build[view].dtype)
+    return build.pointwise("", Arg(0), [view], build[view].dtype)
 
 
 @lowers(
@@ -153,27 +155,28 @@ def interpolated(build: Lowering, node: Node, a: dict[str, Any], how: str, weigh
         return None
     source, along = found
     if not along:
-        return build.pointwise("", "{0}", [source], node.dtype)
+        return build.pointwise("", Arg(0), [source], node.dtype)
     weights = {one.dim: weights_at(build, one.place(build, how, len(node.shape))) for one in along}
     values = {at: tap(build, source, how, along, at, node.shape) for at in itertools.product(taps, repeat=len(along))}
-    text = " + ".join(f"{{{i}}} * {{{len(taps) + i}}}" for i in range(len(taps)))
+    weighted = total([Arg(i) * Arg(len(taps) + i) for i in range(len(taps))])
     for one in reversed(along):
         last = one is along[0]
         sides = {at[:-1]: [values[(*at[:-1], t)] for t in taps] for at in values}
         label, dtype = ("", node.dtype) if last else ("between", torch.float32)
         values = {
-            at: build.pointwise(label, text, [*weights[one.dim], *side], dtype, torch.float32, cost=len(taps))
+            at: build.pointwise(label, weighted, [*weights[one.dim], *side], dtype, torch.float32, cost=len(taps))
             for at, side in sides.items()
         }
     return values[()]
 
 
 def linear_weights(build: Lowering, place: str) -> list[str]:
-    above = build.pointwise("above", "{0} - (float)floor_of({0})", [place], torch.float32, cost=2)
-    return [build.pointwise("below", "1.0f - {0}", [above], torch.float32), above]
+    above = build.pointwise("above", lambda x: x - Cast("float", fn.floor_of(x)), [place], torch.float32, cost=2)
+    return [build.pointwise("below", lambda x: 1.0 - x, [above], torch.float32), above]
 
 
 def cubic_weights(build: Lowering, place: str) -> list[str]:
-    above = build.pointwise("above", "{0} - (float)floor_of({0})", [place], torch.float32, cost=2)
-    texts = ("cubic_far({0} + 1.0f)", "cubic_near({0})", "cubic_near(1.0f - {0})", "cubic_far((1.0f - {0}) + 1.0f)")
-    return [build.pointwise("weight", text, [above], torch.float32, cost=4) for text in texts]
+    above = build.pointwise("above", lambda x: x - Cast("float", fn.floor_of(x)), [place], torch.float32, cost=2)
+    x = Arg(0)
+    weights = fn.cubic_far(x + 1.0), fn.cubic_near(x), fn.cubic_near(1.0 - x), fn.cubic_far((1.0 - x) + 1.0)
+    return [build.pointwise("weight", weight, [above], torch.float32, cost=4) for weight in weights]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,10 @@ from torch._ops import OpOverload
 from . import sizes
 from .access import same_shape
 from .graph import Dim, Node, Ref
-from .ops import Record, as_in_memory, aten, literal, register
-from .prims import Diagonal, Expand, Flip, Iota, Permute, Slice
+from .ir import functions as fn
+from .ir.expr import Arg, Binary, Cast, Expr, as_expr, differs, equal, first_of, negated, select
+from .ops import Record, as_in_memory, aten, register
+from .prims import Diagonal, Expand, Flip, Iota, Permute, Slice, constant
 
 if TYPE_CHECKING:
     from .lower import Lowering
@@ -53,10 +56,10 @@ def float_result(build: Lowering, source: str, dtype: torch.dtype | None) -> str
 
 
 def cast(build: Lowering, source: str, dtype: torch.dtype) -> str:
-    expression = "{0} != 0" if dtype is torch.bool and build[source].dtype is not torch.bool else "{0}"
+    expression = differs(Arg(0), 0) if dtype is torch.bool and build[source].dtype is not torch.bool else Arg(0)
     compute = build[source].dtype if dtype is torch.bool else dtype
     if dtype is torch.uint8 and build[source].dtype.is_floating_point:  # negative numbers wrap, as PyTorch's do
-        expression, compute = "(unsigned char)(long long){0}", build[source].dtype
+        expression, compute = Cast("unsigned char", Cast("long long", Arg(0))), build[source].dtype
     return build.pointwise("cast", expression, [source], dtype, compute)
 
 
@@ -95,14 +98,14 @@ def dropout(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 def where(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.dtype is not None
     condition = value_of(build, a["condition"])
-    names, texts = [condition], []
+    names, sides = [condition], list[Expr]()
     for value in (a["self"], a["other"]):
         if isinstance(value, Ref):
-            texts.append(f"{{{len(names)}}}")
+            sides.append(Arg(len(names)))
             names.append(build.value[value.name])
         else:
-            texts.append(literal(value, node.dtype))
-    return build.pointwise("", f"({{0}} ? {texts[0]} : {texts[1]})", names, node.dtype, None)
+            sides.append(constant(value, node.dtype))
+    return build.pointwise("", select(Arg(0), *sides), names, node.dtype, None)
 
 
 @lowers("rrelu", aten.rrelu.default)
@@ -111,8 +114,8 @@ def rrelu(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.dtype is not None
     if a["training"] or not isinstance(a["lower"], (int, float)) or not isinstance(a["upper"], (int, float)):
         return None
-    slope = literal((a["lower"] + a["upper"]) / 2, node.dtype)
-    return build.pointwise("", f"({{0}} > 0.0f ? {{0}} : {slope} * {{0}})", [value_of(build, a["self"])], node.dtype)
+    slope = constant((a["lower"] + a["upper"]) / 2, node.dtype)
+    return build.pointwise("", lambda x: select(x > 0.0, x, slope * x), [value_of(build, a["self"])], node.dtype)
 
 
 @lowers("masked_fill", aten.masked_fill.Scalar, aten.masked_fill.Tensor)
@@ -120,8 +123,9 @@ def masked_fill(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.dtype is not None
     names = [value_of(build, a["mask"]), value_of(build, a["self"])]
     if isinstance(a["value"], Ref):
-        return build.pointwise("", "({0} ? {2} : {1})", [*names, value_of(build, a["value"])], node.dtype)
-    return build.pointwise("", f"({{0}} ? {literal(a['value'], node.dtype)} : {{1}})", names, node.dtype)
+        return build.pointwise("", lambda mask, x, value: select(mask, value, x), [*names, value_of(build, a["value"])], node.dtype)
+    value = constant(a["value"], node.dtype)
+    return build.pointwise("", lambda mask, x: select(mask, value, x), names, node.dtype)
 
 
 @lowers(
@@ -143,7 +147,7 @@ def full(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     value = a.get("fill_value", a.get("s", 0 if "zeros" in name else 1))
     if not isinstance(value, (bool, int, float)):
         return None
-    scalar = build.pointwise("value", literal(value, node.dtype), [], node.dtype)
+    scalar = build.pointwise("value", constant(value, node.dtype), [], node.dtype)
     return build.expand(scalar, node.shape)
 
 
@@ -156,11 +160,14 @@ def nan_to_num(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         return source
     limits = torch.finfo(node.dtype)
     nan, high, low = (
-        literal(default if given is None else given, node.dtype)
+        constant(default if given is None else given, node.dtype)
         for given, default in ((a["nan"], 0.0), (a["posinf"], limits.max), (a["neginf"], limits.min))
     )
-    text = f"({{0}} != {{0}} ? {nan} : ({{0}} == INFINITY ? {high} : ({{0}} == -INFINITY ? {low} : {{0}})))"
-    return build.pointwise("", text, [as_in_memory(build, source)], node.dtype)
+
+    def finite(x: Expr) -> Expr:
+        return first_of([(differs(x, x), nan), (equal(x, math.inf), high), (equal(x, -math.inf), low)], x)
+
+    return build.pointwise("", finite, [as_in_memory(build, source)], node.dtype)
 
 
 @lowers("outer", aten.outer.default)
@@ -168,13 +175,13 @@ def outer(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """Every element of one vector times every element of another."""
     assert node.dtype is not None and node.shape is not None
     column = build.reshape(value_of(build, a["self"]), [node.shape[0], 1], "column")
-    return build.pointwise("", "{0} * {1}", [column, value_of(build, a["vec2"])], node.dtype)
+    return build.pointwise("", lambda x, y: x * y, [column, value_of(build, a["vec2"])], node.dtype)
 
 
 @lowers("bitwise_not", aten.bitwise_not.default)
 def bitwise_not(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.dtype is not None
-    return build.pointwise("", "!{0}" if node.dtype is torch.bool else "~{0}", [value_of(build, a["self"])], node.dtype)
+    return build.pointwise("", negated if node.dtype is torch.bool else lambda x: ~x, [value_of(build, a["self"])], node.dtype)
 
 
 @lowers("triangle", aten.tril.default, aten.triu.default)
@@ -185,10 +192,10 @@ def triangle(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         return None
     row = build.add("row", Iota(rank - 2), [], node.shape, torch.int64)
     column = build.add("column", Iota(rank - 1), [], node.shape, torch.int64)
-    test = "<=" if "tril" in str(node.target) else ">="
-    keep = build.pointwise("keep", f"{{1}} - {{0}} {test} {diagonal}", [row, column], torch.bool, torch.int64)
-    zero = literal(0, node.dtype)
-    return build.pointwise("", f"({{0}} ? {{1}} : {zero})", [keep, source], node.dtype)
+    sign, zero = "<=" if "tril" in str(node.target) else ">=", constant(0, node.dtype)
+    kept = Binary(sign, Arg(1) - Arg(0), as_expr(diagonal))
+    keep = build.pointwise("keep", kept, [row, column], torch.bool, torch.int64)
+    return build.pointwise("", lambda keep, x: select(keep, x, zero), [keep, source], node.dtype)
 
 
 @lowers("one_hot", aten.one_hot.default)
@@ -199,7 +206,7 @@ def one_hot(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         return None
     which = build.add("number", Iota(len(node.shape) - 1), [], node.shape, torch.int64)
     classes = build.reshape(value_of(build, a["self"]), [*node.shape[:-1], 1], "class")
-    return build.pointwise("", "({0} == {1} ? 1 : 0)", [which, classes], torch.int64)
+    return build.pointwise("", lambda which, own: select(equal(which, own), 1, 0), [which, classes], torch.int64)
 
 
 @lowers("scatter", aten.scatter.value, aten.scatter.src)
@@ -217,10 +224,11 @@ def scatter(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     if not all(same_shape(build[name].shape, one) for name in wanted) or isinstance(value, sympy.Expr):
         return None
     which = build.add("place", Iota(dim), [], node.shape, torch.int64)
-    here = build.pointwise("here", "{0} == {1}", [which, index], torch.bool, torch.int64)
+    here = build.pointwise("here", equal, [which, index], torch.bool, torch.int64)
     if isinstance(value, Ref):
-        return build.pointwise("", "({0} ? {2} : {1})", [here, source, wanted[1]], node.dtype)
-    return build.pointwise("", f"({{0}} ? {literal(value, node.dtype)} : {{1}})", [here, source], node.dtype)
+        return build.pointwise("", lambda here, x, value: select(here, value, x), [here, source, wanted[1]], node.dtype)
+    number = constant(value, node.dtype)
+    return build.pointwise("", lambda here, x: select(here, number, x), [here, source], node.dtype)
 
 
 @lowers("diagonal_matrix", aten.diag.default, aten.diag_embed.default)
@@ -245,8 +253,9 @@ def diagonal_matrix(build: Lowering, node: Node, a: dict[str, Any]) -> str | Non
     shape = [1 if d == column else extent for d, extent in enumerate(node.shape)]
     turned = Permute(tuple(order.index(d) for d in range(rank)))
     along = build.view("along", turned, build.reshape(source, [*vector[:-1], size, 1]), shape)
-    keep = build.pointwise("keep", f"{{1}} - {{0}} == {offset}", here, torch.bool, torch.int64)
-    return build.pointwise("", f"({{0}} ? {{1}} : {literal(0, node.dtype)})", [keep, along], node.dtype)
+    zero = constant(0, node.dtype)
+    keep = build.pointwise("keep", lambda row, column: equal(column - row, offset), here, torch.bool, torch.int64)
+    return build.pointwise("", lambda keep, x: select(keep, x, zero), [keep, along], node.dtype)
 
 
 @lowers("stack", aten.stack.default)
@@ -258,8 +267,8 @@ def stack(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         return None
     which = build.add("which", Iota(dim), [], node.shape, torch.int64)
     wide = [build.reshape(part, [*node.shape[:dim], 1, *node.shape[dim + 1 :]]) for part in parts]
-    choice = "".join(f"{{0}} == {i} ? {{{i + 1}}} : " for i in range(len(parts) - 1)) + f"{{{len(parts)}}}"
-    return build.pointwise("", f"({choice})", [which, *wide], node.dtype)
+    choices = [(equal(Arg(0), i), Arg(i + 1)) for i in range(len(parts) - 1)]
+    return build.pointwise("", first_of(choices, Arg(len(parts))), [which, *wide], node.dtype)
 
 
 # ---- views
@@ -346,7 +355,7 @@ def diagonal(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 
 
 @lowers("select", aten.select.int, view=True)
-def select(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
+def select_(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.shape is not None
     source = value_of(build, a["self"])
     shape = list(build[source].shape)
@@ -372,7 +381,7 @@ def prelu(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     source, slope = value_of(build, a["self"]), value_of(build, a["weight"])
     per_channel = [build[slope].shape[0], *[1] * (len(node.shape) - 2)] if len(node.shape) >= 2 else build[slope].shape
     names = [source, build.reshape(slope, per_channel)]
-    return build.pointwise("", "({0} > 0.0f ? {0} : {1} * {0})", names, node.dtype)
+    return build.pointwise("", lambda x, slope: select(x > 0.0, x, slope * x), names, node.dtype)
 
 
 @lowers("glu", aten.glu.default)
@@ -384,7 +393,7 @@ def glu(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     source, dim = value_of(build, a["self"]), a["dim"] % len(node.shape)
     first = build.view("first", Slice(dim, 0), source, node.shape)
     second = build.view("second", Slice(dim, node.shape[dim]), source, node.shape)
-    return build.pointwise("", "{0} * sigmoid_of({1})", [first, second], node.dtype, cost=12)
+    return build.pointwise("", lambda x, gate: x * fn.sigmoid(gate), [first, second], node.dtype, cost=12)
 
 
 # ---- elements of operators with several results

@@ -18,6 +18,7 @@ from . import sizes
 from .access import accesses, same_shape, tuple_key
 from .graph import Graph, Node, Ref
 from .index import Axis, Coordinate
+from .ir.expr import Arg
 from .kernels import depthwise
 from .kernels.conv import Conv, Ending, OverChannels, OverPositions
 from .kernels.conv import Window as ConvWindow
@@ -287,7 +288,7 @@ def bias_added(result: str, plan: Plan) -> tuple[str, str] | None:
     """(sum, bias) where the only thing done with the result is to add a value for each channel."""
     prims = plan.lowered.prims
     users = [prim for prim in prims.values() if result in prim.inputs]
-    if len(users) != 1 or not isinstance(users[0].op, Pointwise) or users[0].op.expression != "{0} + {1}":
+    if len(users) != 1 or not isinstance(users[0].op, Pointwise) or users[0].op.expression != Arg(0) + Arg(1):
         return None
     first, second = users[0].inputs
     shaped = prims[second]

@@ -962,3 +962,24 @@ def test_what_is_imported_meanwhile_is_not_read(tmp_path: Path, monkeypatch: pyt
     """)
     assert "first" not in made.candidate.module._GLOBALS.__repr__()
     made.same(*made.models(), kernels=True)
+
+
+@pytest.mark.parametrize("layer", ["GRU", "LSTM", "RNN"])
+def test_recurrent_layers(tmp_path: Path, layer: str) -> None:
+    """They hold weak references to their weights: every model has its own, which stand for the same."""
+    pair = Pair(tmp_path, f"""
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.recurrent = nn.{layer}(6, 10, batch_first=True)
+
+            def forward(self, x):
+                y, _ = self.recurrent(x.mean(3).relu())
+                return torch.tanh(y) * 2 + y
+    """)  # fmt: skip
+    pair.same(*pair.models(), kernels=True)
+    assert pair.text == Pair(tmp_path, (tmp_path / "model.py").read_text().removeprefix(HEAD).partition("\ndef get_inputs")[0]).text
+    old, new = pair.models()
+    for model in (old, new):
+        model.recurrent.weight_hh_l0 = nn.Parameter(torch.ones_like(model.recurrent.weight_hh_l0))
+    pair.same(old, new, kernels=False)  # the layer's own references are to the weight that was there before

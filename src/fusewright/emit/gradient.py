@@ -12,6 +12,7 @@ from ..alike import alike
 from ..errors import Unsupported
 from ..gradient import Trace, gradient_graph, kept_extremes
 from ..graph import Ref
+from ..ir.expr import Arg
 from ..layout import spread
 from ..lower import Lowered, lower
 from ..plan import Call, Kernel, Plan
@@ -115,7 +116,7 @@ def apart(lowered: Lowered, parameters: list[str], wanted: list[str]) -> Lowered
             copy = f"{node}_own"
             while copy in prims:
                 copy += "_"
-            prims[copy] = Prim(copy, Pointwise("{0}", source.dtype), (source.name,), source.shape, source.dtype, node)
+            prims[copy] = Prim(copy, Pointwise(Arg(0), source.dtype), (source.name,), source.shape, source.dtype, node)
             value[node] = copy
         taken.add(behind.name)
     return replace(lowered, prims=prims, value=value)

@@ -99,6 +99,7 @@ import struct
 import sys
 import types
 import warnings
+import weakref
 
 import torch
 from torch.utils.cpp_extension import load_inline

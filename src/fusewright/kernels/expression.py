@@ -14,6 +14,7 @@ from ..access import TAP, inputs_at, sure, tap_names, tuple_key, window_taps
 from ..access import inside as inside_of
 from ..graph import Dim
 from ..index import Axis, Coordinate, Counting, contiguous, linear
+from ..ir.expr import Arg, Select, to_cpp, uses
 from ..prims import C_TYPES, Coordinates, Iota, Load, Picked, Pointwise, Prim, Size, View, Window, arithmetic_type
 from .rows import COLUMN, ROW, Along, Rows, Shared, in_a_run, lead, without
 
@@ -250,7 +251,7 @@ class Evaluator:
             for i, (v, n) in enumerate(zip(inputs, prim.inputs, strict=True))
         ]
         depends = frozenset().union(*(v.depends for v in inputs))
-        return self.declare(prim, op.expression.format(*texts), depends)
+        return self.declare(prim, to_cpp(op.expression, texts, op.compute is torch.float64), depends)
 
     def row_depends(self, at: Coordinates) -> frozenset[str]:
         return frozenset().union(*(c.depends for c in at))
@@ -613,7 +614,8 @@ def converted(value: Value, dtype: torch.dtype, keep: bool = False) -> str:
 
 def is_asked(position: int, value: Value, op: Pointwise) -> bool:
     """A truth that the expression chooses by, and does not compute with."""
-    return value.dtype is torch.bool and op.expression.startswith(f"({{{position}}} ? ") and op.expression.count(f"{{{position}}}") == 1
+    chooses = isinstance(op.expression, Select) and op.expression.test == Arg(position)
+    return value.dtype is torch.bool and chooses and uses(op.expression, position) == 1
 
 
 def converted_to(value: Value, prim: Prim) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from .. import sizes
+from ..ir import functions as fn
+from ..ir.expr import Arg
 from ..plan import Kernel
 from ..prims import Picked, Pointwise, Prim, Reduce, arithmetic_type
 
@@ -34,7 +36,7 @@ def maximum_first(kernel: Kernel, prims: dict[str, Prim]) -> dict[str, Prim]:
 
 
 def is_exponential(prim: Prim) -> bool:
-    return isinstance(prim.op, Pointwise) and prim.op.expression == "expf({0} - {1})"
+    return isinstance(prim.op, Pointwise) and prim.op.expression == fn.exp(Arg(0) - Arg(1))
 
 
 def worth_keeping(now: Iterable[str], later: Iterable[str], kernel: Kernel, prims: dict[str, Prim], most: int) -> list[str]:

@@ -1,0 +1,43 @@
+"""The device functions that expressions call. Those of CUDA's library have a spelling for each precision; ours are in the prelude and
+take any type. To add one, add a line here and its section to the prelude."""
+
+from __future__ import annotations
+
+from .expr import Call, Expr, Function, Operand, as_expr
+
+
+def of_the_library(name: str, fast: str = "") -> Function:
+    """`::` is the function, whatever a value may be called."""
+    return Function(f"{name}f", f"::{name}", fast)
+
+
+exp, tanh = of_the_library("exp", "exp_fast"), of_the_library("tanh", "tanh_fast")
+exp2, expm1 = of_the_library("exp2"), of_the_library("expm1")
+log, log2, log10, log1p = (of_the_library(name) for name in ("log", "log2", "log10", "log1p"))
+sqrt, rsqrt, pow_ = (of_the_library(name) for name in ("sqrt", "rsqrt", "pow"))
+cbrt = Function("cbrtf")
+sin, cos, tan, sinh, cosh = (of_the_library(name) for name in ("sin", "cos", "tan", "sinh", "cosh"))
+asin, acos, atan, atan2 = (of_the_library(name) for name in ("asin", "acos", "atan", "atan2"))
+asinh, acosh, atanh = (of_the_library(name) for name in ("asinh", "acosh", "atanh"))
+erf, erfc, hypot = (of_the_library(name) for name in ("erf", "erfc", "hypot"))
+fabs, fmax, fmin, copysign = (of_the_library(name) for name in ("fabs", "fmax", "fmin", "copysign"))
+floor, ceil, rint, trunc = (of_the_library(name) for name in ("floor", "ceil", "rint", "trunc"))
+
+sigmoid = Function("sigmoid_of", fast="sigmoid_fast")
+larger, smaller = Function("larger"), Function("smaller")  # a NaN is larger, and smaller, as in PyTorch
+absolute, sign_of = Function("absolute"), Function("sign_of")
+choose = Function("choose")  # of two that are both computed
+log1p_unit, expm1_below = Function("log1p_unit"), Function("expm1_below")
+mish, inverse_of, exactly = Function("mish_of"), Function("inverse_of"), Function("exactly")
+floor_divided, remainder_of, fmod_of = Function("floor_divided"), Function("remainder_of"), Function("fmod_of")
+whole_floor_divided, whole_truncated = Function("whole_floor_divided"), Function("whole_truncated")
+shifted_left, shifted_right = Function("shifted_left"), Function("shifted_right")
+ratio_of, floor_of = Function("ratio_of"), Function("floor_of")
+cubic_near, cubic_far = Function("cubic_near"), Function("cubic_far")
+clamped = Function("clamped<long long>")
+
+
+def rounded_to(kind: str, x: Operand) -> Expr:
+    """A float as memory of a half type would have it."""
+    stored = Call(Function(f"to_memory<{kind}, float>"), (as_expr(x),))
+    return Call(Function(f"to_arithmetic<float, {kind}>"), (stored,))
