@@ -1,7 +1,7 @@
 """One model of `never_worse.py`, in a process of its own: it writes the file as `optimize` would, then measures it beside eager.
 
 Prints its row, a line of JSON, after every stage, so that one that hangs or runs out of memory keeps what was measured before.
-Everything that is timed, and everything that fills the GPU, happens while this process holds the lock.
+Whatever is timed, and whatever keeps the GPU busy for long, happens while this process holds the lock; builds and single calls do not.
 """
 
 from __future__ import annotations
@@ -276,10 +276,9 @@ def peak(sides: Sides, make: Callable[[], nn.Module], call: Callable[[nn.Module,
     return round((torch.cuda.max_memory_allocated() - before) / 1e6, 3)
 
 
-def peaks(sides: Sides, lock: str, with_step: bool) -> dict[str, Any]:
+def peaks(sides: Sides, with_step: bool) -> dict[str, Any]:
     calls = {"inference": forward} | ({"step": training_step} if with_step else {})
-    with alone(lock):
-        return {"peaks": {name: {side: peak(sides, make, call) for side, make in sides.each().items()} for name, call in calls.items()}}
+    return {"peaks": {name: {side: peak(sides, make, call) for side, make in sides.each().items()} for name, call in calls.items()}}
 
 
 class Watched:
@@ -300,6 +299,15 @@ class Watched:
 
 
 # ---- errors ----
+
+
+@contextlib.contextmanager
+def busy(lock: str) -> Iterator[None]:
+    """Nobody times anything until what this process gave the GPU to do is done."""
+    with alone(lock):
+        yield
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
 
 
 def observed(module: nn.Module, inputs: list[Any], gradients: bool) -> dict[str, Tensor]:
@@ -340,7 +348,7 @@ def gaps(got: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> dict[str, fl
     return {name: gap(got.get(name), value) for name, value in exact.items()}
 
 
-def errors_at(sides: Sides, gradients: bool, cut: int) -> dict[str, Any]:
+def errors_at(sides: Sides, lock: str, gradients: bool, cut: int) -> dict[str, Any]:
     """The worst result and the worst gradient against float64: errors of both sides, and what is allowed.
 
     Allowed is the largest of twice eager's, CLOSE, and what the model's own type gives: K (as in verification) times the error of
@@ -350,14 +358,19 @@ def errors_at(sides: Sides, gradients: bool, cut: int) -> dict[str, Any]:
 
     def in_double(rounding: Rounding | None) -> tuple[dict[str, Tensor], set[str]]:
         module, inputs = widen_module(sides.eager()), widened(sides.inputs(cut))
-        with in_float64(low, rounding, TO_NEAREST + 1) as met:
+        with busy(lock), in_float64(low, rounding, TO_NEAREST + 1) as met:
             return observed(module, inputs, gradients), met
 
+    def as_it_is(module: nn.Module, gradients: bool) -> dict[str, Tensor]:
+        inputs = sides.inputs(cut)
+        with busy(lock):
+            return observed(module, inputs, gradients)
+
     exact, met = in_double(None)
-    eager = gaps(observed(sides.eager(), sides.inputs(cut), gradients), exact)
-    new = gaps(observed(sides.new(), sides.inputs(cut), gradients), exact)
+    eager = gaps(as_it_is(sides.eager(), gradients), exact)
+    new = gaps(as_it_is(sides.new(), gradients), exact)
     if gradients:  # without gradients other kernels run
-        apart = gaps(observed(sides.new(), sides.inputs(cut), False), {n: t for n, t in exact.items() if n.startswith("output")})
+        apart = gaps(as_it_is(sides.new(), False), {n: t for n, t in exact.items() if n.startswith("output")})
         new |= {name: max(error, new[name]) for name, error in apart.items()}
     random = bool(met & (RANDOM | {"native_dropout", "_fused_dropout"}))
     of_results = [error for side in (eager, new) for name, error in side.items() if name.startswith("output")]
@@ -379,17 +392,16 @@ def errors_at(sides: Sides, gradients: bool, cut: int) -> dict[str, Any]:
 
 
 def errors(sides: Sides, lock: str, gradients: bool) -> dict[str, Any]:
-    with alone(lock):
-        for cut in CUTS:
-            cleared()
-            try:
-                return {"errors": errors_at(sides, gradients, cut)}
-            except torch.OutOfMemoryError:
-                continue
-            except Exception as error:  # of another batch, perhaps, which the model does not take
-                if cut == 1:
-                    raise
-                return {"errors": {"skipped": f"out of memory in float64, and a part of the batch: {first_line(error)}"}}
+    for cut in CUTS:
+        cleared()
+        try:
+            return {"errors": errors_at(sides, lock, gradients, cut)}
+        except torch.OutOfMemoryError:
+            continue
+        except Exception as error:  # of another batch, perhaps, which the model does not take
+            if cut == 1:
+                raise
+            return {"errors": {"skipped": f"out of memory in float64, and a part of the batch: {first_line(error)}"}}
     return {"errors": {"skipped": "out of memory in float64 at every size"}}
 
 
@@ -428,7 +440,7 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     ]
     if not arguments.text:
         if arguments.target == "cuda":
-            stages.append(("peaks", lambda: peaks(sides, arguments.lock, "step_ms" in row)))
+            stages.append(("peaks", lambda: peaks(sides, "step_ms" in row)))
         stages.append(("errors", lambda: errors(sides, arguments.lock, "step_ms" in row)))
     for name, stage in stages:
         cleared()

@@ -248,6 +248,11 @@ def get_init_inputs():
 """
 
 
+@pytest.fixture
+def lock(tmp_path: Path) -> str:
+    return str(tmp_path / "lock")
+
+
 def sides_of(one: ModuleType, tmp_path: Path, result: str) -> Any:
     path = tmp_path / "model.py"
     path.write_text(MODEL)
@@ -255,36 +260,36 @@ def sides_of(one: ModuleType, tmp_path: Path, result: str) -> Any:
     return one.Sides(load_problem(path), load_candidate(new, "host"))
 
 
-def test_equal_sides_err_equally(one: ModuleType, tmp_path: Path) -> None:
-    found = one.errors_at(sides_of(one, tmp_path, "torch.tanh(self.linear(x))"), True, 1)
+def test_equal_sides_err_equally(one: ModuleType, tmp_path: Path, lock: str) -> None:
+    found = one.errors_at(sides_of(one, tmp_path, "torch.tanh(self.linear(x))"), lock, True, 1)
     for kind in ("outputs", "gradients"):
         assert found[kind]["eager"] == found[kind]["new"] < 1e-6 and found[kind]["allowed"] == 1e-4 and found[kind]["own"] is None
 
 
 @pytest.mark.parametrize("wrong", ["torch.tanh(self.linear(x.half().float()))", "torch.tanh(self.linear(x)) * 1.001"])
-def test_a_coarser_product_is_outside(one: ModuleType, script: ModuleType, tmp_path: Path, wrong: str) -> None:
-    found = one.errors_at(sides_of(one, tmp_path, wrong), True, 1)
+def test_a_coarser_product_is_outside(one: ModuleType, script: ModuleType, tmp_path: Path, lock: str, wrong: str) -> None:
+    found = one.errors_at(sides_of(one, tmp_path, wrong), lock, True, 1)
     assert found["outputs"]["new"] > 2e-4 > found["outputs"]["allowed"] >= 1e-4
     assert 0 < found["outputs"]["own"] < 1e-4, "what float32 itself may err was asked"
     assert script.status([row_of("zoo/a.py", errors=found)]) == 1
 
 
-def test_an_error_without_gradients_shows_too(one: ModuleType, tmp_path: Path) -> None:
+def test_an_error_without_gradients_shows_too(one: ModuleType, tmp_path: Path, lock: str) -> None:
     """Other kernels run where nobody asks for gradients."""
     wrong = "torch.tanh(self.linear(x)) * (1.0 if torch.is_grad_enabled() else 1.01)"
-    found = one.errors_at(sides_of(one, tmp_path, wrong), True, 1)
+    found = one.errors_at(sides_of(one, tmp_path, wrong), lock, True, 1)
     assert found["outputs"]["new"] > 1e-3 and found["gradients"]["new"] < 1e-6
 
 
-def test_other_random_draws_are_no_error(one: ModuleType, tmp_path: Path) -> None:
+def test_other_random_draws_are_no_error(one: ModuleType, tmp_path: Path, lock: str) -> None:
     drawn = MODEL.replace("torch.tanh(self.linear(x))", "torch.dropout(self.linear(x), 0.5, True)")
     path = tmp_path / "model.py"
     path.write_text(drawn)
     new = drawn.replace("class Model(", "class ModelNew(")
-    same = one.errors_at(one.Sides(load_problem(path), load_candidate(new, "host")), True, 1)
+    same = one.errors_at(one.Sides(load_problem(path), load_candidate(new, "host")), lock, True, 1)
     assert same["random"] and same["outputs"]["new"] < 1e-6
     other = new.replace("def forward(self, x):", "def forward(self, x):\n        torch.rand(3)")
-    assert one.errors_at(one.Sides(load_problem(path), load_candidate(other, "host")), True, 1) == {"skipped": "random draws differ"}
+    assert one.errors_at(one.Sides(load_problem(path), load_candidate(other, "host")), lock, True, 1) == {"skipped": "random draws differ"}
 
 
 def test_errors_are_relative_to_the_rms_and_finite_where_they_must_be(one: ModuleType) -> None:
@@ -330,6 +335,29 @@ def test_tuning_holds_the_lock_while_it_times(one: ModuleType, tmp_path: Path, m
         sample, (inner, _) = device.from_idle(lambda: device.from_idle(lambda: None))
     assert free == [False, False] and (sample.ms, sample.wall_ms, inner.wall_ms) == (1.0, 5.0, 2.0)
     assert gpu.from_idle is from_idle, "put back"
+
+
+def test_a_peak_is_that_of_the_second_call(one: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was there before does not count, nor does what the first call took beside it."""
+    memory, calls = {"now": 50e6, "most": 500e6}, list[int]()
+
+    def take(module: Any, inputs: list[Any]) -> Any:
+        memory["now"] += 30e6  # parameters and inputs
+
+        def run() -> None:
+            calls.append(1)
+            memory["most"] = max(memory["most"], memory["now"] + (400e6 if len(calls) == 1 else 20e6))
+
+        return run
+
+    def reset() -> None:
+        memory["most"] = memory["now"]
+
+    fakes = {"memory_allocated": lambda: memory["now"], "max_memory_allocated": lambda: memory["most"], "reset_peak_memory_stats": reset}
+    for name, fake in {**fakes, "synchronize": lambda: None, "empty_cache": lambda: None}.items():
+        monkeypatch.setattr(one.torch.cuda, name, fake)
+    sides = sides_of(one, tmp_path, "torch.tanh(self.linear(x))")
+    assert one.peak(sides, sides.eager, take) == 50.0 and len(calls) == 2
 
 
 def run(tmp_path: Path, text: str, *arguments: str) -> tuple[int, Row, str]:
