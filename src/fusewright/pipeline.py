@@ -180,7 +180,7 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
 
         step = functools.partial(progress, "bench")
         timing = bench(problem, [candidate], options, options.modes, facts=emitted.kernels, progress=step)
-    record = run_record(problem, made, emitted, verdict, timing, before=made.captured)
+    record = run_record(problem, made, emitted, verdict, timing, before=made.captured, training=choices.training)
     found = record | report(problem, target, emitted, made, verdict) | {"tuning": tuned.to_dict()}
     found["notes"] = [*found["notes"], *shown(tuned), *notes, *notes_on(front.around), *degraded]
     found |= {"degraded": degraded, "plain": not made.every_kernel, "variants": [one.to_dict() for one in tried]}

@@ -37,4 +37,26 @@ class Training:
         return Training(bool(found["original"]), frozenset(map(str, found["by_pytorch"])), why)
 
 
+def why(name: str, what: str, training: Training) -> str:
+    """Why a region is computed by `what` where gradients are asked for."""
+    measured = training.reasons().get(WHOLE if training.original else name)
+    if measured:
+        return f"measured, {measured}"
+    if training.original:
+        return "the original's forward was chosen"
+    if name in training.by_pytorch:
+        return "chosen"
+    return {
+        KERNELS: "predicted",
+        PYTORCH: "no kernels for its gradients: those forward would be computed beside PyTorch's operators",
+        KERNELS_FORWARD: "no kernels for its gradients, and PyTorch's operators cannot write all that it leaves",
+    }[what]
+
+
+def record(regions: Mapping[str, str], training: Training) -> dict[str, Any]:
+    """What computes each region where gradients are asked for, plain enough for JSON."""
+    found = [{"name": name, "by": what, "why": why(name, what, training)} for name, what in regions.items()]
+    return {"original": training.original, "regions": found}
+
+
 AS_PREDICTED = Training()  # kernels backward wherever there are some; a region without any would only compute its forward twice

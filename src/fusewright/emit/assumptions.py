@@ -10,7 +10,7 @@ from ..errors import Unsupported
 from ..graph import Dim, Ref
 from ..kernels.text import wrapped
 from ..pytext import plain_text, quoted, shape_text
-from ..training import AS_PREDICTED, WHOLE, Training
+from ..training import AS_PREDICTED, PYTORCH, WHOLE, Training, why
 from .kernels import Shared
 from .launches import Launches
 from .signature import Signature
@@ -100,7 +100,7 @@ class Assumptions:
         if self.graph.own_gradients:
             tests.append(f"not _needs_gradients({read})  # the model has its own")
         elif self.training.original:
-            tests.append(f"not _needs_gradients({read})  # training: {self.training.reasons().get(WHOLE) or 'the original, as asked'}")
+            tests.append(f"not _needs_gradients({read})  # training: {why(WHOLE, PYTORCH, self.training)}")
         if behind := self.values.behind_changes():
             tests.append(f"not _needs_gradients({', '.join(behind)})  # autograd is to know of what forward changes")
         for name, argument in zip(self.signature.argument_names(), self.graph.arguments, strict=True):

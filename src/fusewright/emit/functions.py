@@ -10,7 +10,7 @@ from ..kernels.text import wrapped
 from ..layout import memory_format
 from ..plan import Call, Shortcut, label
 from ..pytext import call_text
-from ..training import AS_PREDICTED, KERNELS, KERNELS_FORWARD, PYTORCH, Training
+from ..training import AS_PREDICTED, KERNELS, KERNELS_FORWARD, PYTORCH, Training, why
 from .flow import meaning_reads
 from .gradient import GradientText
 from .launches import Launches
@@ -140,11 +140,12 @@ class Functions:
             given += ["stored=True", *([f"overwrite={overwrite}"] if overwrite else [])]
         given += [f"differentiable={tuple(marks)}"] if not all(mark is True for mark in marks) else []
         given += [f"changed={changed}"] if changed else []
-        given += ["reference=True"] if self.in_training(region) == PYTORCH else []
-        why = self.training.reasons().get(region.name, "")
+        what = self.in_training(region)
+        given += ["reference=True"] if what == PYTORCH else []
+        silent = what == KERNELS and region.name not in self.training.reasons()  # as the kernels beside it say
         head, line = f"{region.name}_region = _Region(", ", ".join(given)
         text = f"{head}{line})" if len(head + line) < 130 else "\n".join([head, *wrapped("    ", given, ","), ")"])
-        return f"# training: {self.in_training(region)}: {why}\n{text}" if why else text
+        return text if silent or self.training.original else f"# training: {what} ({why(region.name, what, self.training)})\n{text}"
 
 
 def meaning_call(node: Node, device: str) -> str:
