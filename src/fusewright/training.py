@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 KERNELS = "kernels forward and backward"
+LIBRARY_BACKWARD = "kernels forward, the library's gradients backward"  # of what forward read: nothing is computed again
 KERNELS_FORWARD = "kernels forward, PyTorch's operators backward"
 PYTORCH = "PyTorch's operators forward and backward"
 WHOLE = ""  # in the place of a region's name: the whole model
@@ -48,6 +49,7 @@ def why(name: str, what: str, training: Training) -> str:
         return "chosen"
     return {
         KERNELS: "predicted",
+        LIBRARY_BACKWARD: "predicted",
         PYTORCH: "no kernels for its gradients: those forward would be computed beside PyTorch's operators",
         KERNELS_FORWARD: "no kernels for its gradients, and PyTorch's operators cannot write all that it leaves",
     }[what]

@@ -10,7 +10,7 @@ from ..kernels.text import wrapped
 from ..layout import memory_format
 from ..plan import Call, Shortcut, label
 from ..pytext import call_text
-from ..training import AS_PREDICTED, KERNELS, KERNELS_FORWARD, PYTORCH, Training, why
+from ..training import AS_PREDICTED, KERNELS, KERNELS_FORWARD, LIBRARY_BACKWARD, PYTORCH, Training, why
 from .flow import meaning_reads
 from .gradient import GradientText
 from .launches import Launches
@@ -120,7 +120,7 @@ class Functions:
     def in_training(self, region: Region) -> str:
         """What computes it where gradients are asked for. Without kernels for them, ours forward would be computed beside PyTorch's."""
         if region.name in self.gradients:
-            return KERNELS
+            return LIBRARY_BACKWARD if self.gradients[region.name].by_library else KERNELS
         return PYTORCH if self.regions.referable(region) else KERNELS_FORWARD
 
     def record_text(self, region: Region) -> str:

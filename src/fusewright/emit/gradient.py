@@ -36,6 +36,7 @@ class GradientText:
     function: str  # Python: from the tensors that the region reads and the gradients of its results to theirs
     asked: tuple[bool, ...]  # of each tensor that the region's meaning reads: whether its gradient is among the results
     kernels: tuple[str, ...]  # those that stand in the file because of it
+    by_library: bool  # it launches none
     kept: tuple[str, ...]  # primitives inside the region that forward hands over to it
 
 
@@ -92,12 +93,13 @@ def gradient_text(
         made = multiplied(made) if any(products.is_product(kernel) for kernel in regions.plan.kernels) else made
         made = laid_out(made, regions.channels_last, outputs, wanted)
         made = named(stepped(made, [f"grad_{name}" for name in outputs]), region)
-        if made.calls and not made.kernels:
-            return None
+        own = {node.target for node in regions.meaning_nodes(region)}
+        if not made.kernels and any(call.node.target in own for call in made.calls):
+            return None  # forward again, then all that PyTorch would do
         function = GradientFunction(made, unit, region, regions.plan)
         text = function.text(arguments, wanted)
         first = tuple(kernel.name for kernel in made.kernels if function.launches.is_first(kernel))
-        return GradientText(text, tuple(name in wanted for name in arguments), first, tuple(kept.values()))
+        return GradientText(text, tuple(name in wanted for name in arguments), first, not made.kernels, tuple(kept.values()))
     except (Unsupported, Cyclic, sizes.Unprintable):
         return None
 
