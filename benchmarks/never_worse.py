@@ -134,7 +134,13 @@ def is_outside(row: Row) -> bool:
 
 def wants_to_be_alone(row: Row) -> bool:
     """What it was measured beside may have made it slow, or taken the memory."""
-    return row.get("alone") != "tuned" and (is_slow(row, LEAST) or row["outcome"] == "out of memory")
+    without_room = row["outcome"] == "out of memory" or bool(not_tuned(row))
+    return row.get("alone") != "tuned" and (is_slow(row, LEAST) or without_room)
+
+
+def not_tuned(row: Row) -> list[str]:
+    """Why tuning gave up, if it did: the row is that of the predicted file."""
+    return [note for note in row.get("notes") or [] if note.startswith("not tuned")]
 
 
 def slowest(row: Row) -> float:
@@ -166,7 +172,7 @@ def line_of(row: Row, width: int) -> str:
     notes += [f"errors at {errors['batch']} of the batch"] if errors.get("batch") else []
     notes += [f"no errors: {errors['skipped']}"] if errors.get("skipped") else []
     notes += [f"no step: {row['no_step']}"] if row.get("no_step") else []
-    notes += [note for note in row.get("notes") or [] if note.startswith("not tuned")]
+    notes += not_tuned(row)
     notes += [f"{row['outcome']}: {row.get('why', '')}"] if row["outcome"] != "measured" else []
     return "  ".join([*words, "; ".join(notes)]).rstrip()
 

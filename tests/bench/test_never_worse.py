@@ -209,14 +209,17 @@ def test_what_gains_little_is_timed_alone(script: ModuleType, faked: Faked, tmp_
     assert last["before"]["step_ms"] == {"eager": 1.0, "new": 1.2} and last["peaks"] == row_of(name)["peaks"]
 
 
+@pytest.mark.parametrize("short", [{"outcome": "out of memory", "why": "no room"}, {"notes": ["not tuned: no room"]}])
 def test_what_ran_out_of_memory_is_measured_alone(
-    script: ModuleType, faked: Faked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: ModuleType, faked: Faked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: Row
 ) -> None:
     model, rows = ROOT / "examples" / "conv3d_maxpool_logsumexp.py", tmp_path / "rows.jsonl"
-    faked.changed["examples/conv3d_maxpool_logsumexp.py"] = {"outcome": "out of memory", "why": "times: no room"}
+    faked.changed["examples/conv3d_maxpool_logsumexp.py"] = short
     assert called(script, monkeypatch, model, "--json", rows, "--commit", "c1") == 0 and len(faked.asked) == 2
-    faked.alone = faked.changed["examples/conv3d_maxpool_logsumexp.py"]
-    assert called(script, monkeypatch, model, "--json", rows, "--commit", "c1") == 1
+    last = json.loads(rows.read_text().splitlines()[-1])
+    assert last["alone"] == "tuned" and last["outcome"] == "measured" and not last["notes"]
+    faked.alone = {"outcome": "out of memory"}
+    assert called(script, monkeypatch, model, "--json", rows, "--commit", "c1") == ("outcome" in short)
 
 
 @pytest.mark.parametrize(("alone", "expected"), [({"eager": 1.0, "new": 1.0}, 0), ({"eager": 1.0, "new": 1.1}, 1)])
