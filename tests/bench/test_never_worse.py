@@ -371,12 +371,19 @@ def run(tmp_path: Path, text: str, *arguments: str) -> tuple[int, Row, str]:
     return done.returncode, json.loads(rows.read_text().splitlines()[0]), done.stdout + done.stderr
 
 
-def test_a_small_model_on_the_host(tmp_path: Path) -> None:
-    _, row, said = run(tmp_path, MODEL, "--target", "host")
+def test_a_small_model_on_the_host(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its file, which was kept, timed once more when it is ready."""
+    status, row, said = run(tmp_path, MODEL, "--target", "host", "--keep", str(tmp_path / "kept"))
+    assert status == 0, "no bound on times"
     assert row["outcome"] == "measured", said
     assert row["ms"]["new"] > 0 and row["step_ms"]["eager"] > 0 and "peaks" not in row and row["optimize"]["mb"] is None
     assert {"outputs", "gradients"} <= set(row["errors"]) and len(row["texts"]) == len(row["text"]) == 16
     assert "1 models: 1 measured" in said
+    monkeypatch.setattr(sys, "argv", ["never_worse.py", "--target", "host"])
+    runner = script.Runner(script.parsed(), "c1", str(tmp_path / "lock"), tmp_path / "kept", 0.0)
+    again = runner.timed_alone([row], [tmp_path / "small.py"])[0]
+    assert again["alone"] == "timed" and again["before"] == {key: row[key] for key in ("ms", "step_ms")}
+    assert again["ms"]["new"] > 0 and again["errors"] == row["errors"]
 
 
 @pytest.mark.parametrize(("text", "outcome", "why"), [
