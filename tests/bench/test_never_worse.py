@@ -209,14 +209,17 @@ def test_what_gains_little_is_timed_alone(script: ModuleType, faked: Faked, tmp_
     assert last["before"]["step_ms"] == {"eager": 1.0, "new": 1.2} and last["peaks"] == row_of(name)["peaks"]
 
 
+@pytest.mark.parametrize("short", [{"outcome": "out of memory", "why": "no room"}, {"notes": ["not tuned: no room"]}])
 def test_what_ran_out_of_memory_is_measured_alone(
-    script: ModuleType, faked: Faked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: ModuleType, faked: Faked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: Row
 ) -> None:
     model, rows = ROOT / "examples" / "conv3d_maxpool_logsumexp.py", tmp_path / "rows.jsonl"
-    faked.changed["examples/conv3d_maxpool_logsumexp.py"] = {"outcome": "out of memory", "why": "times: no room"}
+    faked.changed["examples/conv3d_maxpool_logsumexp.py"] = short
     assert called(script, monkeypatch, model, "--json", rows, "--commit", "c1") == 0 and len(faked.asked) == 2
-    faked.alone = faked.changed["examples/conv3d_maxpool_logsumexp.py"]
-    assert called(script, monkeypatch, model, "--json", rows, "--commit", "c1") == 1
+    last = json.loads(rows.read_text().splitlines()[-1])
+    assert last["alone"] == "tuned" and last["outcome"] == "measured" and not last["notes"]
+    faked.alone = {"outcome": "out of memory"}
+    assert called(script, monkeypatch, model, "--json", rows, "--commit", "c1") == ("outcome" in short)
 
 
 @pytest.mark.parametrize(("alone", "expected"), [({"eager": 1.0, "new": 1.0}, 0), ({"eager": 1.0, "new": 1.1}, 1)])
@@ -368,12 +371,19 @@ def run(tmp_path: Path, text: str, *arguments: str) -> tuple[int, Row, str]:
     return done.returncode, json.loads(rows.read_text().splitlines()[0]), done.stdout + done.stderr
 
 
-def test_a_small_model_on_the_host(tmp_path: Path) -> None:
-    _, row, said = run(tmp_path, MODEL, "--target", "host")
+def test_a_small_model_on_the_host(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its file, which was kept, timed once more when it is ready."""
+    status, row, said = run(tmp_path, MODEL, "--target", "host", "--keep", str(tmp_path / "kept"))
+    assert status == 0, "no bound on times"
     assert row["outcome"] == "measured", said
     assert row["ms"]["new"] > 0 and row["step_ms"]["eager"] > 0 and "peaks" not in row and row["optimize"]["mb"] is None
     assert {"outputs", "gradients"} <= set(row["errors"]) and len(row["texts"]) == len(row["text"]) == 16
     assert "1 models: 1 measured" in said
+    monkeypatch.setattr(sys, "argv", ["never_worse.py", "--target", "host"])
+    runner = script.Runner(script.parsed(), "c1", str(tmp_path / "lock"), tmp_path / "kept", 0.0)
+    again = runner.timed_alone([row], [tmp_path / "small.py"])[0]
+    assert again["alone"] == "timed" and again["before"] == {key: row[key] for key in ("ms", "step_ms")}
+    assert again["ms"]["new"] > 0 and again["errors"] == row["errors"]
 
 
 @pytest.mark.parametrize(("text", "outcome", "why"), [
