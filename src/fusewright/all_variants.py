@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from . import building
 from .candidate import Candidate, gpu_works, load_candidate
 from .emit import Emitted
 from .errors import Refused, first_line
@@ -159,7 +160,9 @@ def one_at_a_time(
 
 def loaded(front: Front, variant: Variant, target: str) -> Candidate:
     name = f"{front.problem.path.stem}_new.py"
-    return load_candidate(variant.emitted.text, target, front.options.sanitize, name, variant.emitted.place, apart=True)
+    candidate = load_candidate(variant.emitted.text, target, front.options.sanitize, name, variant.emitted.place, apart=True)
+    building.build(building.units_of(candidate, not front.options.forward_only))
+    return candidate
 
 
 # ---- many sizes, at little cost ----

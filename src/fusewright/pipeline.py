@@ -6,13 +6,14 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from . import building
 from .all_variants import Tried, try_all, variants
 from .candidate import Candidate, gpu_works
 from .capture import capture
@@ -22,6 +23,7 @@ from .emit import Emitted, emit
 from .emit.surroundings import Surroundings, surroundings
 from .emit.surroundings import notes as notes_on
 from .errors import Refused, Unsupported, first_line
+from .gradient import Trace
 from .graph import Graph, Ref
 from .layout import channels_last, copied, with_copies
 from .loaded import around
@@ -33,6 +35,7 @@ from .problem import Problem, check_output
 from .process import Limits
 from .rewrite import NONFINITE_KIND, rewrite
 from .takeover import take_over
+from .training import AS_PREDICTED, FORWARD_ONLY
 from .tune import LIBRARY, LIBRARY_TURNED, PREDICTED, Choices, Tuned, key, recall, remember, shown, tune
 
 if TYPE_CHECKING:
@@ -76,6 +79,7 @@ class Front:
     captured: Graph
     graph: Graph
     rules: tuple[Any, ...]
+    traces: dict[str, Trace | None] = field(default_factory=dict)  # of gradients: variants of one graph share them
 
     @uncollected()
     def finish(self, choices: Choices, gradients: bool = True) -> tuple[Plan, Emitted]:
@@ -85,7 +89,9 @@ class Front:
         made = made if graph is self.graph else self.planned(graph, left, choices)
         made = replace(made, captured=self.captured)
         gradients = gradients and self.options.gradients and not self.options.forward_only
-        emitted = emit(made, self.problem.source, self.model, gradients, self.around, choices.training)
+        training = FORWARD_ONLY if self.options.forward_only else choices.training
+        traces = self.traces if graph is self.graph else {}
+        emitted = emit(made, self.problem.source, self.model, gradients, self.around, training, traces)
         return made, replace(emitted, place=new_file(self.problem, self.options))
 
     @functools.cached_property
@@ -149,6 +155,7 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
         progress("build", target)
         name = problem.path.stem + "_new.py"
         candidate = load_candidate(emitted.text, target, options.sanitize, name, emitted.place, apart=options.all_variants)
+        building.build(building.units_of(candidate, not options.forward_only))
         progress("verify", "")
         verdict = judge(candidate, made)
         failed = {check.name for check in verdict.checks if not check.passed}
@@ -344,7 +351,8 @@ def optimize_module(module: nn.Module, example_inputs: Sequence[Any], **options:
     chosen = Options(**options)
     graph = capture(module, example_inputs)
     graph, applied = rewrite(graph, chosen)
-    emitted = emit(take_over(plan(lower(graph), applied)), "", module, chosen.gradients)
+    training = FORWARD_ONLY if chosen.forward_only else AS_PREDICTED
+    emitted = emit(take_over(plan(lower(graph), applied)), "", module, chosen.gradients, training=training)
     space = around(emitted.text, type(module), "host" if chosen.target == "host" else "cuda")
     new: nn.Module = space.ModelNew.__new__(space.ModelNew)
     vars(new).update(vars(module))

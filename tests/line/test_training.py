@@ -115,6 +115,12 @@ def test_without_gradients_a_frozen_model_infers(tmp_path: Path) -> None:
     assert seen
 
 
+def test_what_nobody_trains_runs_its_kernels_always(tmp_path: Path) -> None:
+    front = front_of(ALONE, tmp_path, forward_only=True)
+    candidate = loaded(front.finish(Choices(own=convolutions(front.graph)))[1])
+    assert all(launched(candidate, front))
+
+
 # ---- every choice is right ----
 
 
@@ -241,7 +247,7 @@ def test_what_runs_in_training_is_said(tmp_path: Path) -> None:
 
 
 def test_choices_for_training_are_kept() -> None:
-    training = Training(True, frozenset({"_b", "_a"}), (("", "measured"),))
+    training = Training(True, False, frozenset({"_b", "_a"}), (("", "measured"),))
     choices = Choices(training=training)
     assert Choices.from_dict(choices.to_dict()) == choices != replace(choices, training=Training())
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from .. import __version__
 from ..following import runtime_text
+from ..gradient import Trace
 from ..plan import Plan
 from ..source import FORBIDDEN, without_forbidden_remarks
 from ..training import AS_PREDICTED, PYTORCH, Training
@@ -52,10 +53,11 @@ def emit(
     gradients: bool = True,
     around: Surroundings = ALONE,
     training: Training = AS_PREDICTED,
+    traces: dict[str, Trace | None] | None = None,
 ) -> Emitted:
     gradients = gradients and not training.original and not plan.graph.own_gradients
     regions = Regions(with_overwrites(Regions(plan), model))
-    backward = find_gradients(regions, model, training.by_pytorch) if gradients else Gradients()
+    backward = find_gradients(regions, model, training.by_pytorch, traces) if gradients else Gradients()
     regions = storing({name: gradient.kept for name, gradient in backward.regions.items()}, regions)
     calls = tuple(str(call.node.target) for call in plan.calls if call.node.target != "getitem")
     if not plan.every_kernel:

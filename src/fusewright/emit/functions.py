@@ -121,7 +121,7 @@ class Functions:
         """What computes it where gradients are asked for. Without kernels for them, ours forward would be computed beside PyTorch's."""
         if region.name in self.gradients:
             return LIBRARY_BACKWARD if self.gradients[region.name].by_library else KERNELS
-        return PYTORCH if self.regions.referable(region) else KERNELS_FORWARD
+        return PYTORCH if self.regions.referable(region) and not self.training.never else KERNELS_FORWARD
 
     def record_text(self, region: Region) -> str:
         """What `_run` is told of the region."""

@@ -59,9 +59,11 @@ class Gradients:
         return f"_CUDA_GRADIENTS = '''\n{cuda}'''\n\n_GRADIENT_KERNELS = ({names_text(found)})"
 
 
-def find_gradients(regions: Regions, model: nn.Module, left: Collection[str] = ()) -> Gradients:
-    """Of every region that is not `left` to PyTorch's operators."""
-    unit, traces = Shared(), dict[str, Trace | None]()
+def find_gradients(
+    regions: Regions, model: nn.Module, left: Collection[str] = (), traces: dict[str, Trace | None] | None = None
+) -> Gradients:
+    """Of every region that is not `left` to PyTorch's operators. `traces` are those that were made for the same graph."""
+    unit, traces = Shared(), {} if traces is None else traces
     asked = trainable(regions.graph, model)
     found = {region.name: gradient_text(region, regions, asked, unit, traces) for region in regions if region.name not in left}
     return Gradients({name: gradient for name, gradient in found.items() if gradient is not None}, unit)
