@@ -15,6 +15,7 @@ from .plan import Plan
 from .rewrite import NONFINITE_KIND
 from .shrink import space_of
 from .tune import MOST_FLIPS, PREDICTED, Choices, able_of, candidates
+from .tune_training import candidates as in_training
 from .variants import Variant as Case
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ class Tried:
 
 
 def variants(front: Front) -> tuple[list[Variant], list[str]]:
-    """Each file that tuning could choose, and the predicted one with PyTorch's gradients; and notes on what tuning leaves out itself."""
+    """Each file that tuning could choose, for inference and for training, and the predicted one with PyTorch's gradients; and notes
+    on what tuning leaves out itself."""
     made, emitted = front.finish(PREDICTED)
     known = candidates(made, able_of(made, lambda choices: front.finish(choices, gradients=False)))
     found: list[Variant] = []
@@ -77,6 +79,8 @@ def variants(front: Front) -> tuple[list[Variant], list[str]]:
 
     for named in known.one_by_one(made, emitted):
         add(named.name, named.choices)
+    for name, training in [] if front.options.forward_only else in_training(emitted):
+        add(name, replace(PREDICTED, training=training))
     if front.options.gradients:
         add(BY_PYTORCH, PREDICTED, gradients=False)
     few = f"not flipped one by one, nor by tuning, being more than {MOST_FLIPS}"

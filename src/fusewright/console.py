@@ -15,6 +15,8 @@ from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID,
 from rich.table import Column
 from rich.text import Text
 
+from .report_words import training_words
+
 if TYPE_CHECKING:
     from .all_variants import Tried
     from .verify import Verdict
@@ -114,6 +116,8 @@ def show_report(console: Console, report: Mapping[str, Any]) -> None:
     say(console, f"laws applied   {words(report.get('rules')) or 'none'}")
     if report.get("max_error") is not None and report.get("tolerance") is not None:
         say(console, f"largest error  {report['max_error']:.3g} (allowed there: {report['tolerance']:.3g})")
+    if report.get("training"):
+        say(console, f"in training    {training_words(report['training'])}")
     timing = report.get("timing")
     say(console, f"timing         {words(timing) if timing else 'none: not timed'}")
     for note in report.get("notes") or []:

@@ -10,6 +10,7 @@ from .kernels.product import product_ms, product_tile
 from .plan import Call, Kernel, Plan
 from .products import is_product, rows_and_batch
 from .takeover import ours_ms
+from .training import AS_PREDICTED, Training, why
 
 READ_GBPS = 4140  # H200, measured: a read of a large tensor
 FP32_TFLOPS = 50  # H200, measured: an 8192-cubed matrix product, about what plain arithmetic reaches
@@ -17,7 +18,7 @@ FULL_THREADS = 132 * 1024  # H200: half of what it can hold; an estimate of what
 LAUNCH_US = 2.5  # H200: a kernel that does nothing, back to back
 
 
-def explain_plan(plan: Plan, emitted: Emitted) -> str:
+def explain_plan(plan: Plan, emitted: Emitted, training: Training = AS_PREDICTED) -> str:
     graph = plan.graph
     lines = ["graph", *(f"  {line}" for line in str(graph).splitlines()), ""]
     if plan.rules:
@@ -46,6 +47,9 @@ def explain_plan(plan: Plan, emitted: Emitted) -> str:
             f"           in the place of {', '.join(shortcut.steps)}, where no gradients are asked for",
             f"           {amount(fact.bytes)}B, {amount(fact.flops)}FLOP",
         ]
+    if emitted.training:
+        lines += ["", "where gradients are asked for"]
+        lines += [f"  {name}: {what} ({why(name, what, training)})" for name, what in emitted.training.items()]
     floor = compulsory_bytes(plan) / READ_GBPS / 1e6
     lines += [
         "",

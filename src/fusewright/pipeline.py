@@ -85,7 +85,7 @@ class Front:
         made = made if graph is self.graph else self.planned(graph, left, choices)
         made = replace(made, captured=self.captured)
         gradients = gradients and self.options.gradients and not self.options.forward_only
-        emitted = emit(made, self.problem.source, self.model, gradients, self.around)
+        emitted = emit(made, self.problem.source, self.model, gradients, self.around, choices.training)
         return made, replace(emitted, place=new_file(self.problem, self.options))
 
     @functools.cached_property
@@ -180,7 +180,7 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
 
         step = functools.partial(progress, "bench")
         timing = bench(problem, [candidate], options, options.modes, facts=emitted.kernels, progress=step)
-    record = run_record(problem, made, emitted, verdict, timing, before=made.captured)
+    record = run_record(problem, made, emitted, verdict, timing, before=made.captured, training=choices.training)
     found = record | report(problem, target, emitted, made, verdict) | {"tuning": tuned.to_dict()}
     found["notes"] = [*found["notes"], *shown(tuned), *notes, *notes_on(front.around), *degraded]
     found |= {"degraded": degraded, "plain": not made.every_kernel, "variants": [one.to_dict() for one in tried]}
@@ -225,7 +225,8 @@ def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:
         return Tuned(PREDICTED)
     forward_only = functools.partial(front.finish, gradients=False)
     _, predicted = forward_only(PREDICTED)
-    name = key(predicted, torch.cuda.get_device_name())
+    training = "no training" if options.forward_only else "kernels for gradients" if options.gradients else "PyTorch's gradients"
+    name = key(predicted, torch.cuda.get_device_name(), training)
     known = recall(name) if options.tune == "auto" else None
     if known is not None:
         return known
@@ -233,7 +234,8 @@ def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:
 
     try:
         clock = Gpu(torch.device("cuda", torch.cuda.current_device()))
-        found = tune(front.problem, forward_only, clock, progress=lambda detail: progress("tune", detail))
+        trained = None if options.forward_only else front.finish
+        found = tune(front.problem, forward_only, clock, progress=lambda detail: progress("tune", detail), trained=trained)
     except Exception as error:  # out of memory, an operator the GPU lacks, a fault of ours: the file is as right without
         first = first_line(error)
         if not gpu_works():

@@ -12,7 +12,7 @@ from .report_charts import bars, bars_chart, roofline_chart, roofline_points
 from .report_code import SourceLine, code_block, cuda_source, lines_in_comment, sections
 from .report_graph import after_picture, before_picture, drawn, is_view
 from .report_style import STYLE
-from .report_words import is_number, percent, shown_amount, shown_ms, status_of, times
+from .report_words import is_number, percent, shown_amount, shown_ms, status_of, times, training_words
 
 Record = Mapping[str, Any]
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError)
@@ -105,6 +105,7 @@ def _passed(record: Record) -> bool | None:
 PARTS: Mapping[str, str] = {
     "graph": "The graph, before and after",
     "laws": "Laws applied",
+    "training": "In training",
     "time": "Time",
     "roofline": "Roofline",
     "kernels": "Kernels",
@@ -118,6 +119,7 @@ def _article(record: Record, number: int) -> str:
     draw = {
         "graph": _graph,
         "laws": _laws,
+        "training": _training,
         "time": _time,
         "roofline": _roofline,
         "kernels": _kernels,
@@ -233,6 +235,18 @@ def _laws(record: Record) -> str:
     if not rules:
         return "<p>None: every operator is computed as it was written.</p>"
     return f'<ul class="laws">{"".join(f"<li>{_law(str(rule))}</li>" for rule in rules)}</ul>'
+
+
+def _training(record: Record) -> str:
+    training = record.get("training")
+    if training is None:
+        raise Missing("This record does not say what computes where gradients are asked for.")
+    found = [f"<p>Where gradients are asked for: {escape(training_words(training))}.</p>"]
+    for region in training["regions"]:
+        found.append(f"<li><code>{escape(str(region['name']))}</code> {escape(str(region['by']))} ({escape(str(region['why']))})</li>")
+    steps = (record.get("tuning") or {}).get("steps") or []
+    found += [f"<li>a step by {escape(str(step['name']))}: {shown_ms(step['ms'])}</li>" for step in steps]
+    return f'{found[0]}<ul class="laws">{"".join(found[1:])}</ul>' if len(found) > 1 else found[0]
 
 
 def _law(rule: str) -> str:

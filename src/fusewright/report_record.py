@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import Refused
+from .training import AS_PREDICTED, Training
+from .training import record as training_record
 
 if TYPE_CHECKING:
     from .bench import Timing
@@ -31,6 +33,7 @@ def run_record(
     *,
     before: Graph | None = None,  # the graph as captured, where laws have changed it since
     source: str | None = None,  # a candidate's text, where Fusewright did not write it
+    training: Training = AS_PREDICTED,  # what was chosen for it
 ) -> dict[str, Any]:
     """Everything the page shows. A part that was not given is None, and the page says that it is missing."""
     text = emitted.text if emitted else source
@@ -44,6 +47,7 @@ def run_record(
         "steps": steps_record(plan) if plan else None,
         "kernels": kernels_record(emitted) if emitted else None,
         "rules": [str(rule) for rule in plan.rules] if plan else None,
+        "training": training_record(emitted.training, training) if emitted else None,
         "emitted": text,
         "verdict": verdict_record(verdict) if verdict else None,
         "timing": timing.summary() if timing else None,

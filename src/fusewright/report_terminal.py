@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .report_words import STATUSES, is_number, percent, shown_amount, shown_ms, status_of, times
+from .report_words import STATUSES, is_number, percent, shown_amount, shown_ms, status_of, times, training_words
 
 Record = Mapping[str, Any]
 COLUMNS = ("", "forward", "against eager", "with backward", "against eager", "memory", "own kernels")
@@ -43,6 +43,8 @@ def _model(record: Record) -> list[str]:
     rules = record.get("rules")
     if rules:
         lines.append("laws: " + "; ".join(map(str, rules)))
+    if record.get("training"):
+        lines.append(f"in training: {training_words(record['training'])}")
     bench = record.get("bench")
     if not bench:
         return [*lines, "not timed: timing needs a GPU"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
@@ -53,3 +54,11 @@ def status_of(check: Mapping[str, Any]) -> str:
     """Of a check in a record; older ones say only whether it passed."""
     found = check.get("status")
     return found if found in STATUSES else "held" if check["passed"] else "failed"
+
+
+def training_words(training: Mapping[str, Any]) -> str:
+    """How many regions are computed by what, where gradients are asked for."""
+    if training["original"]:
+        return "the original's forward"
+    counts = Counter(str(region["by"]) for region in training["regions"])
+    return "; ".join(f"{by}: {count} region{'' if count == 1 else 's'}" for by, count in counts.items()) or "the original's forward"

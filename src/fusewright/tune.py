@@ -17,14 +17,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
 from . import __version__
 from .attention import attentions
-from .bench_statistics import median
 from .candidate import Candidate, gpu_works, load_candidate
 from .emit import Emitted
 from .errors import Refused, first_line
@@ -35,9 +34,10 @@ from .plan import Plan
 from .problem import Problem
 from .products import products
 from .rules.patterns import EVERY_CONVOLUTION
+from .timing import GAIN, SECONDS, Clock, in_turn
+from .training import AS_PREDICTED, Training
+from .tune_training import EVERY_KERNEL, Trainer, left_words
 
-ROUNDS, MOST_ROUNDS, SECONDS = 9, 60, 0.4  # of timing for each comparison: at least, at most, about
-GAIN = 0.99  # a change must win by this much; below it is noise
 UPDATES = (torch.ops.aten._native_batch_norm_legit_functional.default,)  # a call of it by itself has no derivative
 MOST_REGIONS = 8  # that are left to PyTorch one by one where each variant is verified
 MOST_FLIPS = 4  # convolutions, or products, that are tried one by one
@@ -53,10 +53,11 @@ class Choices:
     plain: bool = False  # no kernel at all: the original's forward
     channels_last: bool = False  # the library's convolutions work on channels-last data
     stored: bool | None = None  # what several kernels read of our convolutions is in memory, or computed by each; None: as predicted
+    training: Training = AS_PREDICTED  # what the regions of this plan do where gradients are asked for
 
     def to_dict(self) -> dict[str, Any]:
         own = None if self.own is None else sorted(self.own)
-        return {**vars(self), "left": sorted(self.left), "own": own}
+        return {**vars(self), "left": sorted(self.left), "own": own, "training": self.training.to_dict()}
 
     @staticmethod
     def from_dict(found: dict[str, Any]) -> Choices:
@@ -64,7 +65,8 @@ class Choices:
         own = None if own is None else frozenset(own)
         stored = found["stored"]
         stored = None if stored is None else bool(stored)
-        return Choices(frozenset(found["left"]), own, bool(found["plain"]), bool(found["channels_last"]), stored)
+        training = Training.from_dict(found["training"])
+        return Choices(frozenset(found["left"]), own, bool(found["plain"]), bool(found["channels_last"]), stored, training)
 
 
 PREDICTED = Choices()
@@ -200,12 +202,6 @@ def without_regions(best: Choices, own: frozenset[str], regions: Mapping[str, Se
     return Named(f"{words} by PyTorch", replace(best, left=best.left | nodes, own=own - nodes))
 
 
-class Clock(Protocol):
-    """What of `bench_device.Gpu` is needed here."""
-
-    def from_idle(self, call: Callable[[], Any]) -> tuple[Any, Any]: ...
-
-
 @dataclass
 class Way:
     """One way to run the model."""
@@ -228,10 +224,11 @@ class Tuned:
     key: str = ""  # under which to remember it once the chosen file has verified; "" where it is not to be kept
     whole: bool = True  # no way failed, so that another run would find the same
     degraded: tuple[str, ...] = ()  # ways with kernels of ours that failed: one of them may have been the fastest
+    steps: tuple[tuple[str, float], ...] = ()  # every way to train that was timed, and the milliseconds of a step
 
     def to_dict(self) -> dict[str, Any]:
-        rows = [{"name": name, "ms": ms} for name, ms in self.rows]
-        return {"choices": self.choices.to_dict(), "timed": rows, "notes": list(self.notes), "cached": self.cached}
+        rows, steps = ([{"name": name, "ms": ms} for name, ms in found] for found in (self.rows, self.steps))
+        return {"choices": self.choices.to_dict(), "timed": rows, "steps": steps, "notes": list(self.notes), "cached": self.cached}
 
 
 def tune(
@@ -241,9 +238,10 @@ def tune(
     target: str = "cuda",
     progress: Callable[[str], None] = lambda detail: None,
     seconds: float = SECONDS,
+    trained: Compile | None = None,
 ) -> Tuned:
-    """Time the ways to run a model and say which to take."""
-    return Tuner(problem, compile_, clock, target, progress, seconds).run()
+    """Time the ways to run a model and say which to take. `trained` writes kernels for gradients too; None: nobody trains it."""
+    return Tuner(problem, compile_, clock, target, progress, seconds, trained).run()
 
 
 @dataclass
@@ -254,12 +252,14 @@ class Tuner:
     target: str
     progress: Callable[[str], None]
     seconds: float
+    trained: Compile | None = None
     ways: list[Way] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     whole: bool = True
     degraded: list[str] = field(default_factory=list)
     spent: float = 0.0  # seconds of writing and building
     untried: list[str] = field(default_factory=list)  # ways for which there was no time
+    steps: tuple[tuple[str, float], ...] = ()
 
     def run(self) -> Tuned:
         self.device = torch.device("cuda" if self.target == "cuda" else "cpu")
@@ -284,10 +284,46 @@ class Tuner:
         chosen = best.choices if gained else ORIGINAL.choices
         if chosen.plain:
             self.notes.append(f"kernels {best.ms:.4g} ms, PyTorch {self.eager.ms:.4g} ms: the original's forward is kept")
+        elif self.trained is not None:
+            chosen = replace(chosen, training=self.in_training(chosen))
         if self.untried:
             self.notes.append(f"not tried, since building took {self.spent:.0f} s already: {', '.join(self.untried)}")
         rows = tuple((way.name, way.ms) for way in [self.eager, *self.ways] if way.ms < float("inf"))
-        return Tuned(chosen, rows, tuple(self.notes), whole=self.whole, degraded=tuple(self.degraded))
+        return Tuned(chosen, rows, tuple(self.notes), whole=self.whole, degraded=tuple(self.degraded), steps=self.steps)
+
+    def in_training(self, choices: Choices) -> Training:
+        """What the regions of the chosen plan do in training. Where that cannot be timed, what is predicted."""
+        assert self.trained is not None and self.eager.module is not None
+        way = Way(EVERY_KERNEL, choices)
+        try:
+            way.made, way.emitted = self.trained(choices)
+            self.progress("build: gradients")
+            self.load(way)
+            assert way.candidate is not None and way.module is not None
+            space = vars(way.candidate.module)
+            trainer = Trainer(way.emitted, space, way.module, self.eager.module, self.inputs, self.clock, self.seconds, self.progress)
+            found = trainer.run()
+            self.synchronize()
+        except (Refused, RuntimeError, OSError) as error:  # out of memory, too: what trains takes more than what infers
+            first, self.whole = first_line(error), False
+            if self.device.type == "cuda" and not gpu_works():
+                raise Refused(f"the GPU stopped working in training: {first}") from error
+            self.notes.append(f"training steps were not timed: {first}")
+            return AS_PREDICTED
+        self.steps = found.rows
+        return found.training
+
+    def synchronize(self) -> None:
+        """A fault is that of whatever ran last, not of whoever is timed next."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def load(self, way: Way) -> None:
+        """Its module, built, with the original's state."""
+        assert way.emitted is not None and self.eager.module is not None
+        way.candidate = load_candidate(way.emitted.text, self.target, "", f"{self.problem.path.stem}_new.py", way.emitted.place)
+        way.module = way.candidate.build_model(self.problem)
+        way.module.load_state_dict(self.eager.module.state_dict())
 
     def add(self, name: str, choices: Choices) -> Way:
         """Build one way; one that cannot be built is out of the race, and so is one for which there is no time. The first has it."""
@@ -308,13 +344,9 @@ class Tuner:
             return way
         self.progress(f"build: {name}")
         try:
-            way.candidate = load_candidate(way.emitted.text, self.target, "", f"{self.problem.path.stem}_new.py", way.emitted.place)
-            module = way.candidate.build_model(self.problem)
-            module.load_state_dict(self.eager.module.state_dict())  # type: ignore[union-attr]
-            way.module = module
+            self.load(way)
             self.call(way)()
-            if self.device.type == "cuda":
-                torch.cuda.synchronize()  # a fault is this way's, not that of whoever is timed next
+            self.synchronize()
         except (Refused, RuntimeError, OSError) as error:
             way.module, self.whole = None, False
             first = first_line(error)
@@ -375,12 +407,13 @@ class Tuner:
         assert way.candidate is not None
         space, losing = vars(way.candidate.module), []
         whole = space.get("_run")
+        seconds = self.seconds / max(4, len(way.emitted.regions) if way.emitted is not None else 0)
         if whole is None:
             return []
 
         def weighed(region: Any, sizes: Any, tensors: list[Any]) -> Any:
             calls = [lambda: region.launches(sizes, list(tensors)), lambda: region.meaning(sizes, *tensors)]
-            ours, theirs = in_turn(calls, self.clock, self.seconds / 4)
+            ours, theirs = in_turn(calls, self.clock, seconds)
             if theirs < GAIN * ours:
                 losing.append(region.launches.__name__)
             return region.launches(sizes, tensors)
@@ -397,22 +430,6 @@ class Tuner:
         return losing
 
 
-def in_turn(calls: Sequence[Callable[[], Any]], clock: Clock, seconds: float) -> list[float]:
-    """The median milliseconds of each call, in rounds so that whatever disturbs one disturbs all."""
-    for call in calls:
-        call()
-    times: list[list[float]] = [[] for _ in calls]
-    spent = 0.0
-    for number in range(MOST_ROUNDS):
-        if number >= ROUNDS and spent >= seconds * len(calls) * 1e3:
-            break
-        for found, call in zip(times, calls, strict=True):
-            sample, _ = clock.from_idle(call)
-            found.append(sample.ms)
-            spent += sample.wall_ms
-    return [median(found) for found in times]
-
-
 def convolutions(graph: Graph) -> frozenset[str]:
     return frozenset(node.name for node in graph.nodes if node.target in EVERY_CONVOLUTION)
 
@@ -425,9 +442,9 @@ def own_of(made: Plan) -> frozenset[str]:
 # ---- what was chosen is kept ----
 
 
-def key(emitted: Emitted, gpu: str) -> str:
-    """The same for the same file as predicted, on the same kind of GPU."""
-    text = "\0".join([__version__, torch.__version__, gpu, emitted.text])
+def key(emitted: Emitted, gpu: str, training: str) -> str:
+    """The same for the same file as predicted, on the same kind of GPU, where the same kind of training was asked for."""
+    text = "\0".join([__version__, torch.__version__, gpu, training, emitted.text])
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
@@ -439,8 +456,8 @@ def recall(name: str) -> Tuned | None:
     try:
         private(cache_root())
         found = json.loads(cache_file(name).read_text())
-        rows = tuple((str(row["name"]), float(row["ms"])) for row in found["timed"])
-        return Tuned(Choices.from_dict(found["choices"]), rows, tuple(found["notes"]), cached=True)
+        rows, steps = (tuple((str(row["name"]), float(row["ms"])) for row in found[kind]) for kind in ("timed", "steps"))
+        return Tuned(Choices.from_dict(found["choices"]), rows, tuple(found["notes"]), cached=True, steps=steps)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError):  # nothing there, or nothing that can be read
         return None
 
@@ -462,7 +479,16 @@ def shown(tuned: Tuned) -> Iterable[str]:
     if tuned.rows:
         times = ", ".join(f"{name} {ms:.4g} ms" for name, ms in tuned.rows)
         yield f"chosen by timing{' (kept from an earlier run)' if tuned.cached else ''}: {times}"
+    if tuned.steps:
+        yield f"training step: {', '.join(f'{name} {ms:.4g} ms' for name, ms in tuned.steps)}; {in_training(tuned.choices.training)}"
     yield from tuned.notes
+
+
+def in_training(training: Training) -> str:
+    """What was chosen for it, in words."""
+    if training.original:
+        return "the original's forward is kept for training"
+    return f"in training {left_words(training.by_pytorch)}" if training.by_pytorch else "kernels backward where there are some"
 
 
 __all__ = ["PREDICTED", "Choices", "Tuned", "key", "recall", "remember", "shown", "tune"]

@@ -91,6 +91,7 @@ def test_the_same_record_gives_the_same_page(record: dict[str, Any]) -> None:
 MISSING = {
     "graph": "This record holds no graph",
     "rules": "does not say which laws",
+    "training": "does not say what computes",
     "bench": "Not timed: timing needs a GPU",
     "verdict": "Not verified in this run",
     "emitted": "does not hold the text of the new file",

@@ -10,6 +10,7 @@ from ..errors import Unsupported
 from ..graph import Dim, Ref
 from ..kernels.text import wrapped
 from ..pytext import plain_text, quoted, shape_text
+from ..training import AS_PREDICTED, PYTORCH, WHOLE, Training, why
 from .kernels import Shared
 from .launches import Launches
 from .signature import Signature
@@ -28,8 +29,10 @@ class Assumptions:
         backward: Shared,
         signature: Signature,
         in_file: bool,
+        training: Training = AS_PREDICTED,
     ):
         self.values, self.launches, self.backward, self.signature, self.in_file = values, launches, backward, signature, in_file
+        self.training = training
         self.regions, self.graph, self.prims, self.held = values.regions, values.graph, values.prims, values.held
 
     def flags_text(self) -> str:
@@ -93,8 +96,11 @@ class Assumptions:
             shared = max(text.shared_bytes for text in (*on_tensor_cores, *in_backward))
             allowed = "_tf32_allowed() and " if any(text.tf32 for text in on_tensor_cores) else ""
             tests.append(f"{allowed}_has_tensor_cores({self.values.device()}, {shared})")
+        read = ", ".join([*inputs, *([f"*{tensors}"] if self.held else [])])
         if self.graph.own_gradients:
-            tests.append(f"not _needs_gradients({', '.join([*inputs, *([f'*{tensors}'] if self.held else [])])})  # the model has its own")
+            tests.append(f"not _needs_gradients({read})  # the model has its own")
+        elif self.training.original:
+            tests.append(f"not _needs_gradients({read})  # training: {why(WHOLE, PYTORCH, self.training)}")
         if behind := self.values.behind_changes():
             tests.append(f"not _needs_gradients({', '.join(behind)})  # autograd is to know of what forward changes")
         for name, argument in zip(self.signature.argument_names(), self.graph.arguments, strict=True):

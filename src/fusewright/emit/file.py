@@ -14,6 +14,7 @@ from .. import __version__
 from ..following import runtime_text
 from ..plan import Plan
 from ..source import FORBIDDEN, without_forbidden_remarks
+from ..training import AS_PREDICTED, PYTORCH, Training
 from .assumptions import Assumptions
 from .forward import Forward
 from .functions import Functions
@@ -40,20 +41,36 @@ class Emitted:
     regions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the nodes that each of its functions computes
     launched: Mapping[str, str] = field(default_factory=dict)  # by kernel of the plan: the function that is launched for it
     place: Path | None = None  # where the file is to stand
+    training: Mapping[str, str] = field(default_factory=dict)  # what computes each region where gradients are asked for
+    referable: frozenset[str] = frozenset()  # regions that PyTorch's operators could compute as a whole
 
 
-def emit(plan: Plan, source: str, model: nn.Module, gradients: bool = True, around: Surroundings = ALONE) -> Emitted:
+def emit(
+    plan: Plan,
+    source: str,
+    model: nn.Module,
+    gradients: bool = True,
+    around: Surroundings = ALONE,
+    training: Training = AS_PREDICTED,
+) -> Emitted:
+    gradients = gradients and not training.original and not plan.graph.own_gradients
     regions = Regions(with_overwrites(Regions(plan), model))
-    backward = find_gradients(regions, model) if gradients and not plan.graph.own_gradients else Gradients()
+    backward = find_gradients(regions, model, training.by_pytorch) if gradients else Gradients()
     regions = storing({name: gradient.kept for name, gradient in backward.regions.items()}, regions)
     calls = tuple(str(call.node.target) for call in plan.calls if call.node.target != "getitem")
     if not plan.every_kernel:
         return Emitted(behind(source, Template(UNCHANGED).substitute(version=__version__), around), (), calls)
-    return with_kernels(regions, backward, source, model, calls, around)
+    return with_kernels(regions, backward, source, model, calls, around, training)
 
 
 def with_kernels(
-    regions: Regions, backward: Gradients, source: str, model: nn.Module, calls: tuple[str, ...], around: Surroundings
+    regions: Regions,
+    backward: Gradients,
+    source: str,
+    model: nn.Module,
+    calls: tuple[str, ...],
+    around: Surroundings,
+    training: Training,
 ) -> Emitted:
     """The file. Regions are written first, then `forward`: only then is known what is read of the model."""
     plan = regions.plan
@@ -65,11 +82,12 @@ def with_kernels(
     launchers = list(dict.fromkeys(name for kernel in plan.every_kernel for name in launches.launchers(kernel)))
     cuda = cuda_text(launches.unit, launches.first(), launchers)
     on_hopper = any(helper.on_hopper for helper in launches.unit.helpers(launches.first()))
-    functions = Functions(launches, values, backward.regions)
+    functions = Functions(launches, values, backward.regions, training)
     regions_text = "\n\n\n".join([*map(functions.text, regions), *map(functions.shortcut_text, plan.shortcuts)])
     forward = Forward(values, functions, signature).text()
-    assumptions = Assumptions(values, launches, backward.unit, signature, in_file=bool(source))
-    asks = NEEDS_GRADIENTS if plan.shortcuts or plan.graph.own_gradients or values.behind_changes() else ""
+    assumptions = Assumptions(values, launches, backward.unit, signature, in_file=bool(source), training=training)
+    looks = plan.shortcuts or plan.graph.own_gradients or training.original or values.behind_changes()
+    asks = NEEDS_GRADIENTS if looks else ""
     asks += AS_IT_WAS if values.copies else ""
     many = max(len(launchers), len(backward.kernels)) > MANY
     ours = Template(FILE).substitute(
@@ -94,7 +112,9 @@ def with_kernels(
     known = together([fact for kernel in plan.every_kernel for fact in facts(kernel, launches.launchers(kernel), plan)])
     nodes = {region.name: tuple(node.name for node in regions.meaning_nodes(region)) for region in regions}
     launched = {kernel.name: launches.launchers(kernel)[0] for kernel in plan.every_kernel}
-    return Emitted(behind(source, ours, around), known, calls, nodes, launched)
+    trained = {region.name: PYTORCH if training.original else functions.in_training(region) for region in regions if nodes[region.name]}
+    referable = frozenset(region.name for region in regions if regions.referable(region))
+    return Emitted(behind(source, ours, around), known, calls, nodes, launched, training=trained, referable=referable)
 
 
 def behind(source: str, ours: str, around: Surroundings) -> str:

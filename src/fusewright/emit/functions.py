@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping
 from ..gradient import plain_form
 from ..graph import Node
 from ..kernels.text import wrapped
+from ..layout import memory_format
 from ..plan import Call, Shortcut, label
 from ..pytext import call_text
+from ..training import AS_PREDICTED, KERNELS, KERNELS_FORWARD, PYTORCH, Training, why
 from .flow import meaning_reads
 from .gradient import GradientText
 from .launches import Body, Launches, unpacked
@@ -21,8 +23,10 @@ from .values import Values
 class Functions:
     """Writes the functions of regions. `values` are those of `forward`, which calls them."""
 
-    def __init__(self, launches: Launches, values: Values, gradients: Mapping[str, GradientText]):
-        self.launches, self.values, self.gradients = launches, values, gradients
+    def __init__(
+        self, launches: Launches, values: Values, gradients: Mapping[str, GradientText], training: Training = AS_PREDICTED
+    ):
+        self.launches, self.values, self.gradients, self.training = launches, values, gradients, training
         self.regions, self.graph, self.prims = values.regions, values.graph, values.prims
 
     def arguments(self, region: Region) -> list[tuple[str, str]]:
@@ -133,8 +137,16 @@ class Functions:
         for node in self.regions.meaning_nodes(region):
             lines.append(f"    {node.name} = {meaning_call(node, device)}")
         found = self.regions.differentiated(region)
-        lines.append(f"    return ({', '.join(found)}{',' if found else ''})")
+        others = self.regions.read_by_kernels(region) if self.regions.referable(region) else {}
+        laid_out = [f"{n}.contiguous({memory_format(self.prims[others[n]])})" if n in others else n for n in found]
+        lines.append(f"    return ({', '.join(laid_out)}{',' if found else ''})")
         return "\n".join(lines)
+
+    def in_training(self, region: Region) -> str:
+        """What computes it where gradients are asked for. Without kernels for them, ours forward would be computed beside PyTorch's."""
+        if region.name in self.gradients:
+            return KERNELS
+        return PYTORCH if self.regions.referable(region) else KERNELS_FORWARD
 
     def record_text(self, region: Region) -> str:
         """What `_run` is told of the region."""
@@ -153,8 +165,12 @@ class Functions:
             given += ["stored=True", *([f"overwrite={overwrite}"] if overwrite else [])]
         given += [f"differentiable={tuple(marks)}"] if not all(mark is True for mark in marks) else []
         given += [f"changed={changed}"] if changed else []
+        what = self.in_training(region)
+        given += ["reference=True"] if what == PYTORCH else []
+        silent = what == KERNELS and region.name not in self.training.reasons()  # as the kernels beside it say
         head, line = f"{region.name}_region = _Region(", ", ".join(given)
-        return f"{head}{line})" if len(head + line) < 130 else "\n".join([head, *wrapped("    ", given, ","), ")"])
+        text = f"{head}{line})" if len(head + line) < 130 else "\n".join([head, *wrapped("    ", given, ","), ")"])
+        return text if silent or self.training.original else f"# training: {what} ({why(region.name, what, self.training)})\n{text}"
 
 
 def meaning_call(node: Node, device: str) -> str:

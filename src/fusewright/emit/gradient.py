@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,10 +57,11 @@ class Gradients:
         return f"_CUDA_GRADIENTS = '''\n{cuda}'''\n\n_GRADIENT_KERNELS = ({names_text(found)})"
 
 
-def find_gradients(regions: Regions, model: nn.Module) -> Gradients:
+def find_gradients(regions: Regions, model: nn.Module, left: Collection[str] = ()) -> Gradients:
+    """Of every region that is not `left` to PyTorch's operators."""
     unit, traces = Shared(), dict[str, Trace | None]()
     asked = trainable(regions.graph, model)
-    found = {region.name: gradient_text(region, regions, asked, unit, traces) for region in regions}
+    found = {region.name: gradient_text(region, regions, asked, unit, traces) for region in regions if region.name not in left}
     return Gradients({name: gradient for name, gradient in found.items() if gradient is not None}, unit)
 
 

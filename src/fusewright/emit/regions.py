@@ -242,6 +242,19 @@ class Regions:
             )
         )
 
+    def referable(self, region: Region) -> bool:
+        """PyTorch's operators can compute all that it leaves, and autograd may keep what they read."""
+        outputs, extra = self.results(region)
+        overwrites = any(kernel.overwrites for kernel in region.kernels)
+        changed = any(is_overwritten(name, self.graph) for name in self.meaning_inputs(region))
+        return bool(outputs) and not extra and not overwrites and not changed and outputs == self.differentiated(region)
+
+    def read_by_kernels(self, region: Region) -> dict[str, str]:
+        """Outputs that kernels of other regions read, which take their layout for granted -> the primitives whose layout it is."""
+        shorter = {name for shortcut in self.plan.shortcuts for name in shortcut.kernel.loads}
+        held = {name: self.elements(self.lowered.value[name]) for name in self.outputs(region)}
+        return {name: prim for name, prim in held.items() if self.loaded_by.get(prim, set()) - {region.name} or prim in shorter}
+
     @functools.cached_property
     def meanings(self) -> dict[str, list[Node]]:
         return {region.name: self.find_meaning(region) for region in self.regions}

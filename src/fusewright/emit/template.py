@@ -192,14 +192,16 @@ class _Region:
     What would be `stored` for its sake alone is, from the first backward on: that one runs the kernels again, on copies of tensors
     that they `overwrite`.
     `differentiable` says of each result whether it has a gradient: True, False, or where one of these tensors asks for it.
-    `changed` are the positions of tensors that will be overwritten: backward needs them as they were."""
+    `changed` are the positions of tensors that will be overwritten: backward needs them as they were.
+    `reference`: where gradients are asked for, PyTorch's operators compute it, forward and backward."""
 
     def __init__(
-        self, launches, meaning, gradient=None, asked=(), keeps=False, stored=False, overwrite=(), differentiable=(True,), changed=()
+        self, launches, meaning, gradient=None, asked=(), keeps=False, stored=False, overwrite=(), differentiable=(True,), changed=(),
+        reference=False,
     ):
         self.launches, self.meaning, self.gradient, self.asked = launches, meaning, gradient, asked
         self.keeps, self.keeping, self.overwrite = keeps, keeps and not stored, overwrite
-        self.differentiable, self.changed = differentiable, changed
+        self.differentiable, self.changed, self.reference = differentiable, changed, reference
         self.reads = meaning.__code__.co_argcount - 1  # after the sizes; backward goes through these
         self.smooth = all(d is True for d in differentiable)
 
@@ -289,7 +291,7 @@ def _run(region, sizes, tensors):
     if torch.is_grad_enabled():
         for tensor in tensors[: region.reads]:
             if tensor.requires_grad:
-                return _apply(region, sizes, *tensors)
+                return region.meaning(sizes, *tensors) if region.reference else _apply(region, sizes, *tensors)
         tensor = None
     return region.launches(sizes, tensors)
 

@@ -1,0 +1,62 @@
+"""What a file does where gradients are asked for: chosen apart from what it does for inference.
+
+A region is computed by kernels of ours, forward and backward, or by PyTorch's operators. The latter run under autograd, as eager's do,
+where they can compute all that the region leaves (`Regions.referable`); elsewhere kernels run forward and backward differentiates the
+region's reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+KERNELS = "kernels forward and backward"
+KERNELS_FORWARD = "kernels forward, PyTorch's operators backward"
+PYTORCH = "PyTorch's operators forward and backward"
+WHOLE = ""  # in the place of a region's name: the whole model
+
+
+@dataclass(frozen=True)
+class Training:
+    """Of the plan that inference has."""
+
+    original: bool = False  # the original's forward, whatever inference does
+    by_pytorch: frozenset[str] = frozenset()  # regions that are left to PyTorch's operators, though there are kernels for their gradients
+    why: tuple[tuple[str, str], ...] = ()  # region, or `WHOLE` -> what was measured
+
+    def reasons(self) -> Mapping[str, str]:
+        return dict(self.why)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"original": self.original, "by_pytorch": sorted(self.by_pytorch), "why": dict(self.why)}
+
+    @staticmethod
+    def from_dict(found: Mapping[str, Any]) -> Training:
+        why = tuple((str(region), str(words)) for region, words in found["why"].items())
+        return Training(bool(found["original"]), frozenset(map(str, found["by_pytorch"])), why)
+
+
+def why(name: str, what: str, training: Training) -> str:
+    """Why a region is computed by `what` where gradients are asked for."""
+    measured = training.reasons().get(WHOLE if training.original else name)
+    if measured:
+        return f"measured, {measured}"
+    if training.original:
+        return "the original's forward was chosen"
+    if name in training.by_pytorch:
+        return "chosen"
+    return {
+        KERNELS: "predicted",
+        PYTORCH: "no kernels for its gradients: those forward would be computed beside PyTorch's operators",
+        KERNELS_FORWARD: "no kernels for its gradients, and PyTorch's operators cannot write all that it leaves",
+    }[what]
+
+
+def record(regions: Mapping[str, str], training: Training) -> dict[str, Any]:
+    """What computes each region where gradients are asked for, plain enough for JSON."""
+    found = [{"name": name, "by": what, "why": why(name, what, training)} for name, what in regions.items()]
+    return {"original": training.original, "regions": found}
+
+
+AS_PREDICTED = Training()  # kernels backward wherever there are some; a region without any would only compute its forward twice

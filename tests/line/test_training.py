@@ -1,0 +1,234 @@
+"""What a file does where gradients are asked for, and how tuning chooses it, with a clock that says what everything costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from line.test_tune import CHAIN, Prices, forward_only
+from line.test_tune import prices as prices  # the fixture
+
+from fusewright import pipeline
+from fusewright.candidate import Candidate, load_candidate
+from fusewright.emit import Emitted
+from fusewright.options import Options
+from fusewright.pipeline import Front, read_problem
+from fusewright.problem import load_problem
+from fusewright.training import KERNELS, KERNELS_FORWARD, PYTORCH, WHOLE, Training
+from fusewright.tune import Choices, Tuned, convolutions, key, tune
+from fusewright.tune_training import EAGER, EVERY_KERNEL, NO_KERNEL, Step, candidates
+from fusewright.verify import verify
+
+# A norm and a softmax, and a product of the library between them.
+TWO = CHAIN.replace("torch.logsumexp(torch.tanh(self.conv(x)), 1)", "torch.tanh(self.norm(x.mean(1)))").replace(
+    "self.lin =", "self.norm = nn.LayerNorm(16)\n        self.lin ="
+).replace("nn.Linear(14, 12)", "nn.Linear(16, 12)")
+
+# The second kernel reads what the first one made, which PyTorch's operators leave as x lies: transposed.
+TRANSPOSED = CHAIN.replace("torch.logsumexp(torch.tanh(self.conv(x)), 1)", "torch.tanh(x.mT * self.scale)").replace(
+    "torch.softmax(self.lin(y), -1)", "torch.sigmoid(self.lin(y) + y.sum(-1, keepdim=True)) * y"
+).replace("self.lin = nn.Linear(14, 12)", "self.scale = nn.Parameter(torch.rand(16))\n        self.lin = nn.Linear(16, 16)")
+
+# Kernels write the running statistics: PyTorch's operators cannot stand for all that the region does.
+NORMED = CHAIN.replace("torch.logsumexp(torch.tanh(self.conv(x)), 1)", "torch.tanh(self.norm(self.conv(x))).amax(1)").replace(
+    "self.lin =", "self.norm = nn.BatchNorm2d(16)\n        self.lin ="
+)
+
+ALONE = CHAIN.replace("torch.softmax(self.lin(y), -1)", "y").replace("torch.logsumexp(torch.tanh(self.conv(x)), 1)", "self.conv(x)")
+
+
+def front_of(text: str, folder: Path, **options: Any) -> Front:
+    (folder / "model.py").write_text(text)
+    return read_problem(load_problem(folder / "model.py"), Options(target="host", **options))
+
+
+def loaded(emitted: Emitted) -> Candidate:
+    return load_candidate(emitted.text, "host", name="new.py")
+
+
+def launched(candidate: Candidate, front: Front) -> tuple[list[str], list[str]]:
+    """By a call without gradients, and by a training step."""
+    module, inputs = candidate.build_model(front.problem), front.problem.inputs()
+    with candidate.launches() as calls, torch.no_grad():
+        module(*inputs)
+    with candidate.launches() as steps:
+        Step(module, inputs)()
+    return calls, steps
+
+
+def holds(front: Front, emitted: Emitted) -> bool:
+    return verify(front.problem, loaded(emitted), graph=front.graph, options=Options(target="host")).passed
+
+
+def tuned(front: Front, prices: Prices) -> Tuned:
+    return tune(front.problem, forward_only(front), prices, "host", seconds=0.0, trained=front.finish)
+
+
+# ---- what is predicted ----
+
+
+def test_what_has_no_kernels_backward_is_not_computed_twice(tmp_path: Path) -> None:
+    """A convolution of ours by itself: backward is the library's, and forward by our kernel would be thrown away."""
+    front = front_of(ALONE, tmp_path)
+    _, emitted = front.finish(Choices(own=convolutions(front.graph)))
+    assert set(emitted.training.values()) == {PYTORCH} and "reference=True" in emitted.text
+    calls, steps = launched(loaded(emitted), front)
+    assert calls and not steps
+    assert holds(front, emitted)
+
+
+def test_kernels_backward_are_used_where_there_are_some(tmp_path: Path) -> None:
+    front = front_of(TWO, tmp_path)
+    _, emitted = front.finish(Choices())
+    assert set(emitted.training.values()) == {KERNELS} and "reference=True" not in emitted.text
+    calls, steps = launched(loaded(emitted), front)
+    assert calls and any("gradient" in name for name in steps)
+
+
+def test_without_gradients_a_frozen_model_infers(tmp_path: Path) -> None:
+    """Nothing requires a gradient: the kernels of inference run, though gradients are recorded."""
+    front = front_of(TWO, tmp_path)
+    candidate = loaded(front.finish(Choices(training=Training(original=True)))[1])
+    module = candidate.build_model(front.problem).requires_grad_(False)
+    with candidate.launches() as seen, torch.enable_grad():
+        module(*front.problem.inputs())
+    assert seen
+
+
+# ---- every choice is right ----
+
+
+@pytest.mark.parametrize("text", [TWO, TRANSPOSED, NORMED, ALONE], ids=["two", "transposed", "normed", "alone"])
+def test_every_candidate_for_training_is_right(text: str, tmp_path: Path) -> None:
+    front = front_of(text, tmp_path)
+    _, predicted = front.finish(Choices())
+    found = candidates(predicted)
+    assert found[-1][1].original if predicted.training else not found
+    for name, training in found:
+        _, emitted = front.finish(Choices(training=training))
+        assert holds(front, emitted), name
+        calls, steps = launched(loaded(emitted), front)
+        assert calls and (not steps or not training.original)
+        for region in training.by_pytorch:
+            assert emitted.training[region] in (PYTORCH, KERNELS_FORWARD)
+            assert not any(f"{region}_gradient" in kernel for kernel in steps)
+
+
+def test_kernels_read_what_pytorch_made_as_it_should_lie(tmp_path: Path) -> None:
+    front = front_of(TRANSPOSED, tmp_path)
+    _, predicted = front.finish(Choices())
+    first = next(iter(predicted.training))
+    assert first in predicted.referable
+    text = front.finish(Choices(training=Training(by_pytorch=frozenset({first}))))[1].text
+    assert ".contiguous()" in text.split(f"def {first}_meaning")[1].split("\n\n\n")[0].splitlines()[-1]
+
+
+def test_running_statistics_are_written_by_kernels(tmp_path: Path) -> None:
+    front = front_of(NORMED, tmp_path)
+    _, predicted = front.finish(Choices())
+    norm = next(name for name in predicted.training if "norm" in name)
+    assert norm not in predicted.referable
+    _, emitted = front.finish(Choices(training=Training(by_pytorch=frozenset({norm}))))
+    assert emitted.training[norm] == KERNELS_FORWARD
+    _, steps = launched(loaded(emitted), front)
+    assert any("norm" in name for name in steps)
+
+
+# ---- what tuning chooses ----
+
+
+def test_kernels_backward_stay_where_they_are_faster(tmp_path: Path, prices: Prices) -> None:
+    found = tuned(front_of(TWO, tmp_path), prices)
+    assert not found.choices.plain and found.choices.training.by_pytorch == frozenset() and not found.choices.training.original
+    times = dict(found.steps)
+    assert times[EVERY_KERNEL] < times[NO_KERNEL] and times[EVERY_KERNEL] < times[EAGER]
+    assert all("kernels 0." in why for _, why in found.choices.training.why)
+
+
+@pytest.mark.parametrize("slow", ["softmax", "norm"])
+def test_a_region_whose_gradients_lose_is_left_to_pytorch(slow: str, tmp_path: Path, prices: Prices) -> None:
+    front = front_of(TWO, tmp_path)
+    prices.kernels = {f"{slow}_gradient": 50.0, f"{slow}_tanh_gradient": 50.0}
+    found = tuned(front, prices)
+    training = found.choices.training
+    assert training.by_pytorch and all(slow in name for name in training.by_pytorch), found
+    made, emitted = front.finish(found.choices)
+    assert [kernel for kernel in made.kernels if slow in kernel.name]  # inference has them
+    assert all((what == PYTORCH) == (slow in name) for name, what in emitted.training.items())
+    assert "# training: PyTorch's operators forward and backward (measured, PyTorch's operators " in emitted.text
+    assert holds(front, emitted)
+
+
+def test_the_originals_forward_is_kept_for_training(tmp_path: Path, prices: Prices) -> None:
+    """Kernels lose backward, and PyTorch's operators do more than the original's: a law has taken a bias out of a convolution."""
+    front = front_of(CHAIN, tmp_path)
+    prices.kernels = {"gradient": 50.0}
+    found = tuned(front, prices)
+    assert not found.choices.plain and found.choices.training.original, found
+    assert "eager's step" in found.choices.training.reasons()[WHOLE]
+    _, emitted = front.finish(found.choices)
+    assert "not _needs_gradients(" in emitted.text and "_CUDA_GRADIENTS, _GRADIENT_KERNELS = None, ()" in emitted.text
+    calls, steps = launched(loaded(emitted), front)
+    assert calls and not steps
+    assert holds(front, emitted)
+    assert any("the original's forward is kept for training" in words for words in pipeline.shown(found))
+
+
+def test_what_is_not_trained_is_not_timed_so(tmp_path: Path, prices: Prices) -> None:
+    front = front_of(TWO, tmp_path)
+    assert tune(front.problem, forward_only(front), prices, "host", seconds=0.0).steps == ()
+    frozen = front_of(TWO.replace("    def forward", "        self.requires_grad_(False)\n\n    def forward"), tmp_path)
+    found = tuned(frozen, prices)  # its inputs may ask for gradients
+    assert found.steps and dict(found.steps)[EAGER] > 0
+    whole = front_of(TWO.replace("return torch.softmax", "with torch.no_grad():\n            return torch.softmax"), tmp_path)
+    assert tuned(whole, prices).steps == ()
+
+
+def test_steps_that_fail_leave_what_is_predicted(tmp_path: Path, prices: Prices, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tired(*args: Any) -> Any:
+        raise RuntimeError("out of memory\nmore")
+
+    monkeypatch.setattr("fusewright.tune_training.Trainer.run", tired)
+    found = tuned(front_of(TWO, tmp_path), prices)
+    assert found.choices.training == Training() and not found.whole
+    assert "training steps were not timed: out of memory" in found.notes
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [ALONE, CHAIN], ids=["alone", "chain"])
+def test_a_step_on_a_gpu_is_not_slower_than_eagers(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEWRIGHT_CACHE", str(tmp_path / "cache"))
+    large = text.replace("Conv2d(8, 16, 3)", "Conv2d(64, 128, 3)").replace("rand(2, 8, 16, 16)", "rand(64, 64, 66, 66)")
+    (tmp_path / "model.py").write_text(large.replace("Linear(14, 12)", "Linear(64, 12)"))
+    run = pipeline.optimize(load_problem(tmp_path / "model.py"), Options(target="cuda", tune="again"))
+    assert run.verdict.passed and not run.degraded
+    step = run.report["timing"]["backward"]
+    assert step["new_ms"] < 1.1 * step["eager_ms"], run.report["tuning"]
+
+
+# ---- said and kept ----
+
+
+def test_what_runs_in_training_is_said(tmp_path: Path) -> None:
+    problem = front_of(TWO, tmp_path).problem
+    words = pipeline.explain(problem, Options(target="host")).split("where gradients are asked for\n")[1]
+    assert words.count("kernels forward and backward (predicted)") == 2
+    run = pipeline.optimize(problem, Options(target="host", gradients=False))
+    assert [region["by"] for region in run.report["training"]["regions"]] == [PYTORCH, PYTORCH]
+    assert all("no kernels for its gradients" in region["why"] for region in run.report["training"]["regions"])
+    assert "# training: PyTorch's operators forward and backward (no kernels" in run.text
+
+
+def test_choices_for_training_are_kept() -> None:
+    training = Training(True, frozenset({"_b", "_a"}), (("", "measured"),))
+    choices = Choices(training=training)
+    assert Choices.from_dict(choices.to_dict()) == choices != replace(choices, training=Training())
+
+
+def test_what_was_chosen_without_training_is_not_taken_for_it(tmp_path: Path) -> None:
+    _, emitted = front_of(TWO, tmp_path).finish(Choices(), gradients=False)
+    assert len({key(emitted, "some GPU", training) for training in ("no training", "kernels for gradients", "")}) == 3
