@@ -488,12 +488,12 @@ class Tuner:
         if whole is None:
             return []
 
-        def weighed(region: Any, sizes: Any, *tensors: Any) -> Any:
-            calls = [lambda: region.launches(sizes, *tensors), lambda: region.meaning(sizes, *tensors)]
+        def weighed(region: Any, sizes: Any, tensors: list[Any]) -> Any:
+            calls = [lambda: region.launches(sizes, list(tensors)), lambda: region.meaning(sizes, *tensors)]
             ours, theirs = in_turn(calls, self.clock, seconds)
             if theirs < GAIN * ours:
                 losing.append(region.launches.__name__)
-            return region.launches(sizes, *tensors)
+            return region.launches(sizes, tensors)
 
         space["_run"] = weighed
         try:

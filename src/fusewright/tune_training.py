@@ -137,7 +137,7 @@ class Trainer:
         run, named = self.space["_run"], {id(region): name for name, region in switch.regions.items()}
         seconds = self.seconds / max(4, len(named))
 
-        def weighed(region: Any, sizes: Any, *tensors: Any) -> Any:
+        def weighed(region: Any, sizes: Any, tensors: list[Any]) -> Any:
             name = named.get(id(region), "")
             read = tensors[: region.reads]
             if name and torch.is_grad_enabled() and any(t.requires_grad for t in read):
@@ -148,7 +148,7 @@ class Trainer:
                 ours, theirs = in_turn([call, call], self.clock, seconds, lambda number: switch.to_pytorch(ways[number]))
                 switch.to_pytorch(frozenset())
                 self.alone[name] = (ours, theirs)
-            return run(region, sizes, *tensors)
+            return run(region, sizes, tensors)
 
         self.progress("time: each region in training")
         with replaced(self.space, "_run", weighed):
@@ -160,7 +160,7 @@ def _with_gradients(
 ) -> Any:
     """One region and its gradients. `upstream` is made in the first call."""
     with torch.enable_grad():
-        results = [t for t in run(region, sizes, *given) if t.requires_grad]
+        results = [t for t in run(region, sizes, list(given)) if t.requires_grad]
     if not upstream:
         upstream.extend(torch.ones_like(t) for t in results)
     return torch.autograd.grad(results, wanted, upstream, allow_unused=True) if results else ()

@@ -127,8 +127,8 @@ def test_what_only_kernels_see_is_one_allocation() -> None:
     for i in starts:
         words = re.search(r"_empty\(\((\d+),\)", lines[i])
         end = 0
-        assert re.fullmatch(r"    \w+ = scratch\.data_ptr\(\)", lines[i + 1])
-        while part := re.fullmatch(r"    \w+ = \w+ \+ (\d+)", lines[i + 2]):
+        assert re.fullmatch(r"    (\w+ = )+scratch\.data_ptr\(\)", lines[i + 1])
+        while part := re.fullmatch(r"    (?:\w+ = )+\w+ \+ (\d+)", lines[i + 2]):
             assert int(part[1]) % 256 == 0
             end, i = end + int(part[1]), i + 1
         assert words is None or end < 4 * int(words[1])

@@ -84,10 +84,12 @@ class Forward:
         done: set[int] = set()
         before: Shortcut | None = None
         outside: list[str] = []  # lines before the steps of a shortcut
+        later: list[str] = []  # variables that are freed behind them
         for step in (*self.regions.plan.steps, None):
             shortcut = self.regions.shortcut_of(step) if step is not None else None
             if before is not None and shortcut is not before:
-                lines = [*outside, *self.or_shorter(before, lines, sizes_text)]
+                lines = [*outside, *self.or_shorter(before, lines, sizes_text), *([f"del {', '.join(later)}"] if later else [])]
+                later.clear()
             if shortcut is not None and shortcut is not before:
                 outside, lines = lines, []
             before = shortcut
@@ -95,21 +97,40 @@ class Forward:
                 break
             if isinstance(step, Call):
                 lines.append(f"{step.node.name} = {self.values.library_text(step.node)}")
+                lines += self.freed_after(step, later)
                 continue
             region = self.regions.region_of(step)
-            if id(region) in done:
-                continue
-            done.add(id(region))
-            outputs, extra = self.regions.results(region)
-            results = [*outputs, *extra]
-            arguments = ", ".join(text for _, text in self.functions.arguments(region))
-            if not results:  # it only overwrites buffers
-                lines.append(f"{region.name}({sizes_text}, {arguments})")
-                continue
-            target = f"({', '.join(results)},)" if len(results) == 1 else ", ".join(results)
-            run = f"_run({region.name}_region, {sizes_text}, {arguments})"
-            lines.append(self.unless_turned(region, run) or f"{target} = {run}")
+            if id(region) not in done:
+                done.add(id(region))
+                lines += [*self.region_lines(region, sizes_text), *self.freed_after(region, later)]
         return lines
+
+    def region_lines(self, region: Region, sizes_text: str) -> list[str]:
+        """Its call. What it is to free by itself is let go before: only the list that it is given holds it then."""
+        outputs, extra = self.regions.results(region)
+        results = [*outputs, *extra]
+        tensors = f"[{', '.join(text for _, text in self.functions.arguments(region))}]"
+        handed = list(dict.fromkeys(self.functions.handed_over(region).values()))
+        given = self.values.free_name("given")
+        before = [f"{given} = {tensors}", f"del {', '.join(handed)}"] if handed else []
+        tensors = given if handed else tensors
+        if not results:  # it only overwrites buffers
+            return [*before, f"{region.name}({sizes_text}, {tensors})"]
+        target = f"({', '.join(results)},)" if len(results) == 1 else ", ".join(results)
+        run = f"_run({region.name}_region, {sizes_text}, {tensors})"
+        return [*before, self.unless_turned(region, run) or f"{target} = {run}"]
+
+    def freed_after(self, step: Call | Region, later: list[str]) -> list[str]:
+        """Lets go of what nothing needs after a step; `later` is what was there before the shortcut that it is a step of."""
+        lifetimes, handed = self.functions.lifetimes, set[str]()
+        if lifetimes.is_last(step):
+            return []
+        if isinstance(step, Region):
+            handed = set(self.functions.handed_over(step).values())
+        inside, outside = lifetimes.freed_after(step)
+        later += outside
+        now = [name for name in inside if name not in handed]
+        return [f"del {', '.join(now)}"] if now else []
 
     def or_shorter(self, shortcut: Shortcut, steps: list[str], sizes_text: str) -> list[str]:
         """The lines of a shortcut's steps where gradients are asked for, and otherwise its kernel."""

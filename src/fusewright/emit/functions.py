@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 
 from ..gradient import plain_form
@@ -13,7 +14,8 @@ from ..pytext import call_text
 from ..training import AS_PREDICTED, KERNELS, KERNELS_FORWARD, LIBRARY_BACKWARD, PYTORCH, Training, why
 from .flow import meaning_reads
 from .gradient import GradientText
-from .launches import Launches
+from .launches import Body, Launches, unpacked
+from .lifetimes import ForwardLifetimes, last_steps
 from .regions import Region, Regions, is_asked_for, is_overwritten
 from .values import Values
 
@@ -42,6 +44,26 @@ class Functions:
                 found.setdefault(holder, self.values.text(holder))
             else:
                 found[load] = load
+
+    def variables(self, region: Region) -> dict[str, str]:
+        """As `arguments`, with the variable of `forward` that each is a view of."""
+        found = {name: self.values.variable(name) for name in self.regions.meaning_inputs(region)}
+        for load in self.regions.loads(region):
+            holder = self.prims[load].origin if self.prims[load].is_load else self.regions.node_holding(load)
+            found.setdefault(holder or load, self.values.variable(holder) if holder is not None else load)
+        return found
+
+    @functools.cached_property
+    def lifetimes(self) -> ForwardLifetimes:
+        return ForwardLifetimes(self.regions, self.values.variable, self.variables)
+
+    def handed_over(self, region: Region) -> dict[str, str]:
+        """(name inside the region, variable of `forward`) of what nothing needs after the region, nor its own last kernel: `forward`
+        lets go of it, and the region frees it after the last kernel that reads it."""
+        dying, _ = self.lifetimes.freed_after(region)
+        last = last_steps(self.launches.reads(region.kernels))
+        early = {name for name in self.variables(region) if last.get(name, -1) < len(region.kernels) - 1}
+        return {n: v for n, v in self.variables(region).items() if n in early and v in dying and self.launches.may_be_large(n)}
 
     def shortcut_arguments(self, shortcut: Shortcut) -> list[tuple[str, str]]:
         """As `arguments`, of the function that launches the kernel of a shortcut."""
@@ -75,8 +97,10 @@ class Functions:
         names = [name for name, _ in self.arguments(region)]
         outputs, extra = self.regions.results(region)
         symbols = [str(s) for s in self.graph.symbols]
-        unpack = f"    {', '.join(symbols)}{',' if len(symbols) == 1 else ''} = sizes\n" if symbols else ""
-        lines = []
+        unpack = f"    {unpacked(symbols)} = sizes\n" if symbols else ""
+        tensors, handed = self.values.free_name("tensors"), list(self.handed_over(region))
+        lines = [f"    {unpacked(names)} = {tensors}"]
+        lines += [f"    {tensors}.clear()  # handed over: {', '.join(handed)}"] if handed else []
         read = [load for kernel in region.kernels for load in kernel.read_only if load not in self.regions.home]
         loaded = {self.regions.argument_of(load): load for load in read}
         for name in (n for n in names if n in loaded):  # (what kernels made lies as it should)
@@ -84,19 +108,20 @@ class Functions:
         self.values.shape_results(outputs)
         gradient = self.gradients.get(region.name)
         kept = gradient.kept if gradient is not None else ()
-        scratch = self.launches.scratch(region, kept)
-        work = self.launches.scratch_lines(region, scratch)
-        for kernel in region.kernels:
-            work += self.launches.lines(kernel, scratch)
-        lines += [f"    {line}" for line in work]
         value = self.regions.lowered.value
+        leaving = {*(self.regions.plan.base(value[n]).name for n in outputs), *extra}
+        body = Body(self.launches, region.kernels, leaving, handed, kept)
+        work = body.scratch_lines()
+        for kernel in region.kernels:
+            work += [*self.launches.lines(kernel, body.scratch), *body.freed_after(kernel)]
+        lines += [f"    {line}" for line in work]
         results = [self.values.view_text(value[n], lambda prim: prim) for n in outputs] + extra
-        given = list(names)
+        given = ["sizes", tensors]
         if kept:
-            handed = self.values.free_name("kept")
-            given.append(f"{handed}=None")
-            lines += [f"    if {handed} is not None:  # for backward", f"        {handed} += [{', '.join(kept)}]"]
-        run = f"def {region.name}(sizes, {', '.join(given)}):\n{unpack}" + "\n".join(lines)
+            saved = self.values.free_name("kept")
+            given.append(f"{saved}=None")
+            lines += [f"    if {saved} is not None:  # for backward", f"        {saved} += [{', '.join(kept)}]"]
+        run = f"def {region.name}({', '.join(given)}):\n{unpack}" + "\n".join(lines)
         run += f"\n    return ({', '.join(results)},)" if results else ""
         if not results:
             return run

@@ -24,7 +24,7 @@ from ..takeover import take_over
 from .flow import trainable
 from .kept import worth_keeping
 from .kernels import Shared, comment, cuda_text, names_text
-from .launches import Launches
+from .launches import Body, Launches, unpacked
 from .regions import Region, Regions
 from .values import Values
 
@@ -201,30 +201,33 @@ class GradientFunction:
 
     def text(self, arguments: list[str], wanted: list[str]) -> str:
         """From the region's `arguments` and the gradients of its results to the gradients of those that are wanted."""
-        (region,) = self.regions
         symbols = [str(s) for s in self.graph.symbols]
         lines = [f"{', '.join(symbols)}{',' if len(symbols) == 1 else ''} = sizes"] if symbols else []
         guards = " and ".join(f"({sizes.text(guard)})" for guard in self.graph.guards)
         lines += [f"if not ({guards}):", "    return None"] if guards else []
         leaving = [output.value.name for output in self.graph.outputs if isinstance(output.value, Ref)]
         self.values.shape_results([*leaving, *(name for call in self.plan.calls for name in call.node.inputs)])
-        scratch = self.launches.scratch(region)
-        lines += self.launches.scratch_lines(region, scratch)
+        activations = [name for name in self.graph.inputs if name not in self.of.graph.index or not self.of.graph[name].is_leaf]
+        given, handed = self.values.free_name("tensors"), [name for name in activations if self.launches.may_be_large(name)]
+        lines.append(f"{unpacked(self.graph.inputs)} = {given}")
+        lines += [f"{given}.clear()"] if len(self.plan.steps) > 1 else []
+        body = Body(self.launches, self.plan.steps, set(map(self.values.variable, leaving)), handed)
+        lines += body.scratch_lines()
         straight: set[str] = set()
         for step in self.plan.steps:
             if isinstance(step, Call):
-                lines.append(f"{step.node.name} = {self.values.library_text(step.node)}")
+                lines += [f"{step.node.name} = {self.values.library_text(step.node)}", *body.freed_after(step)]
                 continue
             for load in (name for name in step.read_only if self.prims[name].is_load and name not in self.regions.home):
                 if load not in straight:
                     straight.add(load)
                     lines.append(self.launches.straightened(self.prims[load].origin, load))
-            lines += self.launches.lines(step, scratch)
+            lines += [*self.launches.lines(step, body.scratch), *body.freed_after(step)]
         found = dict(zip(wanted, self.graph.outputs, strict=True))
         values = [found[name].value if name in found else None for name in arguments]
         results = [self.result_of(name, value, values) for name, value in zip(arguments, values, strict=True)]
         lines.append(f"return ({', '.join(results)},)")
-        head = f"def {self.region.name}_gradient(sizes, {', '.join(self.graph.inputs)}):\n"
+        head = f"def {self.region.name}_gradient(sizes, {given}):\n"
         return head + "\n".join(f"    {line}" for line in lines)
 
     def result_of(self, argument: str, value: Any, values: list[Any]) -> str:

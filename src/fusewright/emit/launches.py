@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,16 +19,17 @@ from ..kernels.attended import attended_kernel
 from ..kernels.expression import pointer, sizes_of
 from ..kernels.text import KernelText, shape_of
 from ..layout import memory_format
-from ..plan import Kernel
+from ..plan import Call, Kernel
 from ..prims import Prim
 from ..products import is_product
 from ..pytext import shape_text
 from .kernels import Shared, kernel_text
-from .regions import Region, is_asked_for
+from .lifetimes import Lifetime, Slots, arena, last_steps
+from .regions import is_asked_for
 from .values import Values
 
-Scratch = dict[str, Dim]  # the parts of one allocation, and their bytes
 ALIGNED = 256  # bytes: parts of known size, and those of sizes that say nothing, fill a multiple of it
+SEATS = 4  # parts that a sum is cut into where only the device says how many: few, where there are many sums
 WIDEST = 16  # bytes: what one load takes; a part whose size is a multiple of it is left as it is
 
 
@@ -110,9 +111,9 @@ class Launches:
 
     # ---- what a kernel is given
 
-    def lines(self, kernel: Kernel, scratch: Scratch) -> list[str]:
+    def lines(self, kernel: Kernel, scratch: Collection[str]) -> list[str]:
         """Allocations, and the launch."""
-        made = [name for name in kernel.stores if name not in kernel.overwrites and name not in scratch]
+        made = [name for name in self.makes(kernel) if name not in scratch]
         lines = [self.allocation_of(self.prims[name]) + self.if_kept(name, kernel) for name in made]
         workspace = {name: size for name, size in self.workspace(kernel).items() if name not in scratch}
         lines += [allocation(name, (size,), (1,), torch.float32) for name, size in workspace.items()]
@@ -156,40 +157,134 @@ class Launches:
         found = self.texts[kernel.name].workspace
         return {self.values.free_name(partial_of(kernel)): sizes.tidy(found.count * found.words)} if found is not None else {}
 
-    # ---- what only kernels see
+    # ---- how long things are needed
 
-    def scratch(self, region: Region, kept: Sequence[str] = ()) -> Scratch:
-        """What only the region's kernels see, and its bytes, to lie in one allocation: each takes as long as a launch.
+    def makes(self, step: Kernel | Call) -> list[str]:
+        """Variables of the function that a step makes, but for its workspace."""
+        return [step.node.name] if isinstance(step, Call) else [name for name in step.stores if name not in step.overwrites]
 
-        No whole numbers: who fills memory with what nothing should read knows by its type that these may be places.
-        """
-        outputs, extra = self.regions.results(region)
-        seen = {self.plan.base(self.plan.lowered.value[n]).name for n in outputs} | set(extra) | set(kept)
-        needed: Scratch = {}
-        for kernel in region.kernels:
-            for name in (n for n in kernel.stores if n not in seen and n not in kernel.overwrites):
-                prim = self.prims[name]
-                if not prim.dtype.is_floating_point and prim.dtype is not torch.bool:
-                    continue
-                needed[name] = sizes.tidy(sizes.product(prim.shape) * prim.dtype.itemsize)
-            needed |= {name: sizes.tidy(words * 4) for name, words in self.workspace(kernel).items()}
-        return needed if len(needed) > 1 else {}
+    def reads(self, steps: Sequence[Kernel | Call]) -> list[set[str]]:
+        """Variables of the function that each step reads or writes into."""
+        return [
+            set(map(self.values.variable, step.node.inputs)) if isinstance(step, Call) else self.read_by(step)
+            for step in steps
+        ]
 
-    def scratch_lines(self, region: Region, scratch: Scratch) -> list[str]:
-        """The allocation, and where each part begins: at the end of the one before it."""
-        lines = [line for kernel in region.kernels if kernel.fused is not None for line in self.anchored[kernel.name].sizes]
-        if not scratch:
+    def read_by(self, kernel: Kernel) -> set[str]:
+        return {self.tensor_name(kernel, name) for name in (*kernel.loads, *kernel.overwrites.values())}
+
+    def bytes(self, name: str) -> Dim:
+        """Of a primitive or a node."""
+        prim = self.prims.get(name) or self.plan.graph.index.get(name)
+        if prim is None or prim.shape is None or prim.dtype is None:
+            return 0
+        return sizes.tidy(sizes.product(prim.shape) * prim.dtype.itemsize)
+
+    def may_be_large(self, name: str) -> bool:
+        return Lifetime(name, self.bytes(name), 0, 0).matters
+
+    def hint(self, size: Dim) -> int:
+        """The bytes of a part in the example."""
+        symbols = {} if isinstance(size, int) else dict.fromkeys(size.free_symbols - set(self.plan.graph.symbols), SEATS)
+        return self.plan.graph.hint(size.subs(symbols) if symbols else size)
+
+
+class Body:
+    """The steps of a function and how long each needs what: temporaries in one arena (an allocation takes as long as a launch) or freed
+    after the last step that reads them. `handed` are arguments that are the function's to free; what is `kept` for backward is freed only
+    where nobody asked for it; what is `leaving` stays.
+
+    No whole numbers lie in the arena: who fills memory with what nothing should read knows by its type that these may be places.
+    """
+
+    def __init__(
+        self,
+        launches: Launches,
+        steps: Sequence[Kernel | Call],
+        leaving: Collection[str],
+        handed: Collection[str],
+        kept: Collection[str] = (),
+    ):
+        self.launches, self.steps, self.kept = launches, steps, kept
+        last = last_steps(launches.reads(steps))
+        self.lives = [Lifetime(name, launches.bytes(name), 0, last.get(name, 0)) for name in handed]
+        workspaces: list[Lifetime] = []
+        for position, step in enumerate(steps):
+            for name in launches.makes(step):
+                end = len(steps) - 1 if name in leaving else last.get(name, position)
+                self.lives.append(Lifetime(name, launches.bytes(name), position, end))
+            if isinstance(step, Kernel):
+                found = launches.workspace(step).items()
+                workspaces += [Lifetime(name, sizes.tidy(words * 4), position, position) for name, words in found]
+        called = {launches.values.variable(name) for step in steps if isinstance(step, Call) for name in step.node.inputs}
+        shared = {name for step in steps if isinstance(step, Kernel) for name in launches.makes(step) if self.may_share(name)}
+        parts = [life for life in self.lives if life.name in shared - {*leaving, *kept, *called}] + workspaces
+        parts.sort(key=lambda part: part.first)
+        self.slots: Slots = arena(parts, [life for life in self.lives if life not in parts], launches.hint)
+        if sum(map(len, self.slots)) < 2:
+            self.slots = []
+        self.scratch = {part.name for slot in self.slots for part in slot}
+        self.lives = [life for life in (*self.lives, *workspaces) if life.name not in self.scratch and life.name not in leaving]
+
+    def may_share(self, name: str) -> bool:
+        dtype = self.launches.prims[name].dtype
+        return dtype.is_floating_point or dtype is torch.bool
+
+    def scratch_lines(self) -> list[str]:
+        """The allocation, and where each part begins: at the end of those before it, or where another lay that is not needed by then."""
+        kernels = [step for step in self.steps if isinstance(step, Kernel) and step.fused is not None]
+        lines = [line for kernel in kernels for line in self.launches.anchored[kernel.name].sizes]
+        if not self.slots:
             return lines
-        whole, bytes_ = self.values.free_name("scratch"), [padded(size) for size in scratch.values()]
+        whole, bytes_ = self.whole, [of_slot([part.bytes for part in slot]) for slot in self.slots]
         exact = sizes.tidy(sum(size for size in bytes_ if not isinstance(size, str)))
         words = [sizes.text(sizes.factored(sizes.tidy(sympy.Rational(1, 4) * exact)))] if exact != 0 else []
         words += [f"{size} // 4" for size in bytes_ if isinstance(size, str)]
         lines.append(f"{allocation(whole, (' + '.join(words),), (1,), torch.float32)}  # what only kernels see")
         start = f"{whole}.data_ptr()"
-        for name, size in zip(scratch, bytes_, strict=True):
-            lines.append(f"{name} = {start}")
-            start = f"{name} + {size if isinstance(size, str) else sizes.text(sizes.factored(size))}"
+        for slot, size in zip(self.slots, bytes_, strict=True):
+            first = slot[0].name
+            lines.append(f"{' = '.join(part.name for part in slot)} = {start}")
+            start = f"{first} + {size if isinstance(size, str) else sizes.text(sizes.factored(size))}"
         return lines
+
+    @property
+    def whole(self) -> str:
+        return self.launches.values.free_name("scratch")
+
+    def freed_after(self, step: Kernel | Call) -> list[str]:
+        """What nothing needs after a step; after the last one the function returns."""
+        position = next(p for p, other in enumerate(self.steps) if other is step)
+        if position == len(self.steps) - 1:
+            return []
+        called = {other.node.name for other in self.steps if isinstance(other, Call)}
+        dying = [life.name for life in self.lives if life.last == position and (life.matters or life.name in called)]
+        if self.slots and max(part.last for slot in self.slots for part in slot) == position:
+            dying.append(self.whole)
+        asked = {name for kernel in self.steps if isinstance(kernel, Kernel) for name in kernel.stores if is_asked_for(name, kernel)}
+        now = [name for name in dying if name not in self.kept]
+        unless = [name for name in dying if name in self.kept and name not in asked]
+        lines = [f"del {', '.join(now)}"] if now else []
+        if unless:
+            lines += [f"if {self.launches.values.free_name('kept')} is None:", f"    del {', '.join(unless)}"]
+        return lines
+
+
+def of_slot(needed: Sequence[Dim]) -> Dim | str:
+    """The bytes of the largest part that lies at a place; text where only the sizes of a call tell which that is."""
+    largest: list[Dim] = []
+    for size in needed:
+        if not any(sizes.never_negative(sizes.tidy(other - size)) for other in largest):
+            largest = [other for other in largest if not sizes.never_negative(sizes.tidy(size - other))] + [size]
+    found = [padded(size) for size in largest]
+    if len(found) == 1:
+        return found[0]
+    return f"max({', '.join(size if isinstance(size, str) else sizes.text(sizes.factored(size)) for size in found)})"
+
+
+def unpacked(names: Sequence[str]) -> str:
+    """What a sequence is assigned to, one name for each of its items."""
+    return f"{names[0]}," if len(names) == 1 else ", ".join(names)
 
 
 def names_of(kernel: str) -> set[str]:

@@ -220,6 +220,10 @@ def _no_more_than(asked, needed):
     return all(asks or not need for asks, need in zip(asked, needed))
 
 
+# Frees what was saved while backward still runs, unless the graph is retained, where PyTorch knows how.
+_let_go = getattr(torch.autograd.Function, "maybe_clear_saved_tensors", lambda ctx: None)
+
+
 class _Differentiable(torch.autograd.Function):
     """Forward launches kernels. Backward does so too where there are kernels for the gradients that are asked for;
     otherwise it differentiates the same meaning, written in PyTorch's operators."""
@@ -231,7 +235,7 @@ class _Differentiable(torch.autograd.Function):
         read, kept = tensors[: region.reads], []
         if region.changed:
             read = [t.clone() if i in region.changed else t for i, t in enumerate(read)]
-        results = region.launches(sizes, *tensors, kept) if keeping else region.launches(sizes, *tensors)
+        results = region.launches(sizes, list(tensors), kept) if keeping else region.launches(sizes, list(tensors))
         ctx.save_for_backward(*read, *kept)
         ctx.rest = tensors[region.reads :] if region.keeps and not keeping else None
         if not region.smooth:
@@ -255,11 +259,16 @@ class _Differentiable(torch.autograd.Function):
             if ctx.rest is not None:
                 region.keeping, kept = True, []
                 given = [t.clone() if i in region.overwrite else t for i, t in enumerate((*saved, *ctx.rest))]
-                region.launches(ctx.sizes, *given, kept)
+                region.launches(ctx.sizes, given, kept)
                 saved = (*saved, *kept)
-            found = region.gradient(ctx.sizes, *saved, *upstream)
+                kept.clear()
+            count, given = len(saved), [*saved, *upstream]
+            _let_go(ctx)
+            del saved, upstream  # now the list alone holds them, and the gradient frees each after its last use
+            found = region.gradient(ctx.sizes, given)
             if found is not None:
                 return (None, None, *found, *[None] * len(unread))
+            saved, upstream = given[:count], given[count:]
         read = saved[: region.reads]
         with torch.enable_grad():
             if again:
@@ -278,12 +287,14 @@ class _Differentiable(torch.autograd.Function):
 _apply = super(torch.autograd.Function, _Differentiable).apply  # without looking for transforms of torch.func, which takes as long again
 
 
-def _run(region, sizes, *tensors):
+def _run(region, sizes, tensors):
+    """A list of tensors goes through a region; one that frees some of them early empties the list."""
     if torch.is_grad_enabled():
         for tensor in tensors[: region.reads]:
             if tensor.requires_grad:
                 return region.meaning(sizes, *tensors) if region.reference else _apply(region, sizes, *tensors)
-    return region.launches(sizes, *tensors)
+        tensor = None
+    return region.launches(sizes, tensors)
 
 
 $flags

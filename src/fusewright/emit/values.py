@@ -39,6 +39,13 @@ class Values:
             self.lowered.value[name], lambda prim: prim if prim in self.home else self.prims[prim].origin
         )
 
+    def variable(self, name: str) -> str:
+        """What `text` of a node is a view of."""
+        if self.graph[name].is_leaf or name in self.lowered.library:
+            return name
+        base = self.plan.base(self.lowered.value[name]).name
+        return base if base in self.home else self.prims[base].origin
+
     def view_text(self, name: str, source: Callable[[str], str]) -> str:
         """A view of something in memory, made by PyTorch."""
         prim = self.prims[name]
@@ -124,6 +131,12 @@ class ForwardValues(Values):
         if name in self.lowered.library or (self.plan.base(self.lowered.value[name]).name in self.home):
             return name
         return self.view_text(self.lowered.value[name], lambda prim: self.text(self.prims[prim].origin))
+
+    def variable(self, name: str) -> str:
+        if self.graph[name].is_leaf or name in self.lowered.library:
+            return name
+        base = self.plan.base(self.lowered.value[name]).name
+        return name if base in self.home else self.variable(self.prims[base].origin)
 
     def leaf_text(self, node: Node) -> str:
         if node.target == "input":
