@@ -105,6 +105,20 @@ def test_kernels_backward_are_used_where_there_are_some(tmp_path: Path) -> None:
     assert calls and any("gradient" in name for name in steps)
 
 
+def test_training_by_the_original_asks_nothing_else_first(tmp_path: Path) -> None:
+    """The original is right whatever the model is by now: its guards cost a training step nothing."""
+    front = front_of(TWO, tmp_path)
+    candidate = loaded(front.finish(Choices(training=Training(original=True)))[1])
+    module, space = candidate.build_model(front.problem), vars(candidate.module)
+    looked, follow = list[Any](), space["_follow"]
+    space["_follow"] = lambda model: looked.append(model) or follow(model)
+    module(*front.problem.inputs())
+    assert not looked
+    with candidate.launches() as seen, torch.no_grad():
+        module(*front.problem.inputs())
+    assert looked and seen
+
+
 def test_without_gradients_a_frozen_model_infers(tmp_path: Path) -> None:
     """Nothing requires a gradient: the kernels of inference run, though gradients are recorded."""
     front = front_of(TWO, tmp_path)

@@ -26,7 +26,7 @@ from .launches import Launches
 from .regions import Regions, with_overwrites
 from .signature import Signature
 from .surroundings import Surroundings, with_surroundings
-from .template import AS_IT_WAS, FILE, FOR_HOPPER, NEEDS_GRADIENTS, SIDE_BY_SIDE, UNCHANGED
+from .template import AS_IT_WAS, FILE, FOR_HOPPER, NEEDS_GRADIENTS, SIDE_BY_SIDE, TRAINS, UNCHANGED
 from .values import ForwardValues
 
 MANY = 12  # kernels that are worth several threads of nvcc: the hundred of a dense network take one 65 s
@@ -90,6 +90,7 @@ def with_kernels(
     assumptions = Assumptions(values, launches, backward.unit, signature, in_file=bool(source), training=training)
     looks = plan.shortcuts or plan.graph.own_gradients or training.original or values.behind_changes()
     asks = NEEDS_GRADIENTS if looks else ""
+    asks += TRAINS if training.original else ""
     asks += AS_IT_WAS if values.copies else ""
     many = max(len(launchers), len(backward.kernels)) > MANY
     ours = Template(FILE).substitute(

@@ -17,6 +17,7 @@ from ..kernels.text import wrapped
 from ..layout import is_copy, memory_format
 from ..plan import Call, Shortcut, counts_up, label
 from ..pytext import argument_text, attribute_text, quoted
+from ..training import PYTORCH, WHOLE, why
 from .functions import Functions
 from .regions import Region
 from .signature import Signature
@@ -58,7 +59,11 @@ class Forward:
         given = [*([tensors] if held else []), ", ".join(self.signature.argument_names())]
         own = self.signature.outer() is None  # a method
         original = f"return super({'' if own else 'ModelNew, self'}).forward({parameters})\n"
-        check = f"        if not _undisturbed():\n            {original}"
+        check = ""
+        training = self.functions.training
+        if training.original:
+            check += f"        if _trains(self):  # {why(WHOLE, PYTORCH, training)}\n            {original}"
+        check += f"        if not _undisturbed():\n            {original}"
         check += f"        {look} = _follow(self)\n"
         check += f"        {tensors} = {look}.tensors()\n" if held else ""
         check += f"        if {look}.why or not _planned_for({', '.join(given)}):\n            {original}"

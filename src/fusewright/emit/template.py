@@ -50,6 +50,14 @@ def _needs_gradients(*tensors):
 
 '''
 
+TRAINS = '''
+def _trains(model):
+    """Backward may follow, to one of its parameters: as a rule the first one says so."""
+    return torch.is_grad_enabled() and any(parameter.requires_grad for parameter in model.parameters())
+
+
+'''
+
 AS_IT_WAS = '''
 def _as_it_was(tensor):
     """What forward overwrites later, for a call whose backward may want it."""
