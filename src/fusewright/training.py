@@ -15,6 +15,7 @@ KERNELS = "kernels forward and backward"
 LIBRARY_BACKWARD = "kernels forward, the library's gradients backward"  # of what forward read: nothing is computed again
 KERNELS_FORWARD = "kernels forward, PyTorch's operators backward"
 PYTORCH = "PyTorch's operators forward and backward"
+BY_KERNELS = KERNELS, LIBRARY_BACKWARD  # what may be left to PyTorch's operators instead
 WHOLE = ""  # in the place of a region's name: the whole model
 
 

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from .emit import Emitted
 from .timing import GAIN, Clock, in_turn
-from .training import AS_PREDICTED, KERNELS, WHOLE, Training
+from .training import AS_PREDICTED, BY_KERNELS, WHOLE, Training
 
 SLOWER = 1.01  # than the original's step: beyond this the original's forward is kept for training
 MOST_ALONE = 8  # regions that are left to PyTorch one by one where each variant is verified
@@ -69,7 +69,7 @@ class Switch:
     emitted: Emitted
 
     def __post_init__(self) -> None:
-        found = [name for name, what in self.emitted.training.items() if what == KERNELS]
+        found = [name for name, what in self.emitted.training.items() if what in BY_KERNELS]
         self.regions = {name: self.space[f"{name}_region"] for name in found}
         self.gradients = {name: (region.gradient, region.keeps) for name, region in self.regions.items()}
 
@@ -207,7 +207,7 @@ def left_words(names: frozenset[str]) -> str:
 def candidates(emitted: Emitted) -> list[tuple[str, Training]]:
     """Every kind of choice for training, for whoever verifies variants: each region by PyTorch's operators (of many, every second one,
     then the others), all of them, and the original's forward."""
-    names = [name for name, what in emitted.training.items() if what == KERNELS]
+    names = [name for name, what in emitted.training.items() if what in BY_KERNELS]
     groups = [names[::2], names[1::2]] if len(names) > MOST_ALONE else [[name] for name in names]
     sets = list(dict.fromkeys([*map(frozenset, groups), *([frozenset(names)] if names else [])]))
     found = [(f"training: {left_words(left)}", Training(by_pytorch=left)) for left in sets]

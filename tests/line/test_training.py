@@ -95,6 +95,10 @@ def test_what_has_no_kernels_backward_is_not_computed_twice(tmp_path: Path) -> N
         Step(candidate.build_model(front.problem), front.problem.inputs())()
     assert "aten.convolution_backward.default" in operators.seen and "aten.convolution.default" not in operators.seen
     assert holds(front, emitted)
+    for name, training in candidates(emitted):
+        _, left = front.finish(Choices(own=convolutions(front.graph), training=training))
+        assert set(left.training.values()) == {PYTORCH}, name
+        assert not launched(loaded(left), front)[1] and holds(front, left), name
 
 
 def test_kernels_backward_are_used_where_there_are_some(tmp_path: Path) -> None:
