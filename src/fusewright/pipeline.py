@@ -34,6 +34,7 @@ from .planner import plan
 from .problem import Problem, check_output
 from .process import Limits
 from .rewrite import NONFINITE_KIND, rewrite
+from .steps import counted
 from .takeover import take_over
 from .training import AS_PREDICTED, FORWARD_ONLY
 from .tune import LIBRARY, LIBRARY_TURNED, PREDICTED, Choices, Tuned, key, recall, remember, shown, tune
@@ -139,6 +140,13 @@ def compile_problem(
     return front.graph, made, emitted
 
 
+def ahead(options: Options) -> tuple[str, ...]:
+    """The stages that `optimize` will go through, as far as they are known before."""
+    on_gpu = choose_target(options) == "cuda"
+    found = ["load", "capture", "rewrite", "plan", *(["tune"] if on_gpu and options.tune != "off" else []), "emit", "build", "verify"]
+    return (*found, *(["variant"] if options.all_variants else []), *(["bench"] if on_gpu and options.bench else []))
+
+
 def optimize(problem: Problem, options: Options, progress: Progress = silent) -> Run:
     from .candidate import load_candidate
     from .report_record import run_record
@@ -196,6 +204,7 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
 
 def judge_of(front: Front, target: str, progress: Progress = silent) -> Callable[[Candidate, Plan], Verdict]:
     """What verifies a file that was made of this model."""
+    from .verify import questions
     from .verify import verify as verify_candidate
 
     def judge(candidate: Candidate, made: Plan) -> Verdict:
@@ -207,7 +216,7 @@ def judge_of(front: Front, target: str, progress: Progress = silent) -> Callable
                 graph=front.graph,
                 options=front.options,
                 kind_may_change=kind_may_change,
-                progress=progress,
+                progress=counted(progress, len(questions()) + 1),
             )
 
     return judge

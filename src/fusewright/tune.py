@@ -37,6 +37,7 @@ from .prediction import plan_ms
 from .problem import Problem
 from .products import products
 from .rules.patterns import EVERY_CONVOLUTION
+from .steps import Step
 from .timing import GAIN, SECONDS, Clock, in_turn
 from .training import AS_PREDICTED, Training
 from .tune_training import EVERY_KERNEL, Trainer, left_words
@@ -267,6 +268,7 @@ class Tuner:
     steps: tuple[tuple[str, float], ...] = ()
     ahead: Way | None = None  # a file with kernels for gradients
     expected: float = math.inf  # milliseconds that are predicted of the best variant so far
+    left: int = 0  # steps that will be said, at most
     library_expected: float = 0.0  # and with the library's convolutions and products
 
     def run(self) -> Tuned:
@@ -278,6 +280,8 @@ class Tuner:
         if not predicted.kernels and not able:
             return Tuned(PREDICTED)
         known = candidates(predicted, able)
+        build_and_time, regions, last, training = 2, 1, 1, 3 if self.trained is not None else 0
+        self.left = build_and_time * (1 + len(known.changes)) + regions + last + training
         self.add_all(known.first, trained_too=True)
         best = self.fastest()
         self.build_ahead(change(best.choices, self.own_of(best)) for change in known.changes)
@@ -303,12 +307,12 @@ class Tuner:
         assert self.trained is not None and self.eager.module is not None
         try:
             way = self.trained_way(choices)
-            self.progress("build: gradients")
+            self.say("build: gradients")
             self.build([way], training=True)
             self.start(way)
             assert way.candidate is not None and way.module is not None and way.emitted is not None
             space = vars(way.candidate.module)
-            trainer = Trainer(way.emitted, space, way.module, self.eager.module, self.inputs, self.clock, self.seconds, self.progress)
+            trainer = Trainer(way.emitted, space, way.module, self.eager.module, self.inputs, self.clock, self.seconds, self.say)
             found = trainer.run()
             self.synchronize()
         except (Refused, RuntimeError, OSError) as error:  # out of memory, too: what trains takes more than what infers
@@ -324,6 +328,11 @@ class Tuner:
         """A fault is that of whatever ran last, not of whoever is timed next."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
+
+    def say(self, words: str) -> None:
+        """What is done now; how many such steps are left is known once the variants are."""
+        self.left -= 1
+        self.progress(Step(words, self.left))
 
     # ---- building
 
@@ -346,7 +355,7 @@ class Tuner:
                 ways.append(way)
         ways = self.promising(ways)
         more = [self.trained_way(ways[0].choices)] if trained_too and self.trained is not None and self.target == "cuda" else []
-        self.progress("build: " + ", ".join(way.name for way in ways))
+        self.say("build: " + ", ".join(way.name for way in ways))
         self.build(ways, more)
         for way in ways:
             self.begin(way)
@@ -363,7 +372,7 @@ class Tuner:
         ways = [Way(one.name, one.choices) for one in named]
         for way in ways:
             way.made, way.emitted = self.compile(way.choices)
-        self.progress(f"build: {len(ways)} changes of the best")
+        self.say(f"build: {len(ways)} changes of the best")
         self.build(self.promising(ways, note=False))
         self.spent += time.monotonic() - start
 
@@ -447,7 +456,7 @@ class Tuner:
     def time(self, ways: Sequence[Way]) -> None:
         """Time the ways in turn; each gets the median of its rounds."""
         running = [way for way in ways if way.module is not None]
-        self.progress("time: " + ", ".join(way.name for way in running))
+        self.say("time: " + ", ".join(way.name for way in running))
         found = in_turn([self.call(way) for way in running], self.clock, self.seconds)
         for way, ms in zip(running, found, strict=True):
             way.ms = ms
@@ -497,7 +506,7 @@ class Tuner:
 
         space["_run"] = weighed
         try:
-            self.progress("time: each region")
+            self.say("time: each region")
             self.call(way)()
         except RuntimeError as error:
             self.whole = False
