@@ -62,8 +62,8 @@ class Desk:
 
     def verdict(self, problem: Problem, new: str = COPY, metered: bool = True) -> Verdict:
         graph = capture(*on_the_cpu(problem), str(problem.path))
+        self.counted.exempt(_pool(torch.device("cpu"), torch.float64))
         with self.counted:
-            self.counted.exempt(_pool(torch.device("cpu"), torch.float64))
             candidate = load_candidate(problem.source + new, "host")
             return verify(problem, candidate, graph=graph, meter=self.counted if metered else None)
 

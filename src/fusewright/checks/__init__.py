@@ -267,9 +267,11 @@ class Trial:
     def parts(self, variant: Variant) -> tuple[Part, ...] | None:
         """The parts of the batch to make references of: none, one (the whole) or several. None: not even these would do."""
         need, free = self._need(variant), self._free(variant)
+        if FINER * need <= free:
+            return ()
+        kinds = self._independent(variant)  # asked now: it sets another state
         if need <= free:
             return ()
-        kinds = self._independent(variant)
         if kinds is None:
             return () if not self._smaller_sizes(variant) else None
         batch = self._batch(variant)
