@@ -19,6 +19,7 @@ Both constants are fixed; `tests/verify/test_budget.py` calibrates them with hon
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,17 +90,18 @@ def budget(evidence: Evidence) -> Budget:
     exact, eager = evidence.exact.double(), evidence.eager.double()
     draws = [_distance(draw.double(), exact) for draw in evidence.draws]
     own = _distance(eager, exact)
-    noise = torch.stack([own, *draws]).amax(0) if exact.numel() else own
+    noise = functools.reduce(torch.maximum, draws, own)
     finite = torch.nan_to_num(exact, nan=0.0, posinf=0.0, neginf=0.0)
-    scale = finite.abs() + _rms(finite)
-    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    scale = finite.abs().add_(_rms(finite))
+    scale.masked_fill_(~(scale > 0), 1.0)
     if not evidence.eager.dtype.is_floating_point:  # indices and masks: equal, unless honest results differ themselves
         return Budget(exact, eager, K * noise, scale, math.inf)
     worst_own = float((own / scale).max()) if exact.numel() else 0.0
-    floor = max(K * _rms(noise / scale), WORST * worst_own) * scale
-    allowed = torch.maximum(K * noise, floor) + ulp(finite, evidence.eager.dtype)
-    tiny = UNIT_ROUNDOFF[evidence.eager.dtype]
     rms_own, rms_draws = _rms(own / scale), [_rms(draw / scale) for draw in draws]
+    del own, draws  # memory: from here on these would be the larger part of it
+    floor = max(K * _rms(noise / scale), WORST * worst_own) * scale
+    allowed = torch.maximum(noise.mul_(K), floor).add_(ulp(finite, evidence.eager.dtype))
+    tiny = UNIT_ROUNDOFF[evidence.eager.dtype]
     rms_fine = max((_rms(_distance(draw.double(), exact) / scale) for draw in evidence.fine), default=0.0)
     rms_allowed = max(_rms_allowed(rms_own, rms_draws, evidence.coarse), K * rms_fine)
     return Budget(exact, eager, allowed, scale, rms_allowed + tiny)
@@ -170,8 +172,7 @@ def zeros_pass(limit: Budget) -> bool:
 def ulp(value: Tensor, dtype: torch.dtype) -> Tensor:
     """The distance to the next number of this type, in float64."""
     info = torch.finfo(dtype)
-    exponent = torch.floor(torch.log2(value.abs().clamp(min=info.smallest_normal)))
-    return torch.exp2(exponent) * info.eps
+    return value.abs().clamp_(min=info.smallest_normal).log2_().floor_().exp2_().mul_(info.eps)
 
 
 def _wrong_kind(value: Tensor, limit: Budget, kind_may_change: bool) -> Tensor:
@@ -191,14 +192,14 @@ def _same_kind(a: Tensor, b: Tensor) -> Tensor:
 
 def _distance(a: Tensor, b: Tensor) -> Tensor:
     """|a − b| where both are finite, else 0: finiteness is compared on its own."""
-    return torch.nan_to_num((a - b).abs(), nan=0.0, posinf=0.0)
+    return (a - b).abs_().nan_to_num_(nan=0.0, posinf=0.0)
 
 
 def _rms(x: Tensor) -> float:
     if not x.numel():
         return 0.0
-    largest = float(x.abs().max())
-    return largest * math.sqrt(float((x / largest).square().mean())) if 0 < largest < math.inf else largest
+    largest = max(abs(float(bound)) for bound in torch.aminmax(x))
+    return largest * math.sqrt(float((x / largest).square_().mean())) if 0 < largest < math.inf else largest
 
 
 def _index(x: Tensor) -> tuple[int, ...]:

@@ -144,6 +144,8 @@ def _command(body: Callable[..., int]) -> Callable[..., int]:
         except Exception as error:
             if traceback:
                 tracebacks.print_exc()
+            if type(error).__name__ == "OutOfMemoryError":  # torch's: not imported for this
+                raise typer.Exit(_complain(f"out of memory: {str(error).splitlines()[0]}; nothing was written", REFUSED)) from None
             what = f"internal error: {type(error).__name__}: {error}"
             status = _complain(f"{what}; rerun with --traceback and report it", FAULT)
         raise typer.Exit(status)
@@ -335,6 +337,10 @@ def _verdict_record(model: Path, candidate: Path, verdict: Verdict) -> dict[str,
         "tolerance": verdict.tolerance,
         "kernels": list(verdict.kernels),
         "library_calls": list(verdict.library_calls),
+        "note": verdict.shapes_note,
+        "seconds": verdict.seconds,
+        "peak_gb": verdict.peak / 1e9,
+        "own_peak_gb": verdict.own_peak / 1e9,
     }
 
 

@@ -185,6 +185,11 @@ def show_verdict(console: Console, verdict: Verdict, verbose: bool) -> None:
         if verbose or not check.passed:
             mark, style = MARKS[check.status]
             say(console, f"  {mark}  {check.name}  {check.detail}".rstrip(), style)
+    if verbose and verdict.peak:
+        took = f"{verdict.seconds:.1f} s, {verdict.peak / 1e9:.3g} GB of GPU memory at most"
+        say(console, f"  verified in {took}; a training step of the model takes {verdict.own_peak / 1e9:.3g} GB")
+    if verbose and verdict.shapes_note:
+        say(console, f"  {verdict.shapes_note}")
 
 
 def counted(number: int, noun: str) -> str:

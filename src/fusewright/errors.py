@@ -13,6 +13,10 @@ class Ended(Refused):
     """A candidate's code ended Python, or its process. That is no bad input: it does not equal the model."""
 
 
+class Short(Refused):
+    """Memory ran out where nothing smaller is left to try."""
+
+
 class Raised(Exception):
     """What a candidate's code raised in another process: its kind and first line."""
 

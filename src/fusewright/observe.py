@@ -8,7 +8,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -19,17 +19,33 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from .batch import Part, added
 from .budget import Budget, Evidence, Miss, budget, compare, with_outliers
 from .candidate import ALLOCATIONS, Candidate
 from .held import Place, own, put_back
 from .problem import Problem, seeded_everything
-from .reference import TO_NEAREST, Rounding, base_name, in_float64, rounding_of, type_of, widen_module, widened
+from .reference import (
+    TO_NEAREST,
+    OneOfParts,
+    Rounding,
+    base_name,
+    in_float64,
+    rounding_of,
+    type_of,
+    widen_module,
+    widened,
+)
 from .shrink import Sizes, seconds_for, work
 from .variants import Source, Variant, named_state, random_state, renewed
 
 LARGE = 2**21  # parameters
 SAMPLE = 2**18  # elements of one gradient that are compared
-DRAWS = 4  # references with rounding put in at random, for each variant
+DRAWS = 4  # references with rounding put in at random, before more are drawn
+FIRST_DRAWS = 2  # of those, for each variant; the others where two are too few to accept a result
+ORDER = (1, 2, 0)  # in which they are drawn: the one that rounds operands to nearest says the least of how far others may err
+COPIED = 2**20  # elements: what a model returns is copied up to that; larger ones where they share memory with something else
+DRAWN = 2**20  # cotangents that are drawn at a time, so that those of a part are those of the whole
+BEYOND_DOUBT = 1e6  # times its budget: no more references are drawn for that
 MORE_DRAWS = (12, 4, 1)  # before a candidate is condemned; fewer where so many do not fit in memory
 CPU = torch.device("cpu")
 TWIN_SECONDS = 10.0  # estimated for two cores: what one run on the CPU may take before a GPU runs the same
@@ -57,15 +73,18 @@ class Observed:
 
 
 def observe(
-    model: nn.Module, inputs: list[Any], *, derivatives: int = 0, fixed: bool = False, seed: int = 0
+    model: nn.Module, inputs: list[Any], *, derivatives: int = 0, fixed: bool = False, seed: int = 0, part: Part | None = None
 ) -> Observed:
-    """Call the model; afterwards its buffers are what they were before. `fixed` inputs need no gradient."""
+    """Call the model; afterwards its buffers are what they were before. `fixed` inputs need no gradient.
+
+    `part`: which of the batch's samples these inputs are. Gradients are then its share of the whole batch's.
+    """
     with buffers_put_back(model):
-        return called(model, inputs, derivatives=derivatives, fixed=fixed, seed=seed)
+        return called(model, inputs, derivatives=derivatives, fixed=fixed, seed=seed, part=part)
 
 
 def called(
-    model: nn.Module, inputs: list[Any], *, derivatives: int = 0, fixed: bool = False, seed: int = 0
+    model: nn.Module, inputs: list[Any], *, derivatives: int = 0, fixed: bool = False, seed: int = 0, part: Part | None = None
 ) -> Observed:
     """What `observe` sees; buffers stay as the call leaves them."""
     if derivatives and not fixed:
@@ -78,12 +97,23 @@ def called(
     leaves, structure = pytree.tree_flatten(result)
     outputs = {f"output {i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
     outputs |= {place: t for place, t in tensors_on(model) if before.get(place) != id(t)}  # a loss that is kept for later
-    tensors = {name: _real(leaf.detach()).clone() for name, leaf in outputs.items()}
+    shared = _storages([*inputs, *model.parameters(), *model.buffers(), *(t for _, t in tensors_on(model))])
+    tensors = {name: _own(_real(leaf.detach()), shared) for name, leaf in outputs.items()}
     for name, b in model.named_buffers():  # unchanged ones too: rounding may hide a change, or make one
         tensors[f"buffer {name}"] = b.detach().clone()
-    found = _gradients(model, inputs, list(outputs.values()), derivatives) if derivatives else {}
+    found = _gradients(model, inputs, list(outputs.values()), derivatives, part) if derivatives else {}
     differentiable = any(t.requires_grad for t in outputs.values())
     return Observed({**tensors, **found}, named_alike(structure), tuple(leaves), differentiable)
+
+
+def _storages(values: list[Any]) -> set[int]:
+    return {t.untyped_storage().data_ptr() for t in pytree.tree_leaves(values) if isinstance(t, Tensor) and t.layout == torch.strided}
+
+
+def _own(leaf: Tensor, shared: set[int]) -> Tensor:
+    """What was returned, where nothing changes it later: a large result in memory of its own is not copied."""
+    alone = leaf.layout == torch.strided and leaf.untyped_storage().data_ptr() not in shared
+    return leaf if alone and leaf.numel() > COPIED else leaf.clone()
 
 
 def tensors_on(model: nn.Module) -> list[tuple[str, Tensor]]:
@@ -176,12 +206,12 @@ def named_alike(structure: Any) -> str:
     return re.sub(r"\b_fusewright_(?:model|candidate)_\w+\.", "", str(structure))
 
 
-def _gradients(model: nn.Module, inputs: list[Any], outputs: list[Tensor], order: int) -> dict[str, Tensor]:
+def _gradients(model: nn.Module, inputs: list[Any], outputs: list[Tensor], order: int, part: Part | None) -> dict[str, Tensor]:
     """Of Σ output · cotangent, the cotangents drawn at random once, by inputs and parameters; and the same of those."""
     targets = gradient_targets(model, inputs)
     found: dict[str, Tensor] = {}
     for derivative in ("gradient", "second gradient")[:order]:
-        pairs = [(t, c) for t, c in zip(outputs, cotangents(outputs), strict=True) if t.requires_grad]
+        pairs = [(t, c) for t, c in zip(outputs, cotangents(outputs, part), strict=True) if t.requires_grad]
         if not targets or not pairs:
             break
         more = derivative == "gradient" and order == 2
@@ -189,8 +219,9 @@ def _gradients(model: nn.Module, inputs: list[Any], outputs: list[Tensor], order
         smooth, given = zip(*pairs, strict=True)
         grads = torch.autograd.grad(smooth, by, given, allow_unused=True, create_graph=more)
         for (name, target), gradient in zip(targets.items(), grads, strict=True):
-            value = torch.zeros_like(target) if gradient is None else gradient
-            found[f"{derivative} of {name}"] = _sample(value.detach()).clone()
+            value = (torch.zeros_like(target) if gradient is None else gradient).detach()
+            rows = part is not None and any(name == f"input {i}" for i in part.batched)
+            found[f"{derivative} of {name}"] = _sample_of(value, part) if part is not None and rows else _sample(value).clone()
         outputs = [torch.zeros_like(t) if g is None else g for t, g in zip(by, grads, strict=True)]
     return found
 
@@ -225,23 +256,62 @@ def _sample(gradient: Tensor) -> Tensor:
     return torch.cat([flat[::distance], *((s * distance**-0.5).to(flat.dtype) for s in sums)])
 
 
+def _sample_of(gradient: Tensor, part: Part) -> Tensor:
+    """The share that these rows have in `_sample` of the gradient of the whole batch: the shares of all parts add up to it."""
+    whole, offset = part.of_whole(gradient.numel()), part.offset(gradient.numel())
+    distance = whole // SAMPLE | 1
+    if distance == 1:
+        rows = gradient.new_zeros(part.whole, *gradient.shape[1:])
+        rows[part.start : part.stop] = gradient
+        return rows
+    flat = gradient.flatten()
+    chosen, sums = flat.new_zeros(-(-whole // distance)), flat.new_zeros(whole // distance + 1, dtype=torch.float64)
+    head = -offset % distance  # elements before the next one that is chosen
+    picked = flat[head::distance]
+    first = (offset + head) // distance
+    chosen[first : first + picked.numel()] = picked
+    sums[offset // distance] += flat[:head].sum(dtype=torch.float64)
+    windows = max(0, flat.numel() - head) // distance
+    sums[first : first + windows] += flat[head : head + windows * distance].view(-1, distance).sum(1, dtype=torch.float64)
+    rest = flat[head + windows * distance :]
+    if rest.numel():
+        sums[first + windows] += rest.sum(dtype=torch.float64)
+    return torch.cat([chosen, (sums * distance**-0.5).to(flat.dtype)])
+
+
 def gradient_targets(model: nn.Module, inputs: list[Any]) -> dict[str, Tensor]:
     of_inputs = {f"input {i}": x for i, x in enumerate(inputs) if isinstance(x, Tensor) and x.requires_grad}
     return {**of_inputs, **{name: p for name, p in model.named_parameters() if p.requires_grad}}
 
 
-def cotangents(outputs: list[Tensor]) -> list[Tensor]:
+def cotangents(outputs: list[Tensor], part: Part | None = None) -> list[Tensor]:
     """Numbers drawn at random, exact in every type: the same for all models, so out of sight of whatever widens, rounds or fills.
 
     As vectors they are about equally long: beside a cotangent for each of a million scores that of a loss, a single number,
     would be lost in rounding, and with it whatever is wrong with its gradient.
     """
-    generator = torch.Generator().manual_seed(5)
-    lengths = [round(math.log2(max(1, t.numel())) / 2) for t in outputs]  # as powers of 2
+    wholes = [t.numel() if part is None else part.of_whole(t.numel()) for t in outputs]
+    offsets = [0 if part is None else part.offset(t.numel()) for t in outputs]
+    lengths = [round(math.log2(max(1, n)) / 2) for n in wholes]  # as powers of 2
     middle = (max(lengths) + min(lengths)) // 2 if outputs else 0
     with _disable_current_modes():
-        drawn = [torch.randn(t.shape, generator=generator, dtype=torch.float32).bfloat16() for t in outputs]
-        return [(c * 2.0 ** (middle - length)).to(t) for c, t, length in zip(drawn, outputs, lengths, strict=True)]
+        places = zip(outputs, offsets, wholes, lengths, strict=True)
+        return [_drawn(i, t, offset, n).mul_(2.0 ** (middle - length)) for i, (t, offset, n, length) in enumerate(places)]
+
+
+def _drawn(number: int, like: Tensor, offset: int, whole: int) -> Tensor:
+    """Normal numbers of 8 significant bits, from `offset` on of as many as the whole has; on the device, and never all in float32."""
+    made = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+    if whole == 1:
+        return made.fill_(1.375)  # a loss: no number that may be all but 0, nor the 1 that a kernel may take for granted
+    flat, generator = made.view(-1), torch.Generator(like.device)
+    for block in range(offset // DRAWN, -(-(offset + flat.numel()) // DRAWN)):
+        first, last = block * DRAWN, min(whole, (block + 1) * DRAWN)
+        generator.manual_seed(5 + 1009 * number + 1000003 * block)
+        drawn = torch.randn(last - first, generator=generator, dtype=torch.float32, device=like.device).bfloat16()
+        start, stop = max(first, offset), min(last, offset + flat.numel())
+        flat[start - offset : stop - offset] = drawn[start - first : stop - first]
+    return made
 
 
 class _Filled(TorchDispatchMode):
@@ -282,7 +352,7 @@ def filled_memory(device: torch.device, value: float = math.nan, whole: int | No
     On a GPU the allocator's free blocks are filled as well.
     """
     if device.type == "cuda":
-        free = [torch.full((2**20 * 2**i,), value, device=device) for i in range(8)]
+        free = [torch.full((2**20 * 2**i,), value, device=device) for i in range(7)]  # half a gigabyte
         del free
     with _Filled(value, whole):
         yield
@@ -584,10 +654,31 @@ class Subjects:
         twin = None if self.twin is None else copied(self.twin).to(dtype)
         return replace(twisted, low=dtype, rounding=rounding_of(dtype), twin=twin, asked={})
 
-    def run_exact(self, variant: Variant, rounding: Rounding | None = None, seed: int = 0) -> Observed:
-        inputs = [widened(each) for each in self.each_input(variant)]
-        with in_float64(self.low, rounding, seed):
-            return self.observed(self.exact, inputs, variant)
+    def run_exact(
+        self, variant: Variant, rounding: Rounding | None = None, seed: int = 0, part: Part | tuple[Part, ...] | None = None
+    ) -> Observed:
+        """The float64 twin, rounded if that is asked for, on the whole batch or a part of it. Of all parts the sums: gradients."""
+        if isinstance(part, tuple):
+            total: Observed | None = None
+            for one in part:
+                seen = self.run_exact(variant, rounding, seed, one)
+                sums = {name: t for name, t in seen.tensors.items() if "gradient" in name}
+                total = replace(seen, tensors=added(total.tensors if total is not None else {}, sums))
+            assert total is not None
+            return total
+        if part is None:
+            inputs = [widened(each) for each in self.each_input(variant)]
+            with in_float64(self.low, rounding, seed):
+                return replace(self.observed(self.exact, inputs, variant), returned=())
+        if (error := self._refusal(variant)) is not None:
+            raise error.with_traceback(None)
+        values = widened(part.inputs(TWISTS[self.twist](self.source.held(variant, self.device))))
+        state = {t.untyped_storage().data_ptr(): tuple(t.shape) for _, t in named_state(self.exact)}
+        with in_float64(self.low, rounding, seed, OneOfParts(part.number, part.count, state)), self.unmoved(self.exact):
+            seen = observe(
+                self.exact, values, derivatives=variant.derivatives, fixed=variant.fixed, seed=variant.seed, part=part
+            )
+            return replace(seen, returned=())
 
     def operators(self, variant: Variant) -> set[str]:
         """The names of the operators the original runs."""
@@ -596,29 +687,44 @@ class Subjects:
             observe(self.exact, inputs, seed=variant.seed)
         return met
 
-    def references(self, variant: Variant, draws: int = DRAWS) -> References:
-        eager = self.run_eager(variant)
-        exact = self.run_exact(variant)
-        draws = min(draws, 2) if self.large else draws
-        return self.more_draws(References(eager, exact, (), self.rounding), variant, draws)
+    def references(
+        self, variant: Variant, draws: int = FIRST_DRAWS, part: Part | None = None, eager: Observed | None = None
+    ) -> References:
+        """Of the whole batch or of a part. `eager`: its results, where they are known."""
+        eager = replace(self.run_eager(variant), returned=()) if eager is None else eager
+        exact = self.run_exact(variant, part=part)
+        return self.more_draws(References(eager, exact, (), self.rounding), variant, draws, part)
 
-    def more_draws(self, references: References, variant: Variant, count: int) -> References:
+    def more_draws(
+        self, references: References, variant: Variant, count: int, part: Part | tuple[Part, ...] | None = None
+    ) -> References:
         first = len(references.draws)
-        more = tuple(self.run_exact(variant, self.rounding, TO_NEAREST + i) for i in range(first, first + count))
+        seeds = (TO_NEAREST + (ORDER[i] if i < len(ORDER) else i) for i in range(first, first + count))
+        more = tuple(self.run_exact(variant, self.rounding, seed, part) for seed in seeds)
         return replace(references, draws=references.draws + more)
 
     def judge(
-        self, got: Observed, references: References, variant: Variant, kind_may_change: bool
+        self,
+        got: Observed,
+        references: References,
+        variant: Variant,
+        kind_may_change: bool,
+        part: Part | tuple[Part, ...] | None = None,
+        condemn: bool = True,
     ) -> dict[str, Miss]:
-        """The worst element of every tensor. Before one is condemned more references are drawn."""
-        misses = self._misses(got, references, kind_may_change)
-        too_far = [name for name, miss in misses.items() if not miss.passed and miss.ratio < 1e6]
-        if not too_far:
+        """The worst element of every tensor. Before one is condemned more references are drawn; without `condemn` only a few."""
+        misses = self.misses(got, references, kind_may_change)
+        too_far = doubtful(misses)
+        if too_far and len(references.draws) < DRAWS:
+            references = self.more_draws(references, variant, DRAWS - len(references.draws), part)
+            misses |= self.misses(got, references, kind_may_change, too_far)
+            too_far = doubtful(misses)
+        if not too_far or not condemn:
             return misses
         for count in MORE_DRAWS:
             try:
-                drawn = self.more_draws(references, variant, count)
-                fine = (self.run_exact(variant, self.rounding.fine, TO_NEAREST + 1),) if self.rounding.coarse else ()
+                drawn = self.more_draws(references, variant, count, part)
+                fine = (self.run_exact(variant, self.rounding.fine, TO_NEAREST + 1, part),) if self.rounding.coarse else ()
                 references = replace(drawn, fine=fine)
                 break
             except torch.OutOfMemoryError:
@@ -629,9 +735,14 @@ class Subjects:
             misses[name] = compare(got.tensors[name], limit, kind_may_change=kind_may_change)
         return misses
 
-    def _misses(self, got: Observed, references: References, kind_may_change: bool) -> dict[str, Miss]:
+    def misses(
+        self, got: Observed, references: References, kind_may_change: bool, names: Container[str] | None = None
+    ) -> dict[str, Miss]:
+        """The worst element of every tensor, or of those named, under the references that there are."""
         misses = {}
         for name, expected in references.eager.tensors.items():
+            if names is not None and name not in names:
+                continue
             if name in got.tensors:
                 may = kind_may_change or name.startswith("buffer")  # by Welford an Inf in a running mean becomes a NaN
                 misses[name] = compare(got.tensors[name], references.budget(name), kind_may_change=may)
@@ -639,17 +750,22 @@ class Subjects:
                 value = float(expected.flatten()[0]) if expected.numel() else 0.0
                 misses[name] = Miss(math.inf, (), math.nan, value, 0.0, "missing;", math.inf)
         for name in got.tensors:
-            if name not in references.eager.tensors and name.startswith("buffer"):
+            if names is None and name not in references.eager.tensors and name.startswith("buffer"):
                 why = "changed, but not by the original;"
                 misses[name] = Miss(math.inf, (), math.nan, math.nan, 0.0, why, math.inf)
         return misses
+
+
+def doubtful(misses: Mapping[str, Miss]) -> list[str]:
+    """Tensors that are too far off, but not so far that more references could change nothing."""
+    return [name for name, miss in misses.items() if not miss.passed and miss.ratio < BEYOND_DOUBT]
 
 
 def subjects(problem: Problem, candidate: Candidate, new: nn.Module | None) -> Subjects:
     """`new` is None where it is elsewhere."""
     original = problem.model(0).to(candidate.device)
     new = original if new is None else new
-    source = Source(problem)
+    source = Source(problem, home=candidate.device)
     low = type_of(original, source.given)
     exact = widen_module(copied(original))
     initial, modes = _initial(original), _modes(original)

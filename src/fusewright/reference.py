@@ -6,8 +6,8 @@ import contextlib
 import functools
 import math
 import os
-from collections.abc import Iterator, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ UNIT_ROUNDOFF = {  # half the distance between 1 and the next number
     torch.bfloat16: 2.0**-8,
 }
 TF32 = 2.0**-11
-STRETCH = 2**18  # random numbers drawn once and used again elsewhere: drawing is dearer than rounding
+STRETCH = {"cpu": 2**18, "cuda": 2**22}  # random numbers drawn once and used again elsewhere: drawing is dearer than rounding
 WIDE = {
     torch.float16: torch.float64,
     torch.bfloat16: torch.float64,
@@ -166,8 +166,32 @@ def widen_module(model: nn.Module) -> nn.Module:
     return model
 
 
+@dataclass(frozen=True)
+class OneOfParts:
+    """What a run on a part of the batch has to know of the others: its parameters are rounded alike in each, and sums that go over
+    the batch go on in the next."""
+
+    number: int = 0
+    count: int = 1
+    state: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # shapes of parameters and buffers, by their storage
+
+    def continues(self, name: str, args: Any) -> bool:
+        """This call computes a parameter's gradient."""
+        if name == "convolution_backward":
+            return True
+        if name != "mm" or not self.state:
+            return False
+        shape = args[0].shape[0], args[1].shape[1]
+        return shape in self.state.values() or shape[::-1] in self.state.values()
+
+
+WHOLE = OneOfParts()
+
+
 @contextlib.contextmanager
-def in_float64(low: torch.dtype, rounding: Rounding | None = None, seed: int = 0) -> Iterator[set[str]]:
+def in_float64(
+    low: torch.dtype, rounding: Rounding | None = None, seed: int = 0, part: OneOfParts = WHOLE
+) -> Iterator[set[str]]:
     """Run a widened model so that nothing in it falls back to the narrow type `low`, rounded at random if asked.
 
     Gives the names of the operators it met.
@@ -175,7 +199,7 @@ def in_float64(low: torch.dtype, rounding: Rounding | None = None, seed: int = 0
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _InFloat64(low, rounding, seed) as mode, _LaterKeysLeftOut():
+        with _InFloat64(low, rounding, seed, part) as mode, _LaterKeysLeftOut():
             yield mode.met
     finally:
         torch.set_default_dtype(default)
@@ -224,10 +248,11 @@ class _InFloat64(TorchDispatchMode):
     seed TO_NEAREST operands of products that may be TF32 are rounded as tensor cores are given them: equal ones err equally.
     """
 
-    def __init__(self, low: torch.dtype, rounding: Rounding | None, seed: int):
+    def __init__(self, low: torch.dtype, rounding: Rounding | None, seed: int, part: OneOfParts = WHOLE):
         super().__init__()
-        self.low, self.rounding, self.seed = low, rounding, seed
-        self.places = torch.Generator().manual_seed(seed)
+        self.low, self.rounding, self.seed, self.part = low, rounding, seed, part
+        self.places = torch.Generator().manual_seed(seed + 7919 * part.number)
+        self.places_of_state = torch.Generator().manual_seed(seed)  # the same in each part
         self.met: set[str] = set()
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -247,7 +272,7 @@ class _InFloat64(TorchDispatchMode):
         written = _written(func)
         if self.rounds_to_tf32(name):
             args = tuple(a if i in written else pytree.tree_map_only(Tensor, to_tf32, a) for i, a in enumerate(args))
-            delta = self.rounding.unit * roundings(name, args)
+            delta = self.rounding.unit * self._roundings(name, args)
         else:
             delta = self._operand_delta(name, args)
         if delta:
@@ -262,7 +287,7 @@ class _InFloat64(TorchDispatchMode):
                 if isinstance(tensor, Tensor) and tensor.is_floating_point():
                     self._times_noise(tensor, self.rounding.unit)
             return result.clamp_(*BOUNDS[name]) if name in BOUNDS else result
-        result = self._perturb(result, max(self.rounding.unit, delta if name in SUMS else 0.0))
+        result = self._rounded(result, max(self.rounding.unit, delta if name in SUMS else 0.0), (args, kwargs))
         return result.clamp_(*BOUNDS[name]) if name in BOUNDS else result
 
     def _wide(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -289,10 +314,13 @@ class _InFloat64(TorchDispatchMode):
 
     def _operand_delta(self, name: str, args: Any) -> float:
         assert self.rounding is not None
-        accumulated = self.rounding.unit * roundings(name, args)
+        accumulated = self.rounding.unit * self._roundings(name, args)
         if name in CONVOLUTIONS:
             return max(accumulated, self.rounding.convolution)
         return max(accumulated, self.rounding.matmul) if name in MATMULS else accumulated
+
+    def _roundings(self, name: str, args: Any) -> float:
+        return roundings(name, args, self.part.count if self.part.continues(name, args) else 1)
 
     def _shift_means(self, x: Tensor, scale: Tensor | None, y: Tensor, mean: Tensor, inverse_deviation: Tensor) -> None:
         """The mean that a batch norm takes away is merged of parts, whose means are rounded: it is off by units of these, which may be
@@ -306,18 +334,33 @@ class _InFloat64(TorchDispatchMode):
 
     def _perturb(self, tree: Any, delta: float) -> Any:
         def change(t: Tensor) -> Tensor:
-            return self._times_noise(t.clone(), delta) if t.is_floating_point() else t
+            if not t.is_floating_point():
+                return t
+            of_state = bool(self.part.state) and t.untyped_storage().data_ptr() in self.part.state
+            return self._times_noise(t.clone(), delta, self.places_of_state if of_state else None)
 
         return pytree.tree_map_only(Tensor, change, tree)
 
-    def _times_noise(self, tensor: Tensor, delta: float) -> Tensor:
+    def _rounded(self, result: Any, delta: float, given: Any) -> Any:
+        """As `_perturb`, in place where an operator's result is new and dense: as it mostly is."""
+        taken = {t.untyped_storage().data_ptr() for t in pytree.tree_leaves(given) if isinstance(t, Tensor)}
+
+        def change(t: Tensor) -> Tensor:
+            if not t.is_floating_point():
+                return t
+            own = _dense(t) and t.untyped_storage().data_ptr() not in taken
+            return self._times_noise(t if own else t.clone(), delta)
+
+        return pytree.tree_map_only(Tensor, change, result)
+
+    def _times_noise(self, tensor: Tensor, delta: float, places: torch.Generator | None = None) -> Tensor:
         """Multiply in place by 1 + δ·u. The numbers u come from one pool, each stretch from a place of its own."""
-        pool = _pool(tensor.device, tensor.dtype)
-        dense = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+        pool, stretch = _pool(tensor.device, tensor.dtype), STRETCH[tensor.device.type]
+        dense = _dense(tensor)
         flat = tensor.as_strided((tensor.numel(),), (1,)) if dense else tensor.flatten()
-        for start in range(0, flat.numel(), STRETCH):
-            part = flat[start : start + STRETCH]
-            place = int(torch.randint(STRETCH, (), generator=self.places))
+        for start in range(0, flat.numel(), stretch):
+            part = flat[start : start + stretch]
+            place = int(torch.randint(stretch, (), generator=places or self.places))
             share = (part * pool[place : place + part.numel()]).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
             part.add_(share, alpha=delta)  # an infinity stays one
         return tensor if dense else tensor.copy_(flat.view(tensor.shape))
@@ -344,20 +387,25 @@ class _InFloat64(TorchDispatchMode):
         return (x * mask / (1 - p) if p < 1 else torch.zeros_like(x)), mask
 
 
+def _dense(tensor: Tensor) -> bool:
+    return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+
+
 @functools.lru_cache(maxsize=4)
 def _pool(device: torch.device, dtype: torch.dtype) -> Tensor:
     """Uniform in [−1, 1)."""
-    numbers = torch.rand(2 * STRETCH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    numbers = torch.rand(2 * STRETCH[device.type], generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return numbers.mul_(2).sub_(1).to(device, dtype)
 
 
-def roundings(name: str, args: Any) -> float:
-    """How many units an operand of this call may be off by, in effect, when an honest kernel adds in its own order.
+def roundings(name: str, args: Any, times: int = 1) -> float:
+    """How many units an operand of this call may be off by, in effect, when an honest kernel adds in its own order; `times` as many
+    terms as this call has.
 
     One thread may add a product's terms one after another, as matrix kernels do, and up to a thousand terms of a plain
     sum; n such additions err as if the operands were off by √n / 4 units. Statistics are merged as a tree: √log₂ n.
     """
-    n = max(1, terms(name, args)) if name in CONVOLUTIONS | MATMULS | SUMS | STATISTICS else 0
+    n = times * max(1, terms(name, args)) if name in CONVOLUTIONS | MATMULS | SUMS | STATISTICS else 0
     if not n:
         return 0.0
     if name in STATISTICS:

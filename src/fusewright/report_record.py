@@ -124,6 +124,9 @@ def verdict_record(verdict: Verdict) -> dict[str, Any]:
         "kernels": list(verdict.kernels),
         "library_calls": list(verdict.library_calls),
         "note": verdict.shapes_note,
+        "seconds": verdict.seconds,
+        "peak_gb": verdict.peak / 1e9,
+        "own_peak_gb": verdict.own_peak / 1e9,
         "checks": [
             {"name": c.name, "status": c.status, "passed": c.passed, "detail": c.detail, "number": c.number, "seconds": c.seconds}
             for c in verdict.checks

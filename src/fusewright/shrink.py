@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +77,55 @@ class Shapes:
     small: Sizes  # where most variants run
     others: Mapping[str, Sizes]  # batch ± 1, odd, least
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Sizes between the given ones and the small ones, for where memory is short: the batch is halved, then the rest."""
+
+    sizes: tuple[Sizes, ...] = ()  # the given ones first
+    words: tuple[str, ...] = ()
+    batched: frozenset[int] = frozenset()  # positions of inputs whose first dimension is the batch
+
+    def below(self, sizes: Sizes) -> tuple[Sizes, ...]:
+        """Those that have fewer elements."""
+        return tuple(s for s in self.sizes if elements(s) < elements(sizes))
+
+    def name(self, sizes: Sizes) -> str:
+        return self.words[self.sizes.index(sizes)] if sizes in self.sizes else "the small sizes"
+
+
+def elements(sizes: Sizes) -> int:
+    return sum(math.prod(size) for size in sizes if size is not None)
+
+
+def steps_of(space: Space, shapes: Shapes, accepts: Callable[[Sizes], bool]) -> Steps:
+    """From the given sizes down to the small ones, where the model accepts them."""
+    batches = [axis.symbol for axis in space.axes if axis.batch]
+    found, words, point = [space.at(space.given)], [_words(space, space.given)], dict(space.given)
+    while True:
+        halved = [s for s in batches if point[s] > 2] or [s for s in point if point[s] > 8]
+        if not halved:
+            break
+        point = {s: (size + 1) // 2 if s in halved else size for s, size in point.items()}
+        sizes = space.at(point)
+        if elements(sizes) <= elements(shapes.small):
+            break
+        if space.holds(point) and accepts(sizes):
+            found.append(sizes)
+            words.append(_words(space, point))
+    if shapes.small not in found:
+        found.append(shapes.small)
+        words.append("the small sizes")
+    return Steps(tuple(found), tuple(words), _batched(space))
+
+
+def _batched(space: Space) -> frozenset[int]:
+    """Where one size is the batch of several inputs: all of these, if it is their first dimension."""
+    batches = [axis.symbol for axis in space.axes if axis.batch and axis.size > 1]
+    if len(batches) != 1:
+        return frozenset()
+    return frozenset(i for i, dims in enumerate(space.dims) if dims and dims[0] == batches[0])
 
 
 def space_of(graph: Graph | None, model: nn.Module, inputs: Sequence[Any]) -> Space:
@@ -208,13 +258,13 @@ def _shrunk(space: Space, cost: Callable[[Point], float | None], point: Point, l
 def _note(space: Space, main: Point) -> str:
     if dict(main) == space.given:
         return ""
+    return f"verified at {_words(space, main)} instead of {_words(space, space.given)}"
 
-    def words(point: Point) -> str:
-        batch = [f"batch {point[a.symbol]}" for a in space.axes if a.batch]
-        rest = "x".join(str(point[a.symbol]) for a in space.axes if not a.batch)
-        return ", ".join([*batch, *([rest] if rest else [])])
 
-    return f"verified at {words(main)} instead of {words(space.given)}"
+def _words(space: Space, point: Point) -> str:
+    batch = [f"batch {point[a.symbol]}" for a in space.axes if a.batch]
+    rest = "x".join(str(point[a.symbol]) for a in space.axes if not a.batch)
+    return ", ".join([*batch, *([rest] if rest else [])])
 
 
 # ---- what a run costs ----

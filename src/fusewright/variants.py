@@ -13,22 +13,23 @@ from torch import Tensor, nn
 from .problem import Problem
 from .shrink import Shapes, Sizes
 
+CPU = torch.device("cpu")
 Draw = Callable[[Tensor, torch.Generator], Tensor]
 
 
 def _normal(x: Tensor, g: torch.Generator) -> Tensor:
-    return torch.randn(x.shape, generator=g, dtype=torch.float32).to(x.dtype)
+    return torch.randn(x.shape, generator=g, dtype=torch.float32, device=g.device).to(x.dtype)
 
 
 def _per_sample(x: Tensor, g: torch.Generator) -> Tensor:
-    offsets = 10 * torch.randn(x.shape[:1] + (1,) * (x.dim() - 1) if x.dim() else (), generator=g)
+    offsets = 10 * torch.randn(x.shape[:1] + (1,) * (x.dim() - 1) if x.dim() else (), generator=g, device=g.device)
     return x + offsets.to(x.dtype)
 
 
 def _with_one(value: float) -> Draw:
     def draw(x: Tensor, g: torch.Generator) -> Tensor:
         x = _normal(x, g).flatten()
-        x[int(torch.randint(x.numel(), (), generator=g))] = value
+        x[int(torch.randint(x.numel(), (), generator=g, device=g.device))] = value
         return x
 
     return lambda x, g: draw(x, g).reshape(x.shape)
@@ -55,7 +56,7 @@ NOT_FINITE: Mapping[str, Draw] = {
 
 
 def _in_storage(x: Tensor, storage_shape: tuple[int, ...], place: Callable[[Tensor], Tensor]) -> Tensor:
-    view = place(torch.full(storage_shape, float("nan") if x.is_floating_point() else 0, dtype=x.dtype))
+    view = place(torch.full(storage_shape, float("nan") if x.is_floating_point() else 0, dtype=x.dtype, device=x.device))
     view.copy_(x)
     return view
 
@@ -122,11 +123,15 @@ class Variant:
 
 @dataclass(frozen=True)
 class Source:
-    """The values `get_inputs` gives, cut or extended to other sizes. Large ones are drawn once and kept."""
+    """The values `get_inputs` gives, cut or extended to other sizes. Large ones are drawn once and kept.
+
+    Others are drawn at `home`, the device that they are for: a GPU takes milliseconds where a CPU takes seconds.
+    """
 
     problem: Problem
     kept: dict[int, list[Any]] = field(default_factory=dict)
     last: dict[tuple[Variant, torch.device], list[Any]] = field(default_factory=dict)  # one variant is asked for often
+    home: torch.device = CPU
 
     @property
     def given(self) -> list[Any]:
@@ -138,15 +143,23 @@ class Source:
 
     def inputs(self, variant: Variant, device: torch.device) -> list[Any]:
         """Fresh tensors each time, the same for the same variant."""
-        if (variant, device) not in self.last:
-            self.last.clear()
-            self.last[variant, device] = self._made(variant, device)
-        return [_again(x) if isinstance(x, Tensor) else x for x in self.last[variant, device]]
+        return [_again(x) if isinstance(x, Tensor) else x for x in self.held(variant, device)]
+
+    def held(self, variant: Variant, device: torch.device) -> list[Any]:
+        """Those that fresh ones are copied from."""
+        values = replace(variant, group="", shape="", parameters="", training=True, derivatives=0, fixed=False)  # what makes no other ones
+        values = replace(values, changed=variant.changed if variant.changed.startswith("input ") else "")
+        if (values, device) not in self.last:
+            if any(known != values for known, _ in self.last):
+                self.last.clear()
+            self.last[values, device] = self._made(values, device)
+        return self.last[values, device]
 
     def _made(self, variant: Variant, device: torch.device) -> list[Any]:
         base = self._base(variant.seed)
         more = self._base(variant.seed + 1) if _grows(base, variant.sizes) else base
         generator = torch.Generator().manual_seed(1000 + variant.seed)
+        at_home = generator if self.home.type == "cpu" else torch.Generator(self.home).manual_seed(1000 + variant.seed)
         draw = {**DISTRIBUTIONS, **NOT_FINITE}[variant.distribution]
         made = []
         for position, (value, other, size) in enumerate(zip(base, more, variant.sizes, strict=True)):
@@ -155,7 +168,7 @@ class Source:
                 continue
             x = _window(value, other, size, generator)
             if x.is_floating_point():
-                x = draw(x, generator)
+                x = draw(x.to(self.home), at_home)
                 if variant.changed == f"input {position}":
                     x = renewed(x, variant.seed)
             x = LAYOUTS[variant.layout](x.clone())
@@ -235,7 +248,7 @@ def random_state(state: Mapping[str, Tensor], trained: Set[str], kind: str, seed
 
 def renewed(value: Tensor, seed: int) -> Tensor:
     """Values that have nothing to do with the old ones but their size."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(value.device).manual_seed(seed)
     return value + _normal(value, generator) * max(float(value.abs().mean()), 0.1)
 
 

@@ -19,14 +19,15 @@ from .budget import K
 from .candidate import Candidate, Trace, gpu_works
 from .checks import Check as Question
 from .checks import Finding, Outcome, Trial, behaviour, differentiation, following, kernels, sentence, skipped, values
-from .errors import Ended, Refused
+from .errors import Ended, Refused, Short
 from .graph import Graph
 from .judge import OF_THE_WORKER, Remote
-from .observe import Subjects, filled_memory, seeded, subjects
+from .memory import Footprint, Memory, Meter, OnGPU, is_short, measured, release
+from .observe import Subjects, buffers_put_back, filled_memory, seeded, subjects
 from .options import Options
 from .problem import Problem, shown
 from .quiet import said
-from .shrink import Shapes, Sizes, choose, seconds_for, space_of, work
+from .shrink import Shapes, Sizes, Steps, choose, seconds_for, space_of, steps_of, work
 from .variants import Variant, fewer, planned
 
 
@@ -58,6 +59,9 @@ class Verdict:
     shapes_note: str = ""
     k: float = K
     not_run: tuple[str, ...] = ()  # on the host: kernels of its launchers that no size called for
+    seconds: float = 0.0  # that verifying took
+    peak: int = 0  # bytes of tensors on the GPU at most, in the process that judges
+    own_peak: int = 0  # of a training step of the original alone, at the sizes that were verified
 
 
 # Processor time, so that the choice does not depend on what else the machine is doing.
@@ -121,8 +125,12 @@ def verify(
     options: Options | None = None,
     kind_may_change: bool = True,
     progress: Callable[[str, str], None] | None = None,
+    meter: Meter | None = None,
 ) -> Verdict:
-    """Run every check. `kind_may_change`: a law may turn a NaN into an Inf or back, never into a finite number."""
+    """Run every check. `kind_may_change`: a law may turn a NaN into an Inf or back, never into a finite number.
+
+    `meter`: what counts memory, where it is not a GPU's; without one a host's is not counted.
+    """
     options = options or Options()
     say = progress or (lambda name, detail: None)
     checks: list[Check] = []
@@ -143,14 +151,20 @@ def verify(
             subject = candidate.begin(subjects(problem, cast(Candidate, candidate), None))
         else:
             subject = subjects(problem, candidate, cast(nn.Module, new))
-        trial = _trial(subject, graph, options, kind_may_change)
+        meter = OnGPU() if meter is None and candidate.device.type == "cuda" else meter
+        trial = _trial(subject, graph, options, kind_may_change, None if meter is None else Memory(meter))
         if isinstance(candidate, Remote):
             candidate.settle(trial)
         trace = _run_stages(trial, checks, say)
     checks.append(_timed("PyTorch left alone, at the end", lambda: _left_alone(candidate)))
     if isinstance(candidate, Remote) and candidate.ended:
         raise Ended(candidate.ended)
-    return replace(_verdict(checks, trial.findings, trace, trial.shapes.note), not_run=candidate.not_run)
+    notes = "; ".join([*([trial.shapes.note] if trial.shapes.note else []), *trial.notes])
+    memory = trial.memory
+    return replace(
+        _verdict(checks, trial.findings, trace, notes), not_run=candidate.not_run, seconds=time.perf_counter() - start,
+        peak=memory.highest if memory else 0, own_peak=memory.own.training if memory and memory.own else 0,
+    )  # fmt: skip
 
 
 def _left_alone(candidate: Candidate | Remote) -> Outcome:
@@ -179,7 +193,9 @@ def _run_stages(trial: Trial, checks: list[Check], say: Callable[[str, str], Non
     for stage in STAGES:
         for name, question in stage:
             say("verify", name)
-            checks.append(_timed(name, functools.partial(_asked, trial, name, question)))
+            checks.append(_timed(name, functools.partial(_asked, trial, name, question), trial.short))
+            if trial.memory is not None:
+                trial.memory.note()
             if isinstance(trial.subjects.elsewhere, Remote) and trial.subjects.elsewhere.ended:
                 raise Ended(trial.subjects.elsewhere.ended)  # whatever a check made of that
             if trial.subjects.device.type == "cuda":
@@ -202,7 +218,7 @@ def _asked(trial: Trial, name: str, question: Question) -> Outcome:
     return there.check(name) if isinstance(there, Remote) and name in OF_THE_WORKER else question(trial)
 
 
-def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_change: bool) -> Trial:
+def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_change: bool, memory: Memory | None = None) -> Trial:
     """Choose sizes the original accepts and the time allows, and the variants to run at them."""
     inputs = subject.source.given
     space = space_of(graph, subject.original, inputs)
@@ -219,21 +235,67 @@ def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_ch
     if slower > 1:
         shapes = choose(space, seconds, full_size, slower)
     at_small, at_main = (_accepts(subject, sizes) for sizes in (shapes.small, shapes.main))
-    if at_small is None and isinstance(at_main, torch.OutOfMemoryError):
-        torch.cuda.empty_cache()
-        shapes = replace(shapes, main=shapes.small, note="verified at small sizes: the given ones do not fit in memory")
-    elif at_small is not None or at_main is not None:
+    steps = Steps()
+    if at_small is None and (at_main is None or is_short(at_main)):
+        steps = steps_of(space, shapes, lambda sizes: seconds(sizes) is not None)
+        if memory is not None:
+            shapes = _fitting(subject, shapes, steps, memory, not options.forward_only)
+        elif at_main is not None:
+            shapes = replace(shapes, main=shapes.small, note="verified at small sizes: the given ones do not fit in memory")
+    else:
         shapes = Shapes(shapes.given, shapes.given, shapes.given, {})  # values that fit one size only, such as indices
         error = _accepts(subject, shapes.given)
+        if error is not None and is_short(error):
+            raise Short(f"{shown(subject.problem.path)}: the model itself does not fit in memory{_size(memory)}") from error
         if error is not None:
             name = shown(subject.problem.path)
             raise Refused(f"{name}: Model.forward() raised {sentence(error)}") from error
+        if memory is not None:
+            shapes = _fitting(subject, shapes, steps, memory, not options.forward_only)
     subject = replace(_with_its_rounding(subject, shapes), shrunk=shapes.small)
     variants = planned(shapes, options.seeds)
     if options.assume_finite:
         variants = [variant for variant in variants if variant.group != "non-finite"]
     variants = fewer(variants, _seconds_for_one(subject, shapes), MOST_SECONDS)
-    return Trial(subject, shapes, tuple(variants), kind_may_change, options.forward_only, options.as_built)
+    trial = Trial(subject, shapes, tuple(variants), kind_may_change, options.forward_only, options.as_built)
+    return replace(trial, memory=memory, steps=steps)
+
+
+def _fitting(subject: Subjects, shapes: Shapes, steps: Steps, memory: Memory, gradients: bool) -> Shapes:
+    """The main sizes, or the largest below them at which the original itself fits; what it takes there is measured."""
+    for sizes in dict.fromkeys((shapes.main, *steps.below(shapes.main))):
+        release()
+        try:
+            memory.own = _footprint(subject, sizes, memory.meter, gradients)
+        except torch.OutOfMemoryError:
+            continue
+        release()
+        memory.meter.reset()
+        if sizes == shapes.main:
+            return shapes
+        instead = f"verified at {steps.name(sizes)} instead of {steps.name(shapes.given)}: {memory.meter.limit() / 1e9:.3g} GB of memory"
+        return replace(shapes, main=sizes, note=instead)
+    raise Short(f"{shown(subject.problem.path)}: the model itself does not fit in memory{_size(memory)}")
+
+
+def _size(memory: Memory | None) -> str:
+    return f" of {memory.meter.limit() / 1e9:.3g} GB" if memory is not None else ""
+
+
+def _footprint(subject: Subjects, sizes: Sizes, meter: Meter, gradients: bool) -> Footprint:
+    variant = Variant("first call", sizes)
+    subject.set_state(variant)
+    original = subject.original
+    for with_gradients in (True, False) if gradients else (False,):
+        try:
+            with buffers_put_back(original), subject.unmoved(original), seeded(0):
+                return measured(meter, original, subject.inputs(variant), with_gradients)
+        except Exception as error:
+            if is_short(error):
+                raise torch.OutOfMemoryError(str(error)) from None
+            if not with_gradients:
+                raise
+    raise AssertionError
 
 
 def _first_calls(subject: Subjects, sizes: Sizes) -> None:
@@ -289,13 +351,22 @@ def _accepts(subject: Subjects, sizes: Sizes) -> Exception | None:
     try:
         subject.run_eager(variant)
     except Exception as error:  # the user's own code
-        return error
+        return error.with_traceback(None)  # whose frames would hold tensors
     return None
 
 
 def forward_trace(trial: Trial) -> Trace:
-    """What one plain forward at the main sizes launches and leaves to PyTorch."""
-    variant = next(v for v in trial.variants if v.group == "seeds")
+    """What one plain forward at the main sizes launches and leaves to PyTorch; at the small ones where memory is short."""
+    try:
+        return _forward_trace(trial, next(v for v in trial.variants if v.group == "seeds"))
+    except Exception as error:
+        if not is_short(error):
+            raise
+    release()
+    return _forward_trace(trial, trial.usual)
+
+
+def _forward_trace(trial: Trial, variant: Variant) -> Trace:
     trial.subjects.set_state(variant)
     inputs = trial.subjects.inputs(variant)
     device = trial.subjects.device  # on a GPU the profiler would take the filling for work of the model
@@ -306,16 +377,24 @@ def forward_trace(trial: Trial) -> Trace:
     return trace
 
 
-def _timed(name: str, question: Callable[[], Outcome]) -> Check:
-    start = time.perf_counter()
-    try:
+def _timed(name: str, question: Callable[[], Outcome], short: str = "memory ran out") -> Check:
+    """What came out. Memory that ran out says nothing about the candidate: earlier checks may have left PyTorch blocks of other
+    sizes, so it is asked once more; then `short` is all there is to say."""
+    start, outcome = time.perf_counter(), None
+    for again in (False, True):
         try:
             outcome = question()
-        except torch.OutOfMemoryError:  # earlier checks left PyTorch blocks of other sizes
-            torch.cuda.empty_cache()
-            outcome = question()
-    except (Exception, SystemExit) as error:  # the candidate's own code raised
-        outcome = Outcome(False, f"raised {sentence(error)}")
+            break
+        except Short:
+            raise
+        except (Exception, SystemExit) as error:  # the candidate's own code raised
+            if not is_short(error):
+                outcome = Outcome(False, f"raised {sentence(error)}")
+                break
+            if again:
+                raise Short(short) from error
+        release()
+    assert outcome is not None
     return Check(name, outcome.passed, outcome.detail, outcome.number, time.perf_counter() - start, outcome.skipped)
 
 

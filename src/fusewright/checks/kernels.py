@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch
 
+from ..batch import Part
 from ..budget import Budget, Miss, compare
 from ..observe import Observed, References, filled_memory
 from ..variants import Variant
@@ -61,19 +62,21 @@ def _all_decoys(trial: Trial, launched: Mapping[str, Variant]) -> list[str]:
 
 
 def _decoys(trial: Trial, variant: Variant, launched: Mapping[str, Variant]) -> list[str]:
-    """Of the kernels to be tried on this variant, those that change nothing."""
+    """Of the kernels to be tried on this variant, those that change nothing: in no part of the batch, where memory is short."""
+    parts = trial.parts(variant) or ()
     trial.subjects.set_state(variant)
-    references = trial.subjects.references(variant)
-    gradients = [value for name, value in references.eager.tensors.items() if "gradient" in name]
-    if variant.derivatives and gradients and not any(value.any() for value in gradients):
-        return []  # where every gradient is 0, a kernel on the way to it has nothing to say
-    budgets = {name: references.budget(name) for name in references.eager.tensors}
     fills = _left_unwritten(trial, variant)
-    return [
-        kernel
-        for kernel, on in launched.items()
-        if on == variant and all(_same_without(kernel, trial, variant, budgets, *fill) for fill in fills)
-    ]
+    left = [kernel for kernel, on in launched.items() if on == variant]
+    for part, references in trial.references(variant, parts):
+        gradients = [value for name, value in references.eager.tensors.items() if "gradient" in name]
+        if variant.derivatives and gradients and not any(value.any() for value in gradients):
+            return []  # where every gradient is 0, a kernel on the way to it has nothing to say
+        budgets = {name: references.budget(name) for name in references.eager.tensors}
+        del references
+        left = [kernel for kernel in left if all(_same_without(kernel, trial, variant, part, budgets, *fill) for fill in fills)]
+        if not left:
+            break
+    return left
 
 
 def _left_unwritten(trial: Trial, variant: Variant) -> list[tuple[float, int]]:
@@ -84,11 +87,18 @@ def _left_unwritten(trial: Trial, variant: Variant) -> list[tuple[float, int]]:
 
 
 def _same_without(
-    kernel: str, trial: Trial, variant: Variant, budgets: Mapping[str, Budget], fill: float, whole: int
+    kernel: str,
+    trial: Trial,
+    variant: Variant,
+    part: Part | tuple[Part, ...] | None,
+    budgets: Mapping[str, Budget],
+    fill: float,
+    whole: int,
 ) -> bool:
     try:
         with trial.subjects.candidate.without(kernel):
             got = trial.observe(variant, fill, whole)
+        got = got if part is None else trial.its(variant, got, part)
     except Exception:  # without it nothing works: it matters
         return False
     met = {name: limit for name, limit in budgets.items() if name in got.tensors}

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from ..budget import Budget, K, compare, zeros_pass
+from ..budget import K
 from ..variants import Variant
-from . import Check, Finding, Outcome, Trial, skipped
+from . import Check, Finding, Outcome, Trial, deviation, skipped
 
 MOST_OF_SPREAD = 0.1  # an error beyond the budget and beyond this share of the output's spread is no result
 MOST_CHANGES = 24  # inputs and parameters drawn anew one by one; of more, these are chosen evenly
@@ -42,7 +42,7 @@ def compared(trial: Trial, variants: Iterable[Variant]) -> Outcome:
     if wrong:
         return Outcome(False, str(max(wrong, key=lambda f: f.miss.gross)), max(f.miss.ratio for f in wrong))
     also = f", {refused} that the original refuses left out" if refused else ""
-    also += f", {too_large} at the small sizes because the references do not fit in memory" if too_large else ""
+    also += f", {too_large} at smaller sizes because the references do not fit in memory" if too_large else ""
     if worst is None:
         return skipped(f"nothing to compare{also}")
     ratio = worst.miss.ratio
@@ -93,38 +93,17 @@ def buffers(trial: Trial) -> Outcome:
 
 def own_spread(trial: Trial) -> Outcome:
     """The error measured against how much the output varies at all: zeros, or any constant, must fail."""
-    if not trial.as_given:
+    if not trial.findings:
         return Outcome(False, "nothing was compared")
-    got, references = trial.as_given[0]
-    worst, blind, lost, measured = 0.0, [], list[str](), 0
-    for name in references.eager.tensors:
-        limit = references.budget(name)
-        if not name.startswith("output") or not references.eager.tensors[name].is_floating_point():
-            continue
-        if _constant_passes(limit):
-            blind.append(name)
-            continue
-        measured += 1
-        spread = _deviation(limit.exact, limit.exact.mean()) or _deviation(limit.exact, torch.zeros(()))
-        share = _deviation(got.tensors[name].double(), limit.exact) / spread
-        worst = max(worst, share)
-        lost += [name] if share > MOST_OF_SPREAD and not compare(got.tensors[name], limit).passed else []
+    measured = [spread for spread in trial.spreads if not spread.blind]
+    names = dict.fromkeys(spread.tensor for spread in trial.spreads)
+    blind = [name for name in names if all(spread.tensor != name for spread in measured)]
     note = f"; {', '.join(blind)}: the original is a constant to within rounding" if blind else ""
     if not measured:
         return skipped("no output of floating numbers varies at all")
+    worst = max(spread.share for spread in measured)
+    lost = [spread for spread in measured if spread.share > MOST_OF_SPREAD and not spread.passed]
     return Outcome(not lost, f"rms error is {worst:.2g} of the output's own spread{note}", worst)
-
-
-def _constant_passes(limit: Budget) -> bool:
-    """Would the mean, put everywhere, be accepted? Then this tensor says nothing."""
-    if limit.exact.numel() == 1:
-        return zeros_pass(limit)
-    return compare(torch.full_like(limit.exact, float(limit.exact.mean())), limit, kind_may_change=True).passed
-
-
-def _deviation(a: torch.Tensor, b: torch.Tensor) -> float:
-    difference = torch.nan_to_num(a - b.to(a.device), nan=0.0, posinf=0.0, neginf=0.0)
-    return float(difference.square().mean().sqrt()) if difference.numel() else 0.0
 
 
 def dependence(trial: Trial) -> Outcome:
@@ -154,11 +133,11 @@ def dependence(trial: Trial) -> Outcome:
             limit = references.budget(tensor)
             reference_move = exact - exact_before.tensors[tensor]
             move = after.tensors[tensor].double() - before.tensors[tensor].double()
-            noise = _deviation(limit.allowed, torch.zeros(()))
-            size = _deviation(reference_move, torch.zeros(()))
+            noise = deviation(limit.allowed, torch.zeros(()))
+            size = deviation(reference_move, torch.zeros(()))
             if size > noise:
                 moved = max(moved, size)
-                share = max(0.0, _deviation(move, reference_move) - noise) / size
+                share = max(0.0, deviation(move, reference_move) - noise) / size
                 if share > worst:
                     worst, at = share, f"{tensor} when {name} is drawn anew"
         if not moved:
