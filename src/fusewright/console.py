@@ -15,6 +15,9 @@ from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID,
 from rich.table import Column
 from rich.text import Text
 
+from .report_record import errors_record
+from .report_words import errors_shown
+
 if TYPE_CHECKING:
     from .all_variants import Tried
     from .verify import Verdict
@@ -114,6 +117,8 @@ def show_report(console: Console, report: Mapping[str, Any]) -> None:
     say(console, f"laws applied   {words(report.get('rules')) or 'none'}")
     if report.get("max_error") is not None and report.get("tolerance") is not None:
         say(console, f"largest error  {report['max_error']:.3g} (allowed there: {report['tolerance']:.3g})")
+    for line in errors_shown(report.get("errors") or {}):
+        say(console, f"precision      {line}")
     timing = report.get("timing")
     say(console, f"timing         {words(timing) if timing else 'none: not timed'}")
     for note in report.get("notes") or []:
@@ -144,6 +149,8 @@ def show_verdict(console: Console, verdict: Verdict, verbose: bool) -> None:
         if verbose or not check.passed:
             mark, style = MARKS[check.status]
             say(console, f"  {mark}  {check.name}  {check.detail}".rstrip(), style)
+    for line in errors_shown(errors_record(verdict)) if verbose else ():
+        say(console, f"  {line}")
 
 
 def counted(number: int, noun: str) -> str:
