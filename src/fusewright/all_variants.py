@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from . import building
+from .arithmetic import Library
 from .candidate import Candidate, gpu_works, load_candidate
 from .emit import Emitted
 from .errors import Refused, first_line
@@ -114,7 +115,7 @@ def sweep(front: Front, every: Sequence[Variant], target: str, progress: Callabl
 
     def compared(variant: Variant) -> Found:
         candidate = loaded(front, variant, target)
-        subject = with_its_rounding(subjects(front.problem, candidate, candidate.build_model(front.problem)))
+        subject = with_its_rounding(subjects(front.problem, candidate, candidate.build_model(front.problem)), front.precision.library)
         cases.extend([] if cases else with_references(subject, front))
         if not cases:
             raise Refused("nothing to compare with: the original takes none of the sizes that were tried")
@@ -205,8 +206,8 @@ def missed(subject: Subjects, case: Case, references: References, kind_may_chang
     return next((f"{tensor} {miss} ({case})" for tensor, miss in misses.items() if not miss.passed), "")
 
 
-def with_its_rounding(subject: Subjects) -> Subjects:
-    """TF32 is allowed to convolutions: a model without any gains nothing by that."""
+def with_its_rounding(subject: Subjects, library: Library | None) -> Subjects:
+    """TF32 is allowed to convolutions: a model without any gains nothing by that, nor one whose convolutions the library does not round."""
     case = Case("first call", subject.source.sizes)
     subject.set_state(case)
-    return replace(subject, rounding=subject.rounding.for_operators(subject.operators(case)))
+    return replace(subject, rounding=subject.rounding.for_operators(subject.operators(case), library))

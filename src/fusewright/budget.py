@@ -14,6 +14,10 @@ A tensor as a whole keeps closer than its worst element: where the flags allow p
 tells nothing where no product shows, as in a gradient that cancels to zero: a tensor may always err as much as it might if the
 flags did not allow such products, K times the spread that the model's type alone gives.
 
+Where the flags allow a convolution TF32 and the library computes it in float32 all the same, its operands are not perturbed: the
+spread is what eager may err. What the flags allow counts there up to NEAR of the result's rms and no further, so nothing may err more
+than by the flags alone.
+
 Both constants are fixed; `tests/verify/test_budget.py` calibrates them with honest and with deliberately wrong results.
 """
 
@@ -22,12 +26,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from .reference import UNIT_ROUNDOFF
+from .reference import NEAR, UNIT_ROUNDOFF
 
 K = 8.0  # honest results use 0.9 of it at most (a sum one after another), TF32 where it is not allowed 130 times
 WORST = 4.0  # times eager's largest error: errors gather where a formula cancels, as in gelu's tail
@@ -44,6 +48,7 @@ class Evidence:
     draws: tuple[Tensor, ...] = ()
     coarse: bool = False  # the flags allow products coarser than the model's type
     fine: tuple[Tensor, ...] = ()  # as `draws`, with no more rounding than the model's type has itself
+    flagged: tuple[Tensor, ...] = ()  # as `draws`, with all that the flags allow, where the library is more exact than that
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,8 @@ class Miss:
     allowed: float
     why: str = ""  # set where it is no matter of one element's size: a NaN, a wrong shape, the tensor as a whole
     gross: float = 0.0  # error over what even bf16 arithmetic would give; above 1 it is no rounding at all
+    ours: float = math.nan  # the tensor's largest error over the rms of its exact values
+    eager: float = math.nan  # the same of eager's own
 
     @property
     def error(self) -> float:
@@ -87,6 +94,17 @@ PERFECT = Miss(0.0, (), 0.0, 0.0, 0.0)
 
 def budget(evidence: Evidence) -> Budget:
     """What every element of this tensor, and the tensor as a whole, may err."""
+    limit = _budget(evidence)
+    if not evidence.flagged or not evidence.eager.dtype.is_floating_point:
+        return limit
+    flagged = _budget(replace(evidence, draws=evidence.flagged, coarse=True))
+    near = torch.full_like(limit.exact, NEAR * _rms(torch.nan_to_num(limit.exact, nan=0.0, posinf=0.0, neginf=0.0)))
+    allowed = torch.maximum(limit.allowed, torch.minimum(flagged.allowed, near))
+    rms_allowed = max(limit.rms_allowed, min(flagged.rms_allowed, _rms(near / limit.scale)))
+    return replace(limit, allowed=allowed, rms_allowed=rms_allowed)
+
+
+def _budget(evidence: Evidence) -> Budget:
     exact, eager = evidence.exact.double(), evidence.eager.double()
     draws = [_distance(draw.double(), exact) for draw in evidence.draws]
     own = _distance(eager, exact)
@@ -143,7 +161,14 @@ def compare(got: Tensor, limit: Budget, *, kind_may_change: bool = False) -> Mis
     why = f"the rms error of the whole tensor is {whole:.2g} times what it may be;" if whole > 1 else ""
     gross = float((error / torch.maximum(limit.allowed, GROSS * limit.scale)).max())
     worst = max(float(ratio[index]), whole)
-    return Miss(worst, index, float(value[index]), float(limit.exact[index]), float(limit.allowed[index]), why, gross)
+    ours, eager = (_largest(e, limit.exact, comparable) for e in (error, _distance(limit.eager, limit.exact)))
+    return Miss(worst, index, float(value[index]), float(limit.exact[index]), float(limit.allowed[index]), why, gross, ours, eager)
+
+
+def _largest(error: Tensor, exact: Tensor, comparable: Tensor) -> float:
+    """The largest error over the rms of the exact values, of those that are numbers."""
+    rms = _rms(exact[comparable])
+    return float(error[comparable].max()) / rms if rms else math.nan
 
 
 def with_outliers(limit: Budget, evidence: Evidence) -> Budget:

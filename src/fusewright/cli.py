@@ -70,6 +70,11 @@ class Tuning(str, Enum):
     off = "off"
 
 
+class PrecisionMode(str, Enum):
+    eager = "eager"
+    flags = "flags"
+
+
 ModelFile = Annotated[
     Path,
     typer.Argument(metavar="MODEL.py", help="A file that defines Model, get_inputs() and get_init_inputs()."),
@@ -88,6 +93,14 @@ TuneOption = Annotated[
         "--tune",
         help="Where there is a GPU, choose between kernels and PyTorch's operators by timing: as an earlier run chose"
         " (auto), anew (again), or by prediction alone (off).",
+    ),
+]
+PrecisionOption = Annotated[
+    PrecisionMode,
+    typer.Option(
+        "--precision",
+        help="How exact float32 convolutions are to be where TF32 is allowed: as PyTorch's library in fact computes them, or within"
+        " 1e-4 of the rms (eager); or as the flags allow (flags).",
     ),
 ]
 ModesOption = Annotated[
@@ -207,6 +220,7 @@ def optimize(
     quick: Annotated[
         bool, typer.Option("--quick", help="The file as predicted, verified with one seed: nothing is tuned and nothing timed.")
     ] = False,
+    precision: PrecisionOption = PrecisionMode.eager,
     all_variants: Annotated[
         bool, typer.Option("--all-variants", help="Verify every variant that tuning could choose, one at a time; status 1 if one is wrong.")
     ] = False,
@@ -221,7 +235,7 @@ def optimize(
     The file is written only after its kernels were run and its results and gradients were found equal to the model's.
     """
     more = {"assume_finite": assume_finite, "bench": bench, "gradients": gradients, "tune": tune.value}
-    options = _options(target, sanitize, forward_only=forward_only, **more)
+    options = _options(target, sanitize, forward_only=forward_only, precision=precision.value, **more)
     options = options.quickly() if quick else options
     _check_readable(model)
     output = output or model.with_name(f"{model.stem}_new.py")
@@ -278,6 +292,7 @@ def verify(
         bool,
         typer.Option("--as-built", help="For a candidate that is right as it is built, and need not follow hooks and later changes."),
     ] = False,
+    precision: PrecisionOption = PrecisionMode.eager,
     sanitize: SanitizeOption = None,
     time_limit: TimeLimit = 900.0,
     memory_limit: MemoryLimit = 24.0,
@@ -289,7 +304,7 @@ def verify(
 
     A line for each check; the last word is `equal` or `different`. The candidate runs in a process of its own.
     """
-    options = _options(target, sanitize, forward_only=forward_only, as_built=as_built)
+    options = _options(target, sanitize, forward_only=forward_only, as_built=as_built, precision=precision.value)
     _check_readable(model)
     _check_readable(candidate)
     if results:
@@ -325,6 +340,8 @@ def verify(
 
 
 def _verdict_record(model: Path, candidate: Path, verdict: Verdict) -> dict[str, Any]:
+    from .report_record import errors_record
+
     checks = [
         {"name": c.name, "status": c.status, "passed": c.passed, "detail": c.detail, "number": c.number} for c in verdict.checks
     ]
@@ -335,6 +352,7 @@ def _verdict_record(model: Path, candidate: Path, verdict: Verdict) -> dict[str,
         "checks": checks,
         "max_error": verdict.max_error,
         "tolerance": verdict.tolerance,
+        "errors": errors_record(verdict),
         "kernels": list(verdict.kernels),
         "library_calls": list(verdict.library_calls),
         "note": verdict.shapes_note,

@@ -15,7 +15,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.table import Column
 from rich.text import Text
 
-from .report_words import training_words
+from .report_record import errors_record
+from .report_words import errors_shown, training_words
 from .steps import Step
 
 if TYPE_CHECKING:
@@ -155,6 +156,8 @@ def show_report(console: Console, report: Mapping[str, Any]) -> None:
         say(console, f"largest error  {report['max_error']:.3g} (allowed there: {report['tolerance']:.3g})")
     if report.get("training"):
         say(console, f"in training    {training_words(report['training'])}")
+    for line in errors_shown(report.get("errors") or {}):
+        say(console, f"precision      {line}")
     timing = report.get("timing")
     say(console, f"timing         {words(timing) if timing else 'none: not timed'}")
     for note in report.get("notes") or []:
@@ -190,6 +193,8 @@ def show_verdict(console: Console, verdict: Verdict, verbose: bool) -> None:
         say(console, f"  verified in {took}; a training step of the model takes {verdict.own_peak / 1e9:.3g} GB")
     if verbose and verdict.shapes_note:
         say(console, f"  {verdict.shapes_note}")
+    for line in errors_shown(errors_record(verdict)) if verbose else ():
+        say(console, f"  {line}")
 
 
 def counted(number: int, noun: str) -> str:

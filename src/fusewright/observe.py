@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from .arithmetic import Convolution
 from .batch import Part, added
 from .budget import Budget, Evidence, Miss, budget, compare, with_outliers
 from .candidate import ALLOCATIONS, Candidate
@@ -47,6 +48,7 @@ COPIED = 2**20  # elements: what a model returns is copied up to that; larger on
 DRAWN = 2**20  # cotangents that are drawn at a time, so that those of a part are those of the whole
 BEYOND_DOUBT = 1e6  # times its budget: no more references are drawn for that
 MORE_DRAWS = (12, 4, 1)  # before a candidate is condemned; fewer where so many do not fit in memory
+LIKELY_VALUES, LIKELY_PARAMETERS = ("as given", "normal"), ("initial", "random")  # of variants
 CPU = torch.device("cpu")
 TWIN_SECONDS = 10.0  # estimated for two cores: what one run on the CPU may take before a GPU runs the same
 # Operators whose CUDA kernels end the context for good when an index, a class or a probability is none.
@@ -433,13 +435,15 @@ class References:
     draws: tuple[Observed, ...]
     rounding: Rounding
     fine: tuple[Observed, ...] = ()  # rounded as the model's own type is, where the flags allow more
+    flagged: tuple[Observed, ...] = ()  # rounded as the flags allow, where the library is more exact than that
 
     def evidence(self, name: str) -> Evidence:
         exact, eager = self.exact.tensors.get(name), self.eager.tensors[name]
         if exact is None:  # a buffer that did not change in fp64
             exact = eager.double()
-        draws, fine = (tuple(d.tensors[name] for d in made if name in d.tensors) for made in (self.draws, self.fine))
-        return Evidence(exact, eager, draws, self.rounding.coarse, fine)
+        made = (self.draws, self.fine, self.flagged)
+        draws, fine, flagged = (tuple(d.tensors[name] for d in each if name in d.tensors) for each in made)
+        return Evidence(exact, eager, draws, self.rounding.coarse, fine, flagged)
 
     def budget(self, name: str) -> Budget:
         return budget(self.evidence(name))
@@ -680,8 +684,8 @@ class Subjects:
             )
             return replace(seen, returned=())
 
-    def operators(self, variant: Variant) -> set[str]:
-        """The names of the operators the original runs."""
+    def operators(self, variant: Variant) -> set[str | Convolution]:
+        """The names of the operators the original runs, and its convolutions."""
         inputs = widened(self.inputs(variant))
         with in_float64(self.low) as met, self.unmoved(self.exact):
             observe(self.exact, inputs, seed=variant.seed)
@@ -693,15 +697,22 @@ class Subjects:
         """Of the whole batch or of a part. `eager`: its results, where they are known."""
         eager = replace(self.run_eager(variant), returned=()) if eager is None else eager
         exact = self.run_exact(variant, part=part)
-        return self.more_draws(References(eager, exact, (), self.rounding), variant, draws, part)
+        return self.more_draws(References(eager, exact, (), self.rounding_of(variant)), variant, draws, part)
 
     def more_draws(
         self, references: References, variant: Variant, count: int, part: Part | tuple[Part, ...] | None = None
     ) -> References:
         first = len(references.draws)
         seeds = (TO_NEAREST + (ORDER[i] if i < len(ORDER) else i) for i in range(first, first + count))
-        more = tuple(self.run_exact(variant, self.rounding, seed, part) for seed in seeds)
+        more = tuple(self.run_exact(variant, references.rounding, seed, part) for seed in seeds)
         return replace(references, draws=references.draws + more)
+
+    def rounding_of(self, variant: Variant) -> Rounding:
+        """As exact as the library where the model is as it was built and values are its own or like those of a trained one; where others
+        are to show that formulas hold and changes are followed, as the flags allow."""
+        as_built = self.way == Once() and self.construction is None and not variant.changed
+        likely = variant.distribution in LIKELY_VALUES and variant.parameters in LIKELY_PARAMETERS
+        return self.rounding if as_built and likely else self.rounding.as_flagged
 
     def judge(
         self,
@@ -723,9 +734,11 @@ class Subjects:
             return misses
         for count in MORE_DRAWS:
             try:
-                drawn = self.more_draws(references, variant, count, part)
-                fine = (self.run_exact(variant, self.rounding.fine, TO_NEAREST + 1, part),) if self.rounding.coarse else ()
-                references = replace(drawn, fine=fine)
+                drawn, rounding = self.more_draws(references, variant, count, part), references.rounding
+                fine = (self.run_exact(variant, rounding.fine, TO_NEAREST + 1, part),) if rounding.coarse else ()
+                flagged = range(min(count, DRAWS)) if rounding.spares else ()
+                allowed = tuple(self.run_exact(variant, rounding.as_flagged, TO_NEAREST + i, part) for i in flagged)
+                references = replace(drawn, fine=fine, flagged=allowed)
                 break
             except torch.OutOfMemoryError:
                 torch.cuda.empty_cache()

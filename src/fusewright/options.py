@@ -11,6 +11,7 @@ from .errors import Refused
 
 TARGETS = ("auto", "cuda", "host")
 TUNINGS = ("auto", "again", "off")
+PRECISIONS = ("eager", "flags")
 SANITIZERS = ("", "address", "undefined", "thread")
 
 
@@ -29,6 +30,7 @@ class Options:
     all_variants: bool = False  # verify every variant that tuning could choose, beside the file that is written
     as_built: bool = False  # verify: a candidate need not follow other arguments, attributes set later and hooks
     forward_only: bool = False  # nobody asks the file for gradients: they are not checked, and backward gets no kernels
+    precision: str = "eager"  # eager: as exact as PyTorch's library in fact is, or within 1e-4 of the rms | flags: as its flags allow
     tune: str = "auto"  # auto: choose by timing where a GPU is, or as an earlier run chose | again: time anew | off
 
     def quickly(self) -> Options:
@@ -44,6 +46,8 @@ class Options:
             raise Refused("sanitizers run on the host target only; use --target host")
         if self.tune not in TUNINGS:
             raise Refused(f"tune {self.tune!r} is not one of {', '.join(TUNINGS)}")
+        if self.precision not in PRECISIONS:
+            raise Refused(f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
         if self.seeds < 1:
             raise Refused("verification needs at least one seed")
 

@@ -29,13 +29,14 @@ from .layout import channels_last, copied, with_copies
 from .loaded import around
 from .lower import lower
 from .options import Options
-from .plan import Plan
+from .plan import Kernel, Plan
 from .planner import plan
+from .precision import FLAGS, Precision, decided, split_all
 from .problem import Problem, check_output
 from .process import Limits
 from .rewrite import NONFINITE_KIND, rewrite
 from .steps import counted
-from .takeover import take_over
+from .takeover import Fused, take_over
 from .training import AS_PREDICTED, FORWARD_ONLY
 from .tune import LIBRARY, LIBRARY_TURNED, PREDICTED, Choices, Tuned, key, recall, remember, shown, tune
 
@@ -80,6 +81,7 @@ class Front:
     captured: Graph
     graph: Graph
     rules: tuple[Any, ...]
+    precision: Precision = FLAGS
     traces: dict[str, Trace | None] = field(default_factory=dict)  # of gradients: variants of one graph share them
 
     @uncollected()
@@ -102,8 +104,8 @@ class Front:
     def planned(self, graph: Graph, left: frozenset[str], choices: Choices) -> Plan:
         own = frozenset[str]() if choices.plain else choices.own
         if not choices.channels_last:
-            return take_over(plan(lower(graph, left), self.rules), own, choices.stored)
-        made = plan(copied(lower(graph, left)), self.rules, channels_last=True)
+            return take_over(replace(plan(lower(graph, left), self.rules), precision=self.precision), own, choices.stored)
+        made = replace(plan(copied(lower(graph, left)), self.rules, channels_last=True), precision=self.precision)
         made = take_over(made, own, choices.stored, channels_last=True)
         return channels_last(replace(made, shortcuts=()))  # these read rows of plain memory
 
@@ -123,7 +125,9 @@ def read_problem(problem: Problem, options: Options, progress: Progress = silent
     progress("rewrite", f"{len(captured.nodes)} nodes")
     graph, applied = rewrite(captured, options)
     progress("plan", f"{len(applied)} laws applied" if applied else "")
-    return Front(problem, options, model, captured, graph, applied)
+    device = torch.device("cuda" if choose_target(options) == "cuda" else "cpu")
+    precision = decided(model, inputs, captured, device, options.precision)
+    return Front(problem, options, model, captured, graph, applied, precision)
 
 
 def on_the_cpu(problem: Problem) -> tuple[nn.Module, list[Any]]:
@@ -170,7 +174,11 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
         if failed and target == "cuda" and not gpu_works():
             notes.append("the GPU stopped working while this file was verified: no other was tried")
             break
-        if failed and gradients and failed <= OF_GRADIENTS:
+        if failed and not front.precision.split and any(is_coarser(kernel) for kernel in made.kernels):
+            notes.append(f"operands of convolutions are split: one TF32 product did not verify ({verdict.worst})")
+            front = replace(front, precision=split_all(front.precision))
+            judge = judge_of(front, target, progress)
+        elif failed and gradients and failed <= OF_GRADIENTS:
             gradients = False
             degraded.append(f"backward is left to PyTorch's operators: its kernels did not verify ({verdict.worst})")
         elif failed and (left := next_ways(others, choices, made)):
@@ -197,9 +205,15 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
         timing = bench(problem, [candidate], options, options.modes, facts=emitted.kernels, progress=step)
     record = run_record(problem, made, emitted, verdict, timing, before=made.captured, training=choices.training)
     found = record | report(problem, target, emitted, made, verdict) | {"tuning": tuned.to_dict()}
+    found["precision"] = front.precision.to_dict()
     found["notes"] = [*found["notes"], *shown(tuned), *notes, *notes_on(front.around), *degraded]
     found |= {"degraded": degraded, "plain": not made.every_kernel, "variants": [one.to_dict() for one in tried]}
     return Run(emitted.text, verdict, found, tuple(tried))
+
+
+def is_coarser(kernel: Kernel) -> bool:
+    """It rounds operands of a convolution that the library does not."""
+    return isinstance(kernel.fused, Fused) and kernel.fused.anchor.coarser
 
 
 def judge_of(front: Front, target: str, progress: Progress = silent) -> Callable[[Candidate, Plan], Verdict]:
@@ -280,6 +294,8 @@ def choose_target(options: Options) -> str:
 
 
 def report(problem: Problem, target: str, emitted: Emitted, made: Plan, verdict: Verdict) -> dict[str, Any]:
+    from .report_record import errors_record
+
     launched = set(verdict.kernels) or {kernel.name for kernel in emitted.kernels}  # some run only after a first call
     return {
         "model": problem.path.name,
@@ -294,6 +310,7 @@ def report(problem: Problem, target: str, emitted: Emitted, made: Plan, verdict:
         "rules": [str(rule) for rule in made.rules],
         "max_error": verdict.max_error,
         "tolerance": verdict.tolerance,
+        "errors": errors_record(verdict),
         "not_run": list(verdict.not_run),
         "notes": [*([verdict.shapes_note] if verdict.shapes_note else []), *not_run(verdict), *unused_inputs(made.graph)],
     }
@@ -359,9 +376,12 @@ def optimize_module(module: nn.Module, example_inputs: Sequence[Any], **options:
     """
     chosen = Options(**options)
     graph = capture(module, example_inputs)
+    device = torch.device("cpu" if chosen.target == "host" or not torch.cuda.is_available() else "cuda")
+    precision = decided(module, example_inputs, graph, device, chosen.precision)
     graph, applied = rewrite(graph, chosen)
     training = FORWARD_ONLY if chosen.forward_only else AS_PREDICTED
-    emitted = emit(take_over(plan(lower(graph), applied)), "", module, chosen.gradients, training=training)
+    made = replace(plan(lower(graph), applied), precision=precision)
+    emitted = emit(take_over(made), "", module, chosen.gradients, training=training)
     space = around(emitted.text, type(module), "host" if chosen.target == "host" else "cuda")
     new: nn.Module = space.ModelNew.__new__(space.ModelNew)
     vars(new).update(vars(module))

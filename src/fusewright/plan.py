@@ -96,6 +96,7 @@ class Plan:
     rules: tuple[Any, ...] = ()
     captured: Graph | None = None  # the graph as it was before any law
     shortcuts: tuple[Shortcut, ...] = ()
+    precision: Any = None  # precision.Precision; None: convolutions are as exact as the flags ask
 
     @cached_property
     def kernels(self) -> list[Kernel]:

@@ -7,7 +7,7 @@ import functools
 import math
 import os
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from .arithmetic import Convolution, Library, convolution_of
 
 # Some virtual machines announce AMX and then refuse it, and a bf16 product ends the process. oneDNN reads this once.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -27,6 +29,7 @@ UNIT_ROUNDOFF = {  # half the distance between 1 and the next number
     torch.bfloat16: 2.0**-8,
 }
 TF32 = 2.0**-11
+NEAR = 1e-4  # of a result's rms: what TF32 may err where the library itself computes a convolution in float32
 STRETCH = {"cpu": 2**18, "cuda": 2**22}  # random numbers drawn once and used again elsewhere: drawing is dearer than rounding
 WIDE = {
     torch.float16: torch.float64,
@@ -96,23 +99,45 @@ class Rounding:
     unit: float  # of each result
     convolution: float  # of each operand of a convolution
     matmul: float  # of each operand of a matrix product
+    library: Library | None = None  # of convolutions, only where it rounds them itself; without it, wherever the flags allow
+    kinds: frozenset[bool] = frozenset({True})  # of the model's convolutions: whether the library rounds them
 
     @property
     def coarse(self) -> bool:
-        """The flags allow products coarser than the model's own type."""
-        return max(self.convolution, self.matmul) > self.unit
+        """Products may be coarser than the model's own type."""
+        return max(self.convolution if True in self.kinds else self.unit, self.matmul) > self.unit
+
+    @property
+    def spares(self) -> bool:
+        """The flags allow some convolution to be coarser than the library computes it."""
+        return self.library is not None and False in self.kinds and self.convolution > self.unit
+
+    @property
+    def as_flagged(self) -> Rounding:
+        """What the flags allow, whatever the library does."""
+        return replace(self, library=None, kinds=frozenset({True}))
 
     @property
     def fine(self) -> Rounding:
         """What the model's own type loses, whatever the flags allow."""
         return Rounding(self.unit, self.unit, self.unit)
 
-    def for_operators(self, met: Set[str]) -> Rounding:
-        """What a model that runs only these operators may lose."""
+    def for_operators(self, met: Set[str | Convolution], library: Library | None = None) -> Rounding:
+        """What a model that runs only these operators and convolutions may lose."""
         convolution = self.convolution if met & CONVOLUTIONS else self.unit
-        return Rounding(self.unit, convolution, self.matmul if met & MATMULS else self.unit)
+        rounding = Rounding(self.unit, convolution, self.matmul if met & MATMULS else self.unit)
+        if library is None or convolution == self.unit:
+            return rounding
+        kinds = frozenset(library.rounds(each) for each in met if isinstance(each, Convolution))
+        return replace(rounding, library=library, kinds=kinds or frozenset({True}))
+
+    def of_convolution(self, convolution: Convolution | None) -> float:
+        """Of each operand of this one."""
+        return self.convolution if self.library is None or self.library.rounds(convolution) else self.unit
 
     def __str__(self) -> str:
+        if self.spares:
+            return f"{self.as_flagged}, where the library computes them in fp32 within {NEAR:g} of the rms"
         names = {TF32: "TF32", 2.0**-8: "bf16", 2.0**-24: "fp32", 2.0**-53: "fp64"}
         type_ = "fp16" if self.unit == 2.0**-11 else names.get(self.unit, f"{self.unit:.1e}")
         products = {"convolutions": self.convolution, "matmuls": self.matmul}
@@ -191,10 +216,10 @@ WHOLE = OneOfParts()
 @contextlib.contextmanager
 def in_float64(
     low: torch.dtype, rounding: Rounding | None = None, seed: int = 0, part: OneOfParts = WHOLE
-) -> Iterator[set[str]]:
+) -> Iterator[set[str | Convolution]]:
     """Run a widened model so that nothing in it falls back to the narrow type `low`, rounded at random if asked.
 
-    Gives the names of the operators it met.
+    Gives the names of the operators it met, and the convolutions.
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -253,11 +278,12 @@ class _InFloat64(TorchDispatchMode):
         self.low, self.rounding, self.seed, self.part = low, rounding, seed, part
         self.places = torch.Generator().manual_seed(seed + 7919 * part.number)
         self.places_of_state = torch.Generator().manual_seed(seed)  # the same in each part
-        self.met: set[str] = set()
+        self.met: set[str | Convolution] = set()
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = base_name(func), dict(kwargs or {})
-        self.met.add(name)
+        convolution = convolution_of(func, args, kwargs) if name in CONVOLUTIONS else None
+        self.met |= {name} if convolution is None else {name, convolution}
         if name in RANDOM:
             return self._random(func, args, kwargs)
         if name == "native_dropout":
@@ -270,11 +296,11 @@ class _InFloat64(TorchDispatchMode):
         if self.rounding is None:
             return func(*args, **kwargs)
         written = _written(func)
-        if self.rounds_to_tf32(name):
+        if self.rounds_to_tf32(name, convolution):
             args = tuple(a if i in written else pytree.tree_map_only(Tensor, to_tf32, a) for i, a in enumerate(args))
             delta = self.rounding.unit * self._roundings(name, args)
         else:
-            delta = self._operand_delta(name, args)
+            delta = self._operand_delta(name, args, convolution)
         if delta:
             args = tuple(a if i in written else self._perturb(a, delta) for i, a in enumerate(args))
         result = func(*args, **kwargs)
@@ -306,17 +332,18 @@ class _InFloat64(TorchDispatchMode):
         info = torch.finfo(self.low) if self.low.is_floating_point else torch.finfo(torch.float32)
         return x, nan, info.max if posinf is None else posinf, info.min if neginf is None else neginf
 
-    def rounds_to_tf32(self, name: str) -> bool:
+    def rounds_to_tf32(self, name: str, convolution: Convolution | None) -> bool:
         if self.rounding is None or self.seed != TO_NEAREST:
             return False
-        allowed = self.rounding.convolution if name in CONVOLUTIONS else self.rounding.matmul if name in MATMULS else 0.0
+        of_matmul = self.rounding.matmul if name in MATMULS else 0.0
+        allowed = self.rounding.of_convolution(convolution) if name in CONVOLUTIONS else of_matmul
         return allowed == TF32 > self.rounding.unit
 
-    def _operand_delta(self, name: str, args: Any) -> float:
+    def _operand_delta(self, name: str, args: Any, convolution: Convolution | None) -> float:
         assert self.rounding is not None
         accumulated = self.rounding.unit * self._roundings(name, args)
         if name in CONVOLUTIONS:
-            return max(accumulated, self.rounding.convolution)
+            return max(accumulated, self.rounding.of_convolution(convolution))
         return max(accumulated, self.rounding.matmul) if name in MATMULS else accumulated
 
     def _roundings(self, name: str, args: Any) -> float:

@@ -12,7 +12,7 @@ from .report_charts import bars, bars_chart, roofline_chart, roofline_points
 from .report_code import SourceLine, code_block, cuda_source, lines_in_comment, sections
 from .report_graph import after_picture, before_picture, drawn, is_view
 from .report_style import STYLE
-from .report_words import is_number, percent, shown_amount, shown_ms, status_of, times, training_words
+from .report_words import errors_shown, is_number, percent, shown_amount, shown_ms, status_of, times, training_words
 
 Record = Mapping[str, Any]
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError)
@@ -395,6 +395,7 @@ def _checks(record: Record) -> str:
     word += f", {left_out} skipped" if left_out else ""
     worst = f"<p class='dim'>Nearest to its budget: {escape(str(verdict['worst']))}</p>" if verdict.get("worst") else ""
     note = f"<p class='dim'>{escape(str(verdict['note']))}</p>" if verdict.get("note") else ""
+    note += "".join(f"<p class='dim'>{escape(line)}</p>" for line in errors_shown(verdict.get("errors") or {}))
     css = "bad" if failed else "good"
     sentence = f'<p class="{css}"><strong>{word}.</strong></p>'
     return f'<div class="card long">{sentence}<ul class="checks">{"".join(items)}</ul>{worst}{note}</div>'

@@ -121,6 +121,7 @@ def verdict_record(verdict: Verdict) -> dict[str, Any]:
         "worst": verdict.worst,
         "max_error": verdict.max_error,
         "tolerance": verdict.tolerance,
+        "errors": errors_record(verdict),
         "kernels": list(verdict.kernels),
         "library_calls": list(verdict.library_calls),
         "note": verdict.shapes_note,
@@ -132,6 +133,12 @@ def verdict_record(verdict: Verdict) -> dict[str, Any]:
             for c in verdict.checks
         ],
     }
+
+
+def errors_record(verdict: Verdict) -> dict[str, Any]:
+    """Ours and eager's against float64, over the rms: of results, and of gradients; None where none was compared."""
+    found = {"results": verdict.errors, "gradients": verdict.gradient_errors}
+    return {of: None if e is None else {"ours": e.ours, "eager": e.eager, "tensor": e.tensor} for of, e in found.items()}
 
 
 # ---- reading records ----

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .report_words import STATUSES, is_number, percent, shown_amount, shown_ms, status_of, times, training_words
+from .report_words import (
+    STATUSES,
+    errors_shown,
+    is_number,
+    percent,
+    shown_amount,
+    shown_ms,
+    status_of,
+    times,
+    training_words,
+)
 
 Record = Mapping[str, Any]
 COLUMNS = ("", "forward", "against eager", "with backward", "against eager", "memory", "own kernels")
@@ -34,9 +44,9 @@ def _model(record: Record) -> list[str]:
         words += f", {len(names['skipped'])} skipped" if names["skipped"] else ""
         words += f"; failed: {', '.join(names['failed'])}" if names["failed"] else ""
     else:
-        words = ""
+        words, verdict = "", {}
     state = "not verified in this run" if passed is None else "verified" if passed else "NOT EQUAL to the model"
-    lines = [f"{state}{', ' if words else ''}{words}"]
+    lines = [f"{state}{', ' if words else ''}{words}", *errors_shown(verdict.get("errors") or {})]
     kernels = record.get("kernels")
     if kernels:
         lines.append("kernels: " + ", ".join(str(kernel["name"]) for kernel in kernels))

@@ -62,3 +62,13 @@ def training_words(training: Mapping[str, Any]) -> str:
         return "the original's forward"
     counts = Counter(str(region["by"]) for region in training["regions"])
     return "; ".join(f"{by}: {count} region{'' if count == 1 else 's'}" for by, count in counts.items()) or "the original's forward"
+
+
+def errors_shown(errors: Mapping[str, Any]) -> list[str]:
+    """Ours and eager's against float64 side by side, of results and of gradients.
+
+    >>> errors_shown({"results": {"ours": 2e-6, "eager": 1e-6, "tensor": "output 0"}, "gradients": None})
+    ['results: largest error over rms 2.0e-06, eager 1.0e-06 (output 0)']
+    """
+    found = [(of, errors[of]) for of in ("results", "gradients") if errors.get(of) is not None]
+    return [f"{of}: largest error over rms {e['ours']:.1e}, eager {e['eager']:.1e} ({e['tensor']})" for of, e in found]

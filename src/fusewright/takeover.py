@@ -16,6 +16,7 @@ import torch
 
 from . import sizes
 from .access import accesses, same_shape, tuple_key
+from .arithmetic import Convolution
 from .graph import Graph, Node, Ref
 from .index import Axis, Coordinate
 from .ir.expr import Arg
@@ -51,6 +52,12 @@ class Anchor:
     out_shape: tuple[object, ...]
     node: str  # in the graph
     depth: Any = 0  # of a product: how many numbers a sum has
+    exact: bool = False  # of a convolution: the library computes it in float32, although the flags allow TF32
+
+    @property
+    def coarser(self) -> bool:
+        """Our kernel rounds operands that the library does not."""
+        return self.exact and bool(self.conv.tf32)
 
 
 @dataclass(frozen=True)
@@ -262,8 +269,11 @@ def anchor_of(node: Node, plan: Plan) -> Anchor | None:
         found.rank, in_channels, node.shape[1], found.kernel, found.stride, found.padding, found.dilation, found.groups,
         bias=True, dtype=DTYPES[node.dtype], transposed=transposed, output_padding=found.output_padding,
     )  # fmt: skip
+    exact = False
     if not is_depthwise(conv) and node.dtype is torch.float32:
-        conv = replace(conv, tf32=tf32_allowed())
+        allowed, precision = tf32_allowed(), plan.precision
+        exact = allowed and precision is not None and precision.is_exact(called(conv))
+        conv = replace(conv, tf32=allowed and not (exact and precision.split))
     result = lowered.value[node.name]
     bias = lowered.value[found.bias.name] if found.bias is not None else None
     value = result
@@ -275,7 +285,24 @@ def anchor_of(node: Node, plan: Plan) -> Anchor | None:
     weight = lowered.value[found.weight.name]
     if not lowered.prims[input_].is_load and input_ not in {name for k in plan.kernels for name in k.stores}:
         return None  # a view of something: the library reads it with its strides
-    return Anchor(replace(conv, bias=bias is not None), value, input_, weight, bias, node.shape, node.name)
+    return Anchor(replace(conv, bias=bias is not None), value, input_, weight, bias, node.shape, node.name, exact=exact)
+
+
+def called(conv: Conv) -> Convolution:
+    """The convolution as the library is called for it."""
+    window = (conv.kernel, conv.stride, conv.padding, conv.dilation)
+    return Convolution(conv.in_channels // conv.groups, conv.out_channels, *window, conv.groups, conv.transposed)
+
+
+def arithmetic(anchor: Anchor, plan: Plan) -> str:
+    """How a convolution on the tensor cores multiplies float32 numbers, and why, in words."""
+    conv, followed = anchor.conv, plan.precision is not None and plan.precision.library is not None
+    if conv.is_strict:
+        why = "the library computes this convolution in float32" if anchor.exact else "TF32 is not allowed"
+        return f"three products of TF32 parts, as exact as float32: {why}"
+    if anchor.exact:
+        return "one TF32 product: results stay within 1e-4 of their rms of the library's, which is float32"
+    return f"one TF32 product, as {'the library has it' if followed else 'the flags allow'}"
 
 
 def own_result(anchor: Anchor, plan: Plan) -> Anchor:

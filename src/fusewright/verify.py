@@ -25,6 +25,7 @@ from .judge import OF_THE_WORKER, Remote
 from .memory import Footprint, Memory, Meter, OnGPU, is_short, measured, release
 from .observe import Subjects, buffers_put_back, filled_memory, seeded, subjects
 from .options import Options
+from .precision import library_for
 from .problem import Problem, shown
 from .quiet import said
 from .shrink import Shapes, Sizes, Steps, choose, seconds_for, space_of, steps_of, work
@@ -48,6 +49,15 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Errors:
+    """Against float64, side by side: the largest error of a tensor over its rms, of the tensor on which the candidate errs most."""
+
+    ours: float
+    eager: float
+    tensor: str
+
+
+@dataclass(frozen=True)
 class Verdict:
     passed: bool
     checks: tuple[Check, ...]
@@ -62,10 +72,13 @@ class Verdict:
     seconds: float = 0.0  # that verifying took
     peak: int = 0  # bytes of tensors on the GPU at most, in the process that judges
     own_peak: int = 0  # of a training step of the original alone, at the sizes that were verified
+    errors: Errors | None = None  # of results on inputs as given
+    gradient_errors: Errors | None = None  # of gradients, where they were compared
 
 
 # Processor time, so that the choice does not depend on what else the machine is doing.
 CANDIDATE_SECONDS = 0.3  # a candidate slower than that at the small sizes (tensor cores on the host) gets smaller ones
+MOST_OF_RMS = 0.1  # of eager's error over a tensor's rms
 MOST_SECONDS = 30.0  # for all comparisons of values; with a large model fewer variants run
 
 STAGES: tuple[tuple[tuple[str, Question], ...], ...] = (
@@ -252,7 +265,7 @@ def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_ch
             raise Refused(f"{name}: Model.forward() raised {sentence(error)}") from error
         if memory is not None:
             shapes = _fitting(subject, shapes, steps, memory, not options.forward_only)
-    subject = replace(_with_its_rounding(subject, shapes), shrunk=shapes.small)
+    subject = replace(_with_its_rounding(subject, shapes, options.precision), shrunk=shapes.small)
     variants = planned(shapes, options.seeds)
     if options.assume_finite:
         variants = [variant for variant in variants if variant.group != "non-finite"]
@@ -332,8 +345,8 @@ def _candidate_seconds(subject: Subjects, sizes: Sizes) -> float:
     return subject.clock() - start
 
 
-def _with_its_rounding(subject: Subjects, shapes: Shapes) -> Subjects:
-    """TF32 is allowed to convolutions: a model without any gains nothing by that."""
+def _with_its_rounding(subject: Subjects, shapes: Shapes, precision: str) -> Subjects:
+    """TF32 is allowed to convolutions: a model without any gains nothing by that, nor one whose convolutions the library does not round."""
     variant = Variant("first call", shapes.small)
     subject.set_state(variant)
     try:
@@ -341,7 +354,8 @@ def _with_its_rounding(subject: Subjects, shapes: Shapes) -> Subjects:
     except Exception as error:  # an operator without a float64 kernel, or a type fixed in a way nobody foresaw
         name = shown(subject.problem.path)
         raise Refused(f"{name}: the model has no float64 reference: {sentence(error)}") from error
-    return replace(subject, rounding=subject.rounding.for_operators(met))
+    library = library_for(subject.original, subject.source.given, subject.device, precision)
+    return replace(subject, rounding=subject.rounding.for_operators(met, library))
 
 
 def _accepts(subject: Subjects, sizes: Sizes) -> Exception | None:
@@ -406,4 +420,15 @@ def _verdict(checks: list[Check], findings: list[Finding], trace: Trace, note: s
     worst = max(shown_ones, key=lambda f: f.miss.ratio, default=None)
     words = f"{failed[0].name}: {failed[0].detail}" if failed else str(worst or "")
     error, allowed = (worst.miss.error, worst.miss.allowed) if worst else (float("nan"), float("nan"))
-    return Verdict(passed, tuple(checks), words, error, allowed, tuple(trace.kernels), tuple(trace.library_calls), note)
+    of_gradients = [f for f in findings if f.variant.group == "gradients" and f.tensor.startswith("gradient")]
+    return Verdict(
+        passed, tuple(checks), words, error, allowed, tuple(trace.kernels), tuple(trace.library_calls), note,
+        errors=_errors([f for f in as_given if f.tensor.startswith("output")]), gradient_errors=_errors(of_gradients),
+    )  # fmt: skip
+
+
+def _errors(findings: list[Finding]) -> Errors | None:
+    """Of tensors that eager itself has to a digit at least: where it has none, a result is 0 but for rounding."""
+    told = [f for f in findings if f.miss.eager < MOST_OF_RMS and f.miss.ours == f.miss.ours]
+    worst = max(told, key=lambda f: f.miss.ours, default=None)
+    return None if worst is None else Errors(worst.miss.ours, worst.miss.eager, worst.tensor)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from . import wire
+from .arithmetic import Convolution, Library
 from .candidate import load_candidate
 from .checks import Trial, behaviour, sentence
 from .errors import Ended, Refused
@@ -33,7 +34,8 @@ from .verify import forward_trace, questions
 from .ways import Calls, Change, Changed, Graded, Hooked
 
 RECORDS: Mapping[str, type] = {
-    record.__name__: record for record in (Variant, Shapes, Rounding, Once, Calls, Change, Changed, Graded, Hooked, Construction)
+    record.__name__: record
+    for record in (Variant, Shapes, Rounding, Library, Convolution, Once, Calls, Change, Changed, Graded, Hooked, Construction)
 }
 
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 from math import prod
 
 from .. import sizes
+from ..attention import Attended
 from ..graph import Ref
 from ..kernels.conv_tiles import SECTOR
 from ..plan import Kernel, Plan
-from ..prims import Prim
+from ..prims import Prim, Reduce
 from ..products import is_product
 from .regions import Region, Regions, is_asked_for
 
@@ -38,7 +39,39 @@ def worth_keeping(region: Region, regions: Regions) -> dict[str, str]:
             worth = regions.region_of(stored_by) is region and prim.name not in stored_by.overwrites
         if worth:
             found[node.name] = prim.name
-    return found
+    return {name: prim for name, prim in found.items() if not is_off(prim, found, region, regions)}
+
+
+def is_off(name: str, kept: Mapping[str, str], region: Region, regions: Regions) -> bool:
+    """What backward is not to have of forward, whose convolution is not the one that backward goes by.
+
+    Where ours rounds operands that the library does not, backward has the library's and all that is made of it. Where backward
+    computes a convolution again, its statistics too: deviations from another mean than their own do not add up to zero.
+    """
+    for kernel in region.kernels:
+        if kernel.fused is None or is_product(kernel) or isinstance(kernel.fused, Attended):
+            continue
+        anchor, result = kernel.fused.anchor, regions.lowered.value[kernel.fused.anchor.node]
+        again = not {result, anchor.value} & set(kept.values()) and anchor.conv.dtype == "float32" and anchor.conv.tf32
+        if anchor.coarser and (name in (result, anchor.value) or reaches(name, result, regions.prims)):
+            return True
+        if again and reaches(name, result, regions.prims, through=Reduce):
+            return True
+    return False
+
+
+def reaches(name: str, source: str, prims: Mapping[str, Prim], through: type | None = None) -> bool:
+    """It is made of `source`; with `through`, by way of such a step."""
+    stack, seen = [(name, through is None)], set[tuple[str, bool]]()
+    while stack:
+        at, passed = stack.pop()
+        passed = passed or (through is not None and isinstance(prims[at].op, through))
+        if at == source and passed:
+            return True
+        if (at, passed) not in seen:
+            seen.add((at, passed))
+            stack += [(other, passed) for other in prims[at].inputs]
+    return False
 
 
 def maker(prim: Prim, region: Region, regions: Regions) -> Kernel | None:

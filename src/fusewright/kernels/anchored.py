@@ -122,11 +122,13 @@ def anchored_kernel(
 ) -> AnchoredText:
     """`argument(primitive)` is the Python name of a tensor in memory; `own` ends the names of what is not one. With `open_inputs`
     the number of input channels is an argument, where it can be."""
-    from ..takeover import input_sizes
+    from ..takeover import arithmetic, input_sizes
 
     prims, anchor = plan.lowered.prims, fused.anchor
     if isinstance(anchor.conv, Product):
         return anchored_product(kernel, fused, plan, comment, argument, own)
+    if anchor.conv.dtype == "float32" and not is_depthwise(anchor.conv):
+        comment = [*comment, f"  {arithmetic(anchor, plan)}"]
     anchor = replace(anchor, conv=replace(anchor.conv, kept=anchor.value in kernel.stores[1:]))
     if is_depthwise(anchor.conv):
         made = depthwise_kernel(kernel.name, anchor.conv, fused.ending)
