@@ -24,7 +24,7 @@ from fusewright.all_variants import Tried
 from fusewright.errors import Unsupported
 from fusewright.options import Options
 from fusewright.suite import Settings
-from fusewright.verify import Check
+from fusewright.verify import Check, Verdict
 
 ROOT = Path(__file__).parents[2]
 REPORT = {
@@ -56,16 +56,14 @@ class Pipeline:
         self.options = options
         self.calls += 1
 
-    def _verdict(self) -> SimpleNamespace:
+    def _verdict(self) -> Verdict:
         checks = (
             Check("state_dict", True, "equal", 0.0),
             Check("forward, seed 0", self.passed, "at (3, 1)", 2.0),
             Check("buffers", True, "the model has none", skipped=True),
         )
         worst = "" if self.passed else "element (3, 1) is 2.5 and should be 0.5."
-        return SimpleNamespace(
-            passed=self.passed, checks=checks, worst=worst, max_error=2.0, tolerance=1.0, kernels=(), library_calls=()
-        )
+        return Verdict(self.passed, checks, worst, 2.0, 1.0, (), ())
 
     def ahead(self, options: Options) -> tuple[str, ...]:
         return ("load", "capture", "build", "bench")

@@ -254,11 +254,11 @@ def test_only_what_verified_is_remembered(
         "fusewright.bench_device.Gpu": lambda device: None,
         "fusewright.verify.verify": lambda *args, **named: verdict,
         "fusewright.candidate.load_candidate": lambda text, target, *args, **named: load_candidate(text, "host", name="new.py"),
-        "torch.cuda.get_device_name": lambda: "some GPU",
+        "torch.cuda.get_device_name": lambda *device: "some GPU",
         "torch.cuda.current_device": lambda: 0,
     }.items():
         monkeypatch.setattr(name, value)
-    pipeline.optimize(front.problem, Options(target="cuda", bench=False))
+    pipeline.optimize(front.problem, Options(target="cuda", bench=False, precision="flags"))
     assert len(list((tmp_path / "cache" / "choices").glob("*.json"))) == (0 if fails else 1)
 
 
@@ -286,7 +286,7 @@ def test_what_does_not_verify_is_not_written(wrong: int, front: Front, monkeypat
 
     chosen = Tuned(Choices(own=frozenset(), channels_last=True), (("eager", 1.0),))
     as_on_a_gpu(monkeypatch, chosen, judge)
-    run = pipeline.optimize(front.problem, Options(target="cuda", bench=False))
+    run = pipeline.optimize(front.problem, Options(target="cuda", bench=False, precision="flags"))
     assert run.verdict.passed == (wrong < 3) and len(verdicts) == min(wrong + 1, 3)
     assert ("_CUDA_SOURCE" in run.text) == (wrong == 1)
     assert sum("did not verify" in note for note in run.report["notes"]) == min(wrong, 2) == len(run.degraded)
@@ -297,7 +297,7 @@ def test_a_variant_that_tuning_could_not_build_is_said(front: Front, monkeypatch
     """The file verifies; nobody would know that the quicker one is missing."""
     failed = "the variant 'predicted' did not build, and was left out of tuning: 'meet' was not declared"
     as_on_a_gpu(monkeypatch, Tuned(Choices(own=frozenset()), (("eager", 1.0),), whole=False, degraded=(failed,)), passed_at_once)
-    run = pipeline.optimize(front.problem, Options(target="cuda", bench=False))
+    run = pipeline.optimize(front.problem, Options(target="cuda", bench=False, precision="flags"))
     assert run.verdict.passed and run.degraded == run.report["degraded"] == [failed]
 
 
@@ -318,7 +318,7 @@ def test_convolutions_go_to_the_library_before_all_kernels_do(front: Front, monk
 
     as_on_a_gpu(monkeypatch, chosen, judge)
     monkeypatch.setattr("fusewright.pipeline.PREDICTED", chosen.choices)
-    run = pipeline.optimize(front.problem, Options(target="cuda", bench=False))
+    run = pipeline.optimize(front.problem, Options(target="cuda", bench=False, precision="flags"))
     assert run.verdict.passed and run.text == texts[-1] and "torch.conv2d(" in run.text.split("class ModelNew")[1]
     assert any(note.endswith("convolutions and products are the library's") for note in run.report["notes"]), run.report["notes"]
 

@@ -413,8 +413,9 @@ def _left(seen: Observed, rows: frozenset[str]) -> Observed:
 
 
 def _each(references: References, change: Callable[[Observed], Observed]) -> References:
-    draws, fine = (tuple(change(seen) for seen in made) for made in (references.draws, references.fine))
-    return replace(references, eager=change(references.eager), exact=change(references.exact), draws=draws, fine=fine)
+    made = references.draws, references.fine, references.flagged
+    draws, fine, flagged = (tuple(map(change, each)) for each in made)
+    return replace(references, eager=change(references.eager), exact=change(references.exact), draws=draws, fine=fine, flagged=flagged)
 
 
 def _joined(total: References, more: References) -> References:
