@@ -8,6 +8,7 @@ Needs a GPU. Each model runs tuned and verified, as `optimize` does, in a proces
 from __future__ import annotations
 
 import argparse
+import contextlib
 import cProfile
 import os
 import pstats
@@ -35,17 +36,19 @@ def one(path: Path, rows: int) -> None:
         torch.cuda.reset_peak_memory_stats()
         stage, since = f"{name} {detail}".strip(), time.perf_counter()
 
-    profile = cProfile.Profile()
+    profile = cProfile.Profile() if rows else None  # which slows Python down
     start = time.perf_counter()
-    profile.enable()
-    run = optimize(load_problem(path), Options(target="cuda", bench=False), next_stage)
-    profile.disable()
+    with profile or contextlib.nullcontext():
+        run = optimize(load_problem(path), Options(target="cuda", bench=False), next_stage)
     next_stage("end", "")
-    print(f"== {path.name}: {time.perf_counter() - start:.1f} s, peak {max(gb for *_, gb in spans):.2f} GB, {run.verdict.passed}")
+    took, peak, verdict = time.perf_counter() - start, max(gb for *_, gb in spans), run.verdict
+    print(f"== {path.name}: {took:.1f} s, peak {peak:.2f} GB, {'equal' if verdict.passed else 'DIFFERENT'}")
+    own = f"{verdict.seconds:.1f} s and {verdict.peak / 1e9:.2f} GB, a training step {verdict.own_peak / 1e9:.2f} GB"
+    print(f"   verified in {own}; allowed {2 * verdict.own_peak / 1e9 + 1:.2f} GB {verdict.shapes_note}")
     for name, seconds, gb in spans:
         if seconds > 0.3 or gb > 1:
             print(f"   {seconds:7.2f} s {gb:7.2f} GB  {name[:110]}")
-    if rows:
+    if profile is not None:
         pstats.Stats(profile).sort_stats("cumulative").print_stats("fusewright|subprocess|load_inline", rows)
 
 
