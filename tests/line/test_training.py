@@ -12,6 +12,7 @@ from line.test_tune import CHAIN, Prices, forward_only
 from line.test_tune import prices as prices  # the fixture
 
 from fusewright import pipeline
+from fusewright.attention import attentions
 from fusewright.candidate import Candidate, load_candidate
 from fusewright.emit import Emitted
 from fusewright.options import Options
@@ -50,8 +51,9 @@ def loaded(emitted: Emitted) -> Candidate:
 
 
 def launched(candidate: Candidate, front: Front) -> tuple[list[str], list[str]]:
-    """By a call without gradients, and by a training step."""
+    """By a call without gradients, and by a training step after the first."""
     module, inputs = candidate.build_model(front.problem), front.problem.inputs()
+    Step(module, inputs)()
     with candidate.launches() as calls, torch.no_grad():
         module(*inputs)
     with candidate.launches() as steps:
@@ -74,7 +76,7 @@ def test_what_has_no_kernels_backward_is_not_computed_twice(tmp_path: Path) -> N
     """A convolution of ours by itself: backward is the library's, and forward by our kernel would be thrown away."""
     front = front_of(ALONE, tmp_path)
     _, emitted = front.finish(Choices(own=convolutions(front.graph)))
-    assert set(emitted.training.values()) == {PYTORCH} and "reference=True" in emitted.text
+    assert set(emitted.training.values()) == {PYTORCH} and "by_pytorch=True" in emitted.text
     calls, steps = launched(loaded(emitted), front)
     assert calls and not steps
     assert holds(front, emitted)
@@ -83,7 +85,7 @@ def test_what_has_no_kernels_backward_is_not_computed_twice(tmp_path: Path) -> N
 def test_kernels_backward_are_used_where_there_are_some(tmp_path: Path) -> None:
     front = front_of(TWO, tmp_path)
     _, emitted = front.finish(Choices())
-    assert set(emitted.training.values()) == {KERNELS} and "reference=True" not in emitted.text
+    assert set(emitted.training.values()) == {KERNELS} and "by_pytorch=True" not in emitted.text
     calls, steps = launched(loaded(emitted), front)
     assert calls and any("gradient" in name for name in steps)
 
@@ -96,6 +98,37 @@ def test_without_gradients_a_frozen_model_infers(tmp_path: Path) -> None:
     with candidate.launches() as seen, torch.enable_grad():
         module(*front.problem.inputs())
     assert seen
+
+
+@pytest.mark.parametrize("training", [Training(), Training(original=True)])
+def test_who_only_runs_forward_has_the_kernels(training: Training, tmp_path: Path) -> None:
+    """With gradients enabled, too: until there is a backward, nobody trains."""
+    front = front_of(ALONE, tmp_path)
+    candidate = loaded(front.finish(Choices(own=convolutions(front.graph), training=training))[1])
+    module, inputs = candidate.build_model(front.problem), front.problem.inputs()
+    with candidate.launches() as seen:
+        module(*inputs)
+        result = module(*inputs)
+    assert len(seen) == 2 * len(set(seen))
+    result.sum().backward()
+    with candidate.launches() as seen:
+        module(*inputs)
+    assert not seen
+
+
+ATTENTION = CHAIN.replace("torch.softmax(self.lin(y), -1)", "(lambda z: torch.softmax(z @ z.mT, -1) @ z)(self.lin(y))")
+
+
+def test_kernels_that_only_training_launches_stay_there(tmp_path: Path) -> None:
+    """Where attention has a kernel, its steps run in training alone: by PyTorch's operators, nothing would launch them."""
+    front = front_of(ATTENTION, tmp_path)
+    ours = Choices(own=attentions(front.graph))
+    made, predicted = front.finish(ours)
+    assert made.shortcuts and predicted.shortened and not any(training.original for _, training in candidates(predicted))
+    every = replace(ours, training=Training(by_pytorch=frozenset(predicted.training)))
+    _, emitted = front.finish(every)
+    assert KERNELS_FORWARD in emitted.training.values()
+    assert holds(front, emitted)
 
 
 def test_what_nobody_trains_runs_its_kernels_always(tmp_path: Path) -> None:
@@ -176,7 +209,8 @@ def test_the_originals_forward_is_kept_for_training(tmp_path: Path, prices: Pric
     assert not found.choices.plain and found.choices.training.original, found
     assert "eager's step" in found.choices.training.reasons()[WHOLE]
     _, emitted = front.finish(found.choices)
-    assert "not _needs_gradients(" in emitted.text and "_CUDA_GRADIENTS, _GRADIENT_KERNELS = None, ()" in emitted.text
+    assert "not (_Differentiable.trained and _needs_gradients(" in emitted.text
+    assert "_CUDA_GRADIENTS, _GRADIENT_KERNELS = None, ()" in emitted.text
     calls, steps = launched(loaded(emitted), front)
     assert calls and not steps
     assert holds(front, emitted)

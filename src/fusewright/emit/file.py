@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import Template
 
@@ -44,6 +44,7 @@ class Emitted:
     place: Path | None = None  # where the file is to stand
     training: Mapping[str, str] = field(default_factory=dict)  # what computes each region where gradients are asked for
     referable: frozenset[str] = frozenset()  # regions that PyTorch's operators could compute as a whole
+    shortened: bool = False  # some kernels are launched only where gradients are asked for
 
 
 def emit(
@@ -116,7 +117,8 @@ def with_kernels(
     launched = {kernel.name: launches.launchers(kernel)[0] for kernel in plan.every_kernel}
     trained = {region.name: PYTORCH if training.original else functions.in_training(region) for region in regions if nodes[region.name]}
     referable = frozenset(region.name for region in regions if regions.referable(region))
-    return Emitted(behind(source, ours, around), known, calls, nodes, launched, training=trained, referable=referable)
+    emitted = Emitted(behind(source, ours, around), known, calls, nodes, launched)
+    return replace(emitted, training=trained, referable=referable, shortened=bool(plan.shortcuts))
 
 
 def behind(source: str, ours: str, around: Surroundings) -> str:
