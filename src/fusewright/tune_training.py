@@ -112,7 +112,11 @@ class Trainer:
         except (NoGradients, RuntimeError):  # the model has no backward, by its nature or by an operator without one
             return Found(AS_PREDICTED)
         switch = Switch(self.space, self.emitted)
-        self.weigh(ours, switch)
+        try:
+            self.weigh(ours, switch)
+        except torch.OutOfMemoryError:  # each region runs beside what a whole forward has saved: whole steps may do
+            self.alone.clear()
+            torch.cuda.empty_cache()
         sets = combinations(self.alone, switch.regions)
         self.progress("time: training steps")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,38 @@ def test_steps_that_fail_leave_what_is_predicted(tmp_path: Path, prices: Prices,
     found = tuned(front_of(TWO, tmp_path), prices)
     assert found.choices.training == Training() and not found.whole
     assert "training steps were not timed: out of memory" in found.notes
+
+
+def test_the_whole_line_writes_what_was_chosen_and_finds_it_again(tmp_path: Path, prices: Prices, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, with kernels of the host: tuned, verified, written, and kept for the next run."""
+    monkeypatch.setenv("FUSEWRIGHT_CACHE", str(tmp_path / "cache"))
+    front = front_of(TWO, tmp_path)
+
+    def verified(*args: Any, **named: Any) -> Any:
+        return verify(*args, **{**named, "options": Options(target="host")})
+
+    for name, value in {
+        "fusewright.pipeline.choose_target": lambda options: "cuda",
+        "fusewright.pipeline.gpu_works": lambda: True,
+        "fusewright.pipeline.tune": functools.partial(tune, target="host", seconds=0.0),
+        "fusewright.bench_device.Gpu": lambda device: prices,
+        "fusewright.verify.verify": verified,
+        "fusewright.candidate.load_candidate": lambda text, target, *args, **named: load_candidate(text, "host", name="new.py"),
+        "torch.cuda.get_device_name": lambda: "some GPU",
+        "torch.cuda.current_device": lambda: 0,
+    }.items():
+        monkeypatch.setattr(name, value)
+    prices.kernels = {"softmax_gradient": 50.0}
+    first = pipeline.optimize(front.problem, Options(target="cuda", bench=False))
+    assert first.verdict.passed and not first.degraded
+    by = {region["name"]: region["by"] for region in first.report["training"]["regions"]}
+    assert len(by) == 2 and all(what == (PYTORCH if "softmax" in name else KERNELS) for name, what in by.items())
+    assert {row["name"] for row in first.report["tuning"]["steps"]} >= {EAGER, EVERY_KERNEL, NO_KERNEL}
+    prices.kernels = {}  # whoever timed again would choose otherwise
+    again = pipeline.optimize(front.problem, Options(target="cuda", bench=False))
+    assert again.report["tuning"]["cached"] and again.text == first.text
+    anew = pipeline.optimize(front.problem, Options(target="cuda", bench=False, tune="again"))
+    assert not anew.report["tuning"]["choices"]["training"]["by_pytorch"]
 
 
 @pytest.mark.gpu
