@@ -130,7 +130,7 @@ class Trainer:
             if ms < GAIN * found[best]:
                 best = number
         rows = ((EAGER, eager_ms), *zip(names, found, strict=True))
-        if found[best] > SLOWER * eager_ms and not self.emitted.shortened:
+        if found[best] > SLOWER * eager_ms:
             why = f"eager's step {eager_ms:.3g} ms, with kernels {found[best]:.3g} ms"
             return Found(Training(original=True, why=((WHOLE, why),)), rows)
         return Found(Training(by_pytorch=sets[names[best]], why=tuple(reasons(self.alone, sets[names[best]]).items())), rows)
@@ -216,5 +216,4 @@ def candidates(emitted: Emitted) -> list[tuple[str, Training]]:
     groups = [names[::2], names[1::2]] if len(names) > MOST_ALONE else [[name] for name in names]
     sets = list(dict.fromkeys([*map(frozenset, groups), *([frozenset(names)] if names else [])]))
     found = [(f"training: {left_words(left)}", Training(by_pytorch=left)) for left in sets]
-    original = [("training: the original's forward", Training(original=True))] if emitted.training and not emitted.shortened else []
-    return [*found, *original]
+    return [*found, ("training: the original's forward", Training(original=True))] if emitted.training else []

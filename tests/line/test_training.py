@@ -125,10 +125,21 @@ def test_kernels_that_only_training_launches_stay_there(tmp_path: Path) -> None:
     front = front_of(ATTENTION, tmp_path)
     ours = Choices(own=attentions(front.graph))
     made, predicted = front.finish(ours)
-    assert made.shortcuts and predicted.shortened and not any(training.original for _, training in candidates(predicted))
+    assert made.shortcuts
     every = replace(ours, training=Training(by_pytorch=frozenset(predicted.training)))
     _, emitted = front.finish(every)
     assert KERNELS_FORWARD in emitted.training.values()
+    assert holds(front, emitted)
+
+
+def test_what_the_original_trains_has_no_steps_of_attention(tmp_path: Path) -> None:
+    front = front_of(ATTENTION, tmp_path)
+    ours = Choices(own=attentions(front.graph))
+    _, predicted = front.finish(ours)
+    _, emitted = front.finish(replace(ours, training=Training(original=True)))
+    assert set(emitted.launched) < set(predicted.launched) and any("attention" in name for name in emitted.launched)
+    calls, steps = launched(loaded(emitted), front)
+    assert any("attention" in name for name in calls) and not steps
     assert holds(front, emitted)
 
 

@@ -103,6 +103,11 @@ class Functions:
         parts = [run, self.meaning_text(region, names, unpack), *([gradient.function] if gradient else [])]
         return "\n\n\n".join([*parts, self.record_text(region)])
 
+    def unused(self, region: Region) -> str:
+        """Of a region that a shortcut always stands for, nothing is written: only how what leaves it is shaped matters."""
+        self.values.shape_results(self.regions.results(region)[0])
+        return ""
+
     def meaning_text(self, region: Region, names: list[str], unpack: str) -> str:
         """The same values by PyTorch's operators; what backward differentiates."""
         read = self.regions.meaning_inputs(region)
