@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -50,9 +51,11 @@ def build(units: Iterable[Unit], meanwhile: Callable[[], object] = lambda: None)
     units = list(units)
     distinct = {unit.source: unit for unit in units if unit.source not in _failed}
     if distinct:
+        flags = sys.getdlopenflags()  # PyTorch changes them while it loads a library, and puts them back: not in threads
         with ThreadPoolExecutor(min(len(distinct), os.cpu_count() or 1)) as pool:
             running = {source: pool.submit(unit.build) for source, unit in distinct.items()}
             meanwhile()
+        sys.setdlopenflags(flags)
         _failed.update({source: error for source, future in running.items() if isinstance(error := future.exception(), Exception)})
     else:
         meanwhile()

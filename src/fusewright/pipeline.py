@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -156,7 +157,9 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
     from .report_record import run_record
 
     target = choose_target(options)
+    awake: Callable[[], None] = awakened() if target == "cuda" else lambda: None
     front = read_problem(problem, options, progress)
+    awake()
     tuned = tuned_for(front, options, progress) if target == "cuda" else Tuned(PREDICTED)
     choices, gradients, notes, degraded = tuned.choices, options.gradients, list[str](), [*tuned.degraded]
     judge = judge_of(front, target, progress)
@@ -214,6 +217,20 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
 def is_coarser(kernel: Kernel) -> bool:
     """It rounds operands of a convolution that the library does not."""
     return isinstance(kernel.fused, Fused) and kernel.fused.anchor.coarser
+
+
+def awakened() -> Callable[[], None]:
+    """Makes the GPU's context and loads cuDNN in a thread, while the model is traced on the CPU; returns what waits for it."""
+
+    def first_calls() -> None:
+        with contextlib.suppress(RuntimeError, AssertionError):  # said where it matters
+            image, weight = (torch.zeros(8, 8, 8, 8, device="cuda") for _ in range(2))
+            torch.conv2d(image, weight)
+            torch.cuda.synchronize()
+
+    thread = threading.Thread(target=first_calls, daemon=True)
+    thread.start()
+    return thread.join
 
 
 def judge_of(front: Front, target: str, progress: Progress = silent) -> Callable[[Candidate, Plan], Verdict]:

@@ -18,6 +18,7 @@ from fusewright.guard import snapshot
 from fusewright.options import Options
 from fusewright.pipeline import Front, read_problem
 from fusewright.problem import load_problem
+from fusewright.training import Training
 from fusewright.tune import PREDICTED, Choices, Tuner, tune
 
 NORMED = CHAIN.replace("torch.logsumexp(torch.tanh(self.conv(x)), 1)", "torch.tanh(self.norm(self.conv(x)))").replace(
@@ -99,6 +100,19 @@ def test_what_nvcc_says_is_raised_where_the_file_asks(keeping: str) -> None:
         assert module._library() and module._library(True)
         with pytest.raises(RuntimeError, match="nvcc is tired"):
             module._library(False, True)
+
+
+def test_what_is_written_at_last_was_built_while_tuning(tmp_path: Path) -> None:
+    """Where kernels compute all gradients: the file whose steps were timed. Where the original trains: the one whose forward was."""
+    front = front_of(CHAIN, tmp_path)
+
+    def sources(choices: Choices, gradients: bool = True) -> set[str]:
+        candidate = for_a_gpu(front.finish(choices, gradients)[1].text, lambda name, **given: name)
+        return {unit.source for unit in building.units_of(candidate)}
+
+    measured = tuple((name, "measured") for name in front.finish(PREDICTED)[1].training)
+    assert sources(Choices(training=Training(why=measured))) == sources(PREDICTED) != sources(PREDICTED, gradients=False)
+    assert sources(Choices(training=Training(original=True))) == sources(PREDICTED, gradients=False)
 
 
 def test_on_the_host_there_is_nothing_for_nvcc(tmp_path: Path) -> None:

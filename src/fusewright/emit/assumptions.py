@@ -100,7 +100,10 @@ class Assumptions:
         if self.graph.own_gradients:
             tests.append(f"not _needs_gradients({read})  # the model has its own")
         elif self.training.original:
-            tests.append(f"not _needs_gradients({read})  # training: {why(WHOLE, PYTORCH, self.training)}")
+            asked = f"_needs_gradients({read})"
+            if not self.regions.plan.shortcuts:  # these stand for steps that only training would take
+                asked = f"(_Differentiable.trained and {asked})"
+            tests.append(f"not {asked}  # training: {why(WHOLE, PYTORCH, self.training)}")
         if behind := self.values.behind_changes():
             tests.append(f"not _needs_gradients({', '.join(behind)})  # autograd is to know of what forward changes")
         for name, argument in zip(self.signature.argument_names(), self.graph.arguments, strict=True):
@@ -137,6 +140,8 @@ class Assumptions:
                     tests.append(f"{name}[{dim}] == {sizes.text(size)}")
         conditions = [guard_text(guard) for guard in self.graph.guards]
         tests += [f"({test})" if " or " in test or " and " in test else test for test in conditions]
+        if self.training.original:
+            tests += [f"{sizes.text(size)} <= {most}" for shortcut in self.regions.plan.shortcuts for size, most in shortcut.most]
         tests += [f"{sizes.text(size)} < {1 << 31}" for size in self.counted_by_int()]
         lines += ["    return (", "        " + "\n        and ".join(tests), "    )"] if tests else ["    return True"]
         return "\n".join(lines) + "\n\n\n"

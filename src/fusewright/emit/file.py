@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import Template
 
@@ -13,7 +13,7 @@ from torch import nn
 from .. import __version__
 from ..following import runtime_text
 from ..gradient import Trace
-from ..plan import Plan
+from ..plan import Plan, label
 from ..source import FORBIDDEN, without_forbidden_remarks
 from ..training import AS_PREDICTED, PYTORCH, Training
 from .assumptions import Assumptions
@@ -78,19 +78,22 @@ def with_kernels(
     plan = regions.plan
     values, signature = ForwardValues(regions, model), Signature(plan.graph, model)
     launches = Launches(values, Shared())
-    for kernel in plan.every_kernel:
+    unused = {name for shortcut in plan.shortcuts for name in shortcut.steps} if training.original else set()  # training's alone
+    kernels = [kernel for kernel in plan.every_kernel if label(kernel) not in unused]
+    for kernel in kernels:
         launches.add(kernel, comment(kernel, plan))
     launches.share_numbers()
-    launchers = list(dict.fromkeys(name for kernel in plan.every_kernel for name in launches.launchers(kernel)))
+    launchers = list(dict.fromkeys(name for kernel in kernels for name in launches.launchers(kernel)))
     cuda = cuda_text(launches.unit, launches.first(), launchers)
     on_hopper = any(helper.on_hopper for helper in launches.unit.helpers(launches.first()))
     functions = Functions(launches, values, backward.regions, training)
-    regions_text = "\n\n\n".join([*map(functions.text, regions), *map(functions.shortcut_text, plan.shortcuts)])
+    texts = [functions.unused(region) if label(region.kernels[0]) in unused else functions.text(region) for region in regions]
+    regions_text = "\n\n\n".join([*filter(None, texts), *map(functions.shortcut_text, plan.shortcuts)])
     forward = Forward(values, functions, signature).text()
     assumptions = Assumptions(values, launches, backward.unit, signature, in_file=bool(source), training=training)
     looks = plan.shortcuts or plan.graph.own_gradients or training.original or values.behind_changes()
     asks = NEEDS_GRADIENTS if looks else ""
-    asks += TRAINS if training.original else ""
+    asks += TRAINS if training.original and not plan.shortcuts else ""
     asks += AS_IT_WAS if values.copies else ""
     many = max(len(launchers), len(backward.kernels)) > MANY
     ours = Template(FILE).substitute(
@@ -112,12 +115,13 @@ def with_kernels(
     ours = re.sub(r"\n{4,}", "\n\n\n", ours)
     added = set(FORBIDDEN.findall(ours)) - set(FORBIDDEN.findall(without_forbidden_remarks(source)))
     assert not added, f"the emitted text holds the words {added}"
-    known = together([fact for kernel in plan.every_kernel for fact in facts(kernel, launches.launchers(kernel), plan)])
+    known = together([fact for kernel in kernels for fact in facts(kernel, launches.launchers(kernel), plan)])
     nodes = {region.name: tuple(node.name for node in regions.meaning_nodes(region)) for region in regions}
-    launched = {kernel.name: launches.launchers(kernel)[0] for kernel in plan.every_kernel}
+    launched = {kernel.name: launches.launchers(kernel)[0] for kernel in kernels}
     trained = {region.name: PYTORCH if training.original else functions.in_training(region) for region in regions if nodes[region.name]}
     referable = frozenset(region.name for region in regions if regions.referable(region))
-    return Emitted(behind(source, ours, around), known, calls, nodes, launched, training=trained, referable=referable)
+    emitted = Emitted(behind(source, ours, around), known, calls, nodes, launched)
+    return replace(emitted, training=trained, referable=referable)
 
 
 def behind(source: str, ours: str, around: Surroundings) -> str:

@@ -61,7 +61,7 @@ class Forward:
         original = f"return super({'' if own else 'ModelNew, self'}).forward({parameters})\n"
         check = ""
         training = self.functions.training
-        if training.original:
+        if training.original and not self.regions.plan.shortcuts:
             check += f"        if _trains(self):  # {why(WHOLE, PYTORCH, training)}\n            {original}"
         check += f"        if not _undisturbed():\n            {original}"
         check += f"        {look} = _follow(self)\n"
@@ -142,12 +142,15 @@ class Forward:
         arguments = [text for _, text in self.functions.shortcut_arguments(shortcut)]
         results, _ = self.functions.shortcut_results(shortcut)
         target = f"({', '.join(results)},)" if len(results) == 1 else ", ".join(results)
+        shorter = f"{target} = {self.regions.shorter[shortcut.kernel.name].name}({sizes_text}, {', '.join(arguments)})"
+        if self.functions.training.original:  # whoever asks for gradients is not here, nor are larger sizes
+            return [shorter]
         larger = "".join(f" or {sizes.text(size)} > {most}" for size, most in shortcut.most)
         return [
             f"if _needs_gradients({', '.join(self.read_by(shortcut))}){larger}:",
             *(f"    {line}" for line in steps),
             "else:",
-            f"    {target} = {self.regions.shorter[shortcut.kernel.name].name}({sizes_text}, {', '.join(arguments)})",
+            f"    {shorter}",
         ]
 
     def read_by(self, shortcut: Shortcut) -> list[str]:

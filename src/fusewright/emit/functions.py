@@ -128,6 +128,11 @@ class Functions:
         parts = [run, self.meaning_text(region, names, unpack), *([gradient.function] if gradient else [])]
         return "\n\n\n".join([*parts, self.record_text(region)])
 
+    def unused(self, region: Region) -> str:
+        """Of a region that a shortcut always stands for, nothing is written: only how what leaves it is shaped matters."""
+        self.values.shape_results(self.regions.results(region)[0])
+        return ""
+
     def meaning_text(self, region: Region, names: list[str], unpack: str) -> str:
         """The same values by PyTorch's operators; what backward differentiates."""
         read = self.regions.meaning_inputs(region)
@@ -166,7 +171,7 @@ class Functions:
         given += [f"differentiable={tuple(marks)}"] if not all(mark is True for mark in marks) else []
         given += [f"changed={changed}"] if changed else []
         what = self.in_training(region)
-        given += ["reference=True"] if what == PYTORCH else []
+        given += ["by_pytorch=True"] if what == PYTORCH else []
         silent = what == KERNELS and region.name not in self.training.reasons()  # as the kernels beside it say
         head, line = f"{region.name}_region = _Region(", ", ".join(given)
         text = f"{head}{line})" if len(head + line) < 130 else "\n".join([head, *wrapped("    ", given, ","), ")"])

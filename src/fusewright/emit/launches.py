@@ -107,7 +107,8 @@ class Launches:
 
     def first(self) -> list[str]:
         """The kernels that stand in the file, each once."""
-        return [kernel.name for kernel in self.plan.every_kernel if self.is_first(kernel)]
+        added = [kernel for kernel in self.plan.every_kernel if kernel.name in self.texts or kernel.name in self.anchored]
+        return [kernel.name for kernel in added if self.is_first(kernel)]
 
     # ---- what a kernel is given
 
