@@ -24,6 +24,7 @@ class Training:
     original: bool = False  # the original's forward, whatever inference does
     by_pytorch: frozenset[str] = frozenset()  # regions that are left to PyTorch's operators, though there are kernels for their gradients
     why: tuple[tuple[str, str], ...] = ()  # region, or `WHOLE` -> what was measured
+    heavy: frozenset[str] = frozenset()  # regions left to PyTorch for memory's sake; found anew when a file is written
 
     def reasons(self) -> Mapping[str, str]:
         return dict(self.why)
@@ -46,6 +47,8 @@ def why(name: str, what: str, training: Training) -> str:
         return "the original's forward was chosen"
     if name in training.by_pytorch:
         return "chosen"
+    if name in training.heavy:
+        return "kernels for its gradients would hold more memory at once"
     return {
         KERNELS: "predicted",
         PYTORCH: "no kernels for its gradients: those forward would be computed beside PyTorch's operators",

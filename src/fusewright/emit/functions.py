@@ -134,9 +134,12 @@ class Functions:
         parameters = ", ".join([*read, *(["*_"] if len(read) < len(names) else [])])
         lines = [f"def {region.name}_meaning(sizes, {parameters}):", *([unpack.rstrip("\n")] if unpack else [])]
         device = f"{(read or names)[0]}.device" if names else "torch.device('cuda')"
-        for node in self.regions.meaning_nodes(region):
+        nodes, found = self.regions.meaning_nodes(region), self.regions.differentiated(region)
+        last = last_steps([[node.name, *meaning_reads(node)] for node in nodes])
+        for step, node in enumerate(nodes):
             lines.append(f"    {node.name} = {meaning_call(node, device)}")
-        found = self.regions.differentiated(region)
+            dying = [n.name for n in nodes if last[n.name] == step and n.name not in found and self.launches.may_be_large(n.name)]
+            lines += [f"    del {', '.join(dying)}"] if dying and step < len(nodes) - 1 else []
         others = self.regions.read_by_kernels(region) if self.regions.referable(region) else {}
         laid_out = [f"{n}.contiguous({memory_format(self.prims[others[n]])})" if n in others else n for n in found]
         lines.append(f"    return ({', '.join(laid_out)}{',' if found else ''})")

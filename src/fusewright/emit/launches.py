@@ -24,7 +24,7 @@ from ..prims import Prim
 from ..products import is_product
 from ..pytext import shape_text
 from .kernels import Shared, kernel_text
-from .lifetimes import Lifetime, Slots, arena, last_steps
+from .lifetimes import Lifetime, Slots, arena, last_steps, most
 from .regions import is_asked_for
 from .values import Values
 
@@ -181,7 +181,9 @@ class Launches:
         return sizes.tidy(sizes.product(prim.shape) * prim.dtype.itemsize)
 
     def may_be_large(self, name: str) -> bool:
-        return Lifetime(name, self.bytes(name), 0, 0).matters
+        node = self.plan.graph.index.get(name)
+        several = node is not None and node.shape is None
+        return several or Lifetime(name, self.bytes(name), 0, 0).matters
 
     def hint(self, size: Dim) -> int:
         """The bytes of a part in the example."""
@@ -224,7 +226,13 @@ class Body:
         if sum(map(len, self.slots)) < 2:
             self.slots = []
         self.scratch = {part.name for slot in self.slots for part in slot}
-        self.lives = [life for life in (*self.lives, *workspaces) if life.name not in self.scratch and life.name not in leaving]
+        self.every = [*self.lives, *workspaces]
+        self.lives = [life for life in self.every if life.name not in self.scratch and life.name not in leaving]
+
+    def peak(self, without: Collection[str] = ()) -> int:
+        """The most bytes that the function holds at once, in the example, `without` some of its tensors."""
+        hint = self.launches.hint
+        return most([life for life in self.every if life.name not in without and life.name not in self.scratch], self.slots, hint)
 
     def may_share(self, name: str) -> bool:
         dtype = self.launches.prims[name].dtype
