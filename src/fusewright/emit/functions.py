@@ -136,9 +136,11 @@ class Functions:
         device = f"{(read or names)[0]}.device" if names else "torch.device('cuda')"
         nodes, found = self.regions.meaning_nodes(region), self.regions.differentiated(region)
         last = last_steps([[node.name, *meaning_reads(node)] for node in nodes])
+        frees = self.in_training(region) != KERNELS  # training runs it: what autograd does not save is to be freed as eager's is
+        large = [node.name for node in nodes if frees and node.name not in found and self.launches.may_be_large(node.name)]
         for step, node in enumerate(nodes):
             lines.append(f"    {node.name} = {meaning_call(node, device)}")
-            dying = [n.name for n in nodes if last[n.name] == step and n.name not in found and self.launches.may_be_large(n.name)]
+            dying = [name for name in large if last[name] == step]
             lines += [f"    del {', '.join(dying)}"] if dying and step < len(nodes) - 1 else []
         others = self.regions.read_by_kernels(region) if self.regions.referable(region) else {}
         laid_out = [f"{n}.contiguous({memory_format(self.prims[others[n]])})" if n in others else n for n in found]
