@@ -111,9 +111,9 @@ class Functions:
         value = self.regions.lowered.value
         leaving = {*(self.regions.plan.base(value[n]).name for n in outputs), *extra}
         body = Body(self.launches, region.kernels, leaving, handed, kept)
-        work = body.scratch_lines()
+        work = body.first_lines()
         for kernel in region.kernels:
-            work += [*self.launches.lines(kernel, body.scratch), *body.freed_after(kernel)]
+            work += [*body.made_before(kernel), *self.launches.lines(kernel, body.scratch), *body.freed_after(kernel)]
         lines += [f"    {line}" for line in work]
         results = [self.values.view_text(value[n], lambda prim: prim) for n in outputs] + extra
         given = ["sizes", tensors]

@@ -230,7 +230,7 @@ class GradientFunction:
         lines.append(f"{unpacked(self.graph.inputs)} = {given}")
         lines += [f"{given}.clear()"] if len(self.plan.steps) > 1 else []
         body = self.body = Body(self.launches, self.plan.steps, set(map(self.values.variable, leaving)), handed)
-        lines += body.scratch_lines()
+        lines += body.first_lines()
         straight: set[str] = set()
         for step in self.plan.steps:
             if isinstance(step, Call):
@@ -240,7 +240,7 @@ class GradientFunction:
                 if load not in straight:
                     straight.add(load)
                     lines.append(self.launches.straightened(self.prims[load].origin, load))
-            lines += [*self.launches.lines(step, body.scratch), *body.freed_after(step)]
+            lines += [*body.made_before(step), *self.launches.lines(step, body.scratch), *body.freed_after(step)]
         found = dict(zip(wanted, self.graph.outputs, strict=True))
         values = [found[name].value if name in found else None for name in arguments]
         results = [self.result_of(name, value, values) for name, value in zip(arguments, values, strict=True)]

@@ -238,12 +238,17 @@ class Body:
         dtype = self.launches.prims[name].dtype
         return dtype.is_floating_point or dtype is torch.bool
 
-    def scratch_lines(self) -> list[str]:
-        """The allocation, and where each part begins: at the end of those before it, or where another lay that is not needed by then."""
+    def first_lines(self) -> list[str]:
+        """How large workspaces are."""
         kernels = [step for step in self.steps if isinstance(step, Kernel) and step.fused is not None]
-        lines = [line for kernel in kernels for line in self.launches.anchored[kernel.name].sizes]
-        if not self.slots:
-            return lines
+        return [line for kernel in kernels for line in self.launches.anchored[kernel.name].sizes]
+
+    def made_before(self, step: Kernel | Call) -> list[str]:
+        """The arena, before the first step that needs it, and where each part begins: at the end of those before it, or where another
+        lay that is not needed by then."""
+        if not self.slots or self.position(step) != min(part.first for slot in self.slots for part in slot):
+            return []
+        lines: list[str] = []
         whole, bytes_ = self.whole, [of_slot([part.bytes for part in slot]) for slot in self.slots]
         exact = sizes.tidy(sum(size for size in bytes_ if not isinstance(size, str)))
         words = [sizes.text(sizes.factored(sizes.tidy(sympy.Rational(1, 4) * exact)))] if exact != 0 else []
@@ -256,13 +261,16 @@ class Body:
             start = f"{first} + {size if isinstance(size, str) else sizes.text(sizes.factored(size))}"
         return lines
 
+    def position(self, step: Kernel | Call) -> int:
+        return next(p for p, other in enumerate(self.steps) if other is step)
+
     @property
     def whole(self) -> str:
         return self.launches.values.free_name("scratch")
 
     def freed_after(self, step: Kernel | Call) -> list[str]:
         """What nothing needs after a step; after the last one the function returns."""
-        position = next(p for p, other in enumerate(self.steps) if other is step)
+        position = self.position(step)
         if position == len(self.steps) - 1:
             return []
         called = {other.node.name for other in self.steps if isinstance(other, Call)}
