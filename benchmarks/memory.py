@@ -4,8 +4,9 @@
 
 Each model is planned as predicted, at the file's own sizes, and runs at them: tensors have sizes and no memory, kernels are not
 launched, and `fusewright.footprint` counts what exists. Bytes beyond parameters and inputs; a step is a forward and the gradients of
-all parameters (of inputs, where there are none), the larger of the first and the second one. Workspaces of cuDNN and cuBLAS are not
-seen, on either side. The bound is eager's peak + 5 % + 8 MB. Worst first; exit status 1 where one is over.
+all parameters (of inputs, where there are none), the second one: in the first some regions compute once more what later ones save.
+Workspaces of cuDNN and cuBLAS are not seen, on either side. The bound is eager's peak + 5 % + 8 MB. Worst first; exit status 1 where
+one is over.
 `--every-variant`: every file that tuning could choose, and the worst of each model is shown.
 """
 

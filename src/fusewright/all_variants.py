@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from . import building
 from .candidate import Candidate, gpu_works, load_candidate
 from .emit import Emitted
 from .errors import Refused, first_line
@@ -14,6 +15,7 @@ from .observe import References, Subjects, subjects
 from .plan import Plan
 from .rewrite import NONFINITE_KIND
 from .shrink import space_of
+from .steps import Step
 from .tune import MOST_FLIPS, PREDICTED, Choices, able_of, candidates
 from .tune_training import candidates as in_training
 from .variants import Variant as Case
@@ -139,12 +141,12 @@ def one_at_a_time(
 ) -> Iterator[Tried]:
     """Each distinct text is worked on once; after one that ended the GPU's context nothing else can run."""
     stopped = ""
-    for variant in every:
+    for number, variant in enumerate(every, 1):
         facts = (len(variant.emitted.kernels), not variant.made.every_kernel)
         if variant.same_as or stopped:
             yield Tried(variant.name, *((SAME, variant.same_as) if variant.same_as else (NOT_RUN, stopped)), 0.0, *facts)
             continue
-        progress(variant.name)
+        progress(Step(variant.name, len(every) - number))
         start = time.monotonic()
         try:
             found = work(variant)
@@ -159,7 +161,9 @@ def one_at_a_time(
 
 def loaded(front: Front, variant: Variant, target: str) -> Candidate:
     name = f"{front.problem.path.stem}_new.py"
-    return load_candidate(variant.emitted.text, target, front.options.sanitize, name, variant.emitted.place, apart=True)
+    candidate = load_candidate(variant.emitted.text, target, front.options.sanitize, name, variant.emitted.place, apart=True)
+    building.build(building.units_of(candidate, not front.options.forward_only))
+    return candidate
 
 
 # ---- many sizes, at little cost ----

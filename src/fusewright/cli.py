@@ -202,6 +202,9 @@ def optimize(
     ] = True,
     forward_only: ForwardOnly = False,
     tune: TuneOption = Tuning.auto,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The file as predicted, verified with one seed: nothing is tuned and nothing timed.")
+    ] = False,
     all_variants: Annotated[
         bool, typer.Option("--all-variants", help="Verify every variant that tuning could choose, one at a time; status 1 if one is wrong.")
     ] = False,
@@ -217,6 +220,7 @@ def optimize(
     """
     more = {"assume_finite": assume_finite, "bench": bench, "gradients": gradients, "tune": tune.value}
     options = _options(target, sanitize, forward_only=forward_only, **more)
+    options = options.quickly() if quick else options
     _check_readable(model)
     output = output or model.with_name(f"{model.stem}_new.py")
     _check_writable(output, reads=[model])
@@ -230,7 +234,7 @@ def optimize(
 
     options = replace(options, modes=_modes(modes), all_variants=all_variants, output=output.absolute())
     console = Screen()
-    with stages(console) as progress:
+    with stages(console, pipeline.ahead(options)) as progress:
         progress("load", str(model))
         problem = load_problem(model)
         with unsaid():

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rich.console import Console
-from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
 from .report_words import training_words
+from .steps import Step
 
 if TYPE_CHECKING:
     from .all_variants import Tried
@@ -43,10 +44,10 @@ class Stages(Protocol):
 
 
 @contextmanager
-def stages(console: Console) -> Iterator[Stages]:
-    """Show stages live on a terminal, as plain lines elsewhere."""
+def stages(console: Console, ahead: Sequence[str] = ()) -> Iterator[Stages]:
+    """Show stages live on a terminal, those that are `ahead` too; as plain lines elsewhere."""
     if console.is_terminal and not console.is_dumb_terminal:
-        with _live(console) as show:
+        with _live(console, ahead) as show:
             yield show
     else:
         yield _lines(console)
@@ -56,35 +57,70 @@ class _Seconds(ProgressColumn):
     """How long a stage has run, or took."""
 
     def render(self, task: Task) -> Text:
+        if not task.started:
+            return Text(" " * 8)
         seconds = task.finished_time if task.finished else task.elapsed
         return Text(f"{seconds or 0:6.1f} s")
 
 
+class _Spinner(SpinnerColumn):
+    """Turns where something runs; what is ahead has none."""
+
+    def render(self, task: Task) -> RenderableType:
+        return super().render(task) if task.started else Text("·", style="dim")
+
+
+class _Left(ProgressColumn):
+    """How much of a stage is done, where it has steps that can be counted."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.width, self.bar = width, BarColumn(width)
+
+    def render(self, task: Task) -> RenderableType:
+        counted = task.started and task.total is not None and task.total > 1
+        return self.bar.render(task) if counted else Text(" " * self.width)
+
+
 @contextmanager
-def _live(console: Console) -> Iterator[Stages]:
-    """One line for each stage with a spinner and its elapsed time; the last one is the one that runs."""
+def _live(console: Console, ahead: Sequence[str]) -> Iterator[Stages]:
+    """One line for each stage with a spinner, its elapsed time and how much of it is left; those that are ahead below it."""
     columns = (
-        SpinnerColumn(finished_text=Text("✓", style="green")),
+        _Spinner(finished_text=Text("✓", style="green")),
         TextColumn("{task.description:<9}", markup=False),
         _Seconds(),
+        _Left(),
         TextColumn("{task.fields[detail]}", style="dim", markup=False, table_column=Column(no_wrap=True)),
     )
     running: list[tuple[str, TaskID]] = []
     with Progress(*columns, console=console) as progress:
+        waiting = {name: progress.add_task(name, start=False, total=1, detail="") for name in ahead}
 
         def finish() -> None:
             if running:
-                progress.update(running[-1][1], completed=1)
+                task = next(task for task in progress.tasks if task.id == running[-1][1])
+                progress.update(task.id, completed=task.total)
 
         def show(name: str, detail: str = "") -> None:
-            if running and running[-1][0] == name:
-                progress.update(running[-1][1], detail=detail)
-                return
-            finish()
-            running.append((name, progress.add_task(name, total=1, detail=detail)))
+            if not running or running[-1][0] != name:
+                finish()
+                if name in waiting:
+                    task_id = waiting.pop(name)
+                    progress.start_task(task_id)
+                else:
+                    task_id = progress.add_task(name, total=1, detail=detail)
+                running.append((name, task_id))
+            task = next(task for task in progress.tasks if task.id == running[-1][1])
+            left = detail.left if isinstance(detail, Step) else None
+            progress.update(task.id, detail=detail)
+            if left is not None:  # this step runs, and so many follow it
+                done = task.completed + (task.total != 1)
+                progress.update(task.id, completed=done, total=done + 1 + left)
 
         yield show
         finish()  # not reached when a stage raised: that one keeps no tick
+        for task_id in waiting.values():
+            progress.update(task_id, visible=False)
 
 
 def _lines(console: Console) -> Stages:
@@ -92,7 +128,8 @@ def _lines(console: Console) -> Stages:
     start = time.monotonic()
 
     def show(name: str, detail: str = "") -> None:
-        say(console, f"{time.monotonic() - start:7.1f} s  {name:<9}{detail}".rstrip())
+        left = f"  ({detail.left} left)" if isinstance(detail, Step) and detail.left else ""
+        say(console, f"{time.monotonic() - start:7.1f} s  {name:<9}{detail}{left}".rstrip())
 
     return show
 

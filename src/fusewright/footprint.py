@@ -94,7 +94,7 @@ class Peaks:
 
 def peaks_of(model: nn.Module, inputs: Sequence[Any]) -> Peaks:
     """Of a model on the CPU or without memory, beyond parameters and inputs. A step is a forward and the gradients of all parameters, or of
-    inputs where there are none; the first one may differ, so the larger of two counts."""
+    inputs where there are none; not the first, in which PyTorch and emitted files decide what the others do."""
     with torch.no_grad():
         inference = max(peak_bytes(lambda: model(*inputs)) for _ in range(2))
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -110,7 +110,8 @@ def peaks_of(model: nn.Module, inputs: Sequence[Any]) -> Peaks:
         found = [t for t in pytree.tree_leaves(model(*given)) if isinstance(t, Tensor) and t.requires_grad]
         return torch.autograd.grad(found, targets, upstream, allow_unused=True)
 
-    return Peaks(inference, max(peak_bytes(step) for _ in range(2)))
+    step()
+    return Peaks(inference, peak_bytes(step))
 
 
 def built(kind: type[nn.Module], arguments: Sequence[Any]) -> nn.Module:

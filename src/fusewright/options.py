@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .errors import Refused
@@ -30,6 +30,10 @@ class Options:
     as_built: bool = False  # verify: a candidate need not follow other arguments, attributes set later and hooks
     forward_only: bool = False  # nobody asks the file for gradients: they are not checked, and backward gets no kernels
     tune: str = "auto"  # auto: choose by timing where a GPU is, or as an earlier run chose | again: time anew | off
+
+    def quickly(self) -> Options:
+        """The same, for a first look: as predicted, one seed, nothing timed."""
+        return replace(self, tune="off", seeds=1, bench=False)
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:

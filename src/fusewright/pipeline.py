@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from . import building
 from .all_variants import Tried, try_all, variants
 from .candidate import Candidate, gpu_works
 from .capture import capture
@@ -22,6 +24,7 @@ from .emit import Emitted, emit
 from .emit.surroundings import Surroundings, surroundings
 from .emit.surroundings import notes as notes_on
 from .errors import Refused, Unsupported, first_line
+from .gradient import Trace
 from .graph import Graph, Ref
 from .layout import channels_last, copied, with_copies
 from .loaded import around
@@ -32,7 +35,9 @@ from .planner import plan
 from .problem import Problem, check_output
 from .process import Limits
 from .rewrite import NONFINITE_KIND, rewrite
+from .steps import counted
 from .takeover import take_over
+from .training import AS_PREDICTED, FORWARD_ONLY
 from .tune import LIBRARY, LIBRARY_TURNED, PREDICTED, Choices, Tuned, key, recall, remember, shown, tune
 
 if TYPE_CHECKING:
@@ -76,6 +81,7 @@ class Front:
     captured: Graph
     graph: Graph
     rules: tuple[Any, ...]
+    traces: dict[str, Trace | None] = field(default_factory=dict)  # of gradients: variants of one graph share them
 
     @uncollected()
     def finish(self, choices: Choices, gradients: bool = True) -> tuple[Plan, Emitted]:
@@ -85,7 +91,9 @@ class Front:
         made = made if graph is self.graph else self.planned(graph, left, choices)
         made = replace(made, captured=self.captured)
         gradients = gradients and self.options.gradients and not self.options.forward_only
-        emitted = emit(made, self.problem.source, self.model, gradients, self.around, choices.training)
+        training = FORWARD_ONLY if self.options.forward_only else choices.training
+        traces = self.traces if graph is self.graph else {}
+        emitted = emit(made, self.problem.source, self.model, gradients, self.around, training, traces)
         return made, replace(emitted, place=new_file(self.problem, self.options))
 
     @functools.cached_property
@@ -133,12 +141,21 @@ def compile_problem(
     return front.graph, made, emitted
 
 
+def ahead(options: Options) -> tuple[str, ...]:
+    """The stages that `optimize` will go through, as far as they are known before."""
+    on_gpu = choose_target(options) == "cuda"
+    found = ["load", "capture", "rewrite", "plan", *(["tune"] if on_gpu and options.tune != "off" else []), "emit", "build", "verify"]
+    return (*found, *(["variant"] if options.all_variants else []), *(["bench"] if on_gpu and options.bench else []))
+
+
 def optimize(problem: Problem, options: Options, progress: Progress = silent) -> Run:
     from .candidate import load_candidate
     from .report_record import run_record
 
     target = choose_target(options)
+    awake: Callable[[], None] = awakened() if target == "cuda" else lambda: None
     front = read_problem(problem, options, progress)
+    awake()
     tuned = tuned_for(front, options, progress) if target == "cuda" else Tuned(PREDICTED)
     choices, gradients, notes, degraded = tuned.choices, options.gradients, list[str](), [*tuned.degraded]
     judge = judge_of(front, target, progress)
@@ -149,6 +166,7 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
         progress("build", target)
         name = problem.path.stem + "_new.py"
         candidate = load_candidate(emitted.text, target, options.sanitize, name, emitted.place, apart=options.all_variants)
+        building.build(building.units_of(candidate, not options.forward_only))
         progress("verify", "")
         verdict = judge(candidate, made)
         failed = {check.name for check in verdict.checks if not check.passed}
@@ -187,8 +205,23 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
     return Run(emitted.text, verdict, found, tuple(tried))
 
 
+def awakened() -> Callable[[], None]:
+    """Makes the GPU's context and loads cuDNN in a thread, while the model is traced on the CPU; returns what waits for it."""
+
+    def first_calls() -> None:
+        with contextlib.suppress(RuntimeError, AssertionError):  # said where it matters
+            image, weight = (torch.zeros(8, 8, 8, 8, device="cuda") for _ in range(2))
+            torch.conv2d(image, weight)
+            torch.cuda.synchronize()
+
+    thread = threading.Thread(target=first_calls, daemon=True)
+    thread.start()
+    return thread.join
+
+
 def judge_of(front: Front, target: str, progress: Progress = silent) -> Callable[[Candidate, Plan], Verdict]:
     """What verifies a file that was made of this model."""
+    from .verify import questions
     from .verify import verify as verify_candidate
 
     def judge(candidate: Candidate, made: Plan) -> Verdict:
@@ -200,7 +233,7 @@ def judge_of(front: Front, target: str, progress: Progress = silent) -> Callable
                 graph=front.graph,
                 options=front.options,
                 kind_may_change=kind_may_change,
-                progress=progress,
+                progress=counted(progress, len(questions()) + 1),
             )
 
     return judge
@@ -344,7 +377,8 @@ def optimize_module(module: nn.Module, example_inputs: Sequence[Any], **options:
     chosen = Options(**options)
     graph = capture(module, example_inputs)
     graph, applied = rewrite(graph, chosen)
-    emitted = emit(take_over(plan(lower(graph), applied)), "", module, chosen.gradients)
+    training = FORWARD_ONLY if chosen.forward_only else AS_PREDICTED
+    emitted = emit(take_over(plan(lower(graph), applied)), "", module, chosen.gradients, training=training)
     space = around(emitted.text, type(module), "host" if chosen.target == "host" else "cuda")
     new: nn.Module = space.ModelNew.__new__(space.ModelNew)
     vars(new).update(vars(module))

@@ -22,6 +22,7 @@ class Training:
     """Of the plan that inference has."""
 
     original: bool = False  # the original's forward, whatever inference does
+    never: bool = False  # nobody asks for gradients: where some could be asked for, kernels run forward all the same
     by_pytorch: frozenset[str] = frozenset()  # regions that are left to PyTorch's operators, though there are kernels for their gradients
     why: tuple[tuple[str, str], ...] = ()  # region, or `WHOLE` -> what was measured
     heavy: frozenset[str] = frozenset()  # regions left to PyTorch for memory's sake; found anew when a file is written
@@ -30,12 +31,12 @@ class Training:
         return dict(self.why)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"original": self.original, "by_pytorch": sorted(self.by_pytorch), "why": dict(self.why)}
+        return {**vars(self), "by_pytorch": sorted(self.by_pytorch), "why": dict(self.why)}
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> Training:
         why = tuple((str(region), str(words)) for region, words in found["why"].items())
-        return Training(bool(found["original"]), frozenset(map(str, found["by_pytorch"])), why)
+        return Training(bool(found["original"]), bool(found["never"]), frozenset(map(str, found["by_pytorch"])), why)
 
 
 def why(name: str, what: str, training: Training) -> str:
@@ -43,6 +44,8 @@ def why(name: str, what: str, training: Training) -> str:
     measured = training.reasons().get(WHOLE if training.original else name)
     if measured:
         return f"measured, {measured}"
+    if training.never:
+        return "for inference alone"
     if training.original:
         return "the original's forward was chosen"
     if name in training.by_pytorch:
@@ -62,4 +65,5 @@ def record(regions: Mapping[str, str], training: Training) -> dict[str, Any]:
     return {"original": training.original, "regions": found}
 
 
+FORWARD_ONLY = Training(never=True)
 AS_PREDICTED = Training()  # kernels backward wherever there are some; a region without any would only compute its forward twice

@@ -8,9 +8,11 @@ Where nothing beats eager, the file keeps the original's forward.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
+import math
 import os
 import tempfile
 import time
@@ -22,7 +24,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import __version__
+from . import __version__, building
 from .attention import attentions
 from .candidate import Candidate, gpu_works, load_candidate
 from .emit import Emitted
@@ -31,17 +33,20 @@ from .graph import Graph
 from .layout import is_convolution
 from .options import cache_root, private
 from .plan import Plan
+from .prediction import plan_ms
 from .problem import Problem
 from .products import products
 from .rules.patterns import EVERY_CONVOLUTION
+from .steps import Step
 from .timing import GAIN, SECONDS, Clock, in_turn
 from .training import AS_PREDICTED, Training
 from .tune_training import EVERY_KERNEL, Trainer, left_words
 
 UPDATES = (torch.ops.aten._native_batch_norm_legit_functional.default,)  # a call of it by itself has no derivative
+HOPELESS = 2.0  # times what is predicted of the best: such a variant is not built
 MOST_REGIONS = 8  # that are left to PyTorch one by one where each variant is verified
 MOST_FLIPS = 4  # convolutions, or products, that are tried one by one
-BUILDING = 300.0  # seconds for writing and building ways: a file of a hundred convolutions takes a minute, and there may be eleven
+BUILDING = 45.0  # seconds for writing and building ways, after which none is begun: a network is to be through in 90
 
 
 @dataclass(frozen=True)
@@ -202,7 +207,7 @@ def without_regions(best: Choices, own: frozenset[str], regions: Mapping[str, Se
     return Named(f"{words} by PyTorch", replace(best, left=best.left | nodes, own=own - nodes))
 
 
-@dataclass
+@dataclass(eq=False)
 class Way:
     """One way to run the model."""
 
@@ -212,6 +217,7 @@ class Way:
     emitted: Emitted | None = None
     candidate: Candidate | None = None
     module: nn.Module | None = None
+    error: Exception | None = None  # why it cannot be loaded
     ms: float = float("inf")
 
 
@@ -260,22 +266,27 @@ class Tuner:
     spent: float = 0.0  # seconds of writing and building
     untried: list[str] = field(default_factory=list)  # ways for which there was no time
     steps: tuple[tuple[str, float], ...] = ()
+    ahead: Way | None = None  # a file with kernels for gradients
+    expected: float = math.inf  # milliseconds that are predicted of the best variant so far
+    left: int = 0  # steps that will be said, at most
+    library_expected: float = 0.0  # and with the library's convolutions and products
 
     def run(self) -> Tuned:
         self.device = torch.device("cuda" if self.target == "cuda" else "cpu")
         self.inputs = [x.to(self.device) if isinstance(x, torch.Tensor) else x for x in self.problem.inputs()]
         self.eager = Way("eager", ORIGINAL.choices, module=self.problem.model().to(self.device))
-        best = self.add("predicted", PREDICTED)
-        assert best.made is not None
-        able = able_of(best.made, self.compile)
-        if not best.made.kernels and not able:
+        predicted, _ = self.compile(PREDICTED)
+        able = able_of(predicted, self.compile)
+        if not predicted.kernels and not able:
             return Tuned(PREDICTED)
-        known = candidates(best.made, able)
-        for named in known.first[1:]:
-            self.add(named.name, named.choices)
+        known = candidates(predicted, able)
+        build_and_time, regions, last, training = 2, 1, 1, 3 if self.trained is not None else 0
+        self.left = build_and_time * (1 + len(known.changes)) + regions + last + training
+        self.add_all(known.first, trained_too=True)
         best = self.fastest()
+        self.build_ahead(change(best.choices, self.own_of(best)) for change in known.changes)
         for change in known.changes:
-            changed = change(best.choices, own_of(best.made) if best.made is not None else frozenset())
+            changed = change(best.choices, self.own_of(best))
             if changed is not None:
                 best = self.better(best, self.add(changed.name, changed.choices))
         best = self.leave(best)
@@ -294,14 +305,14 @@ class Tuner:
     def in_training(self, choices: Choices) -> Training:
         """What the regions of the chosen plan do in training. Where that cannot be timed, what is predicted."""
         assert self.trained is not None and self.eager.module is not None
-        way = Way(EVERY_KERNEL, choices)
         try:
-            way.made, way.emitted = self.trained(choices)
-            self.progress("build: gradients")
-            self.load(way)
-            assert way.candidate is not None and way.module is not None
+            way = self.trained_way(choices)
+            self.say("build: gradients")
+            self.build([way], training=True)
+            self.start(way)
+            assert way.candidate is not None and way.module is not None and way.emitted is not None
             space = vars(way.candidate.module)
-            trainer = Trainer(way.emitted, space, way.module, self.eager.module, self.inputs, self.clock, self.seconds, self.progress)
+            trainer = Trainer(way.emitted, space, way.module, self.eager.module, self.inputs, self.clock, self.seconds, self.say)
             found = trainer.run()
             self.synchronize()
         except (Refused, RuntimeError, OSError) as error:  # out of memory, too: what trains takes more than what infers
@@ -318,44 +329,119 @@ class Tuner:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    def load(self, way: Way) -> None:
-        """Its module, built, with the original's state."""
-        assert way.emitted is not None and self.eager.module is not None
-        way.candidate = load_candidate(way.emitted.text, self.target, "", f"{self.problem.path.stem}_new.py", way.emitted.place)
+    def say(self, words: str) -> None:
+        """What is done now; how many such steps are left is known once the variants are."""
+        self.left -= 1
+        self.progress(Step(words, self.left))
+
+    # ---- building
+
+    def add(self, name: str, choices: Choices) -> Way:
+        """One more way to run the model: without a module where it is no other than an earlier one, or out of the race."""
+        return next(iter(self.add_all([Named(name, choices)])), Way(name, choices))
+
+    def add_all(self, variants: Iterable[Named], trained_too: bool = False) -> list[Way]:
+        """Build ways side by side, each distinct text once. One that cannot be built is out of the race, and so is one that cannot win,
+        and one for which there is no time. The first has it. `trained_too`: with what training will need of the first."""
+        start = time.monotonic()
+        ways: list[Way] = []
+        for named in variants:
+            if (self.ways or ways) and self.spent + time.monotonic() - start > BUILDING:
+                self.untried.append(named.name)
+                continue
+            way = Way(named.name, named.choices)
+            way.made, way.emitted = self.compile(way.choices)
+            if all(w.emitted is None or w.emitted.text != way.emitted.text for w in (*self.ways, *ways)):
+                ways.append(way)
+        ways = self.promising(ways)
+        more = [self.trained_way(ways[0].choices)] if trained_too and self.trained is not None else []
+        self.say("build: " + ", ".join(way.name for way in ways))
+        self.build(ways, more)
+        for way in ways:
+            self.begin(way)
+        self.ways += ways
+        self.spent += time.monotonic() - start
+        return ways
+
+    def build_ahead(self, variants: Iterable[Named | None]) -> None:
+        """What the changes of the best variant need, side by side: they are tried one after another, and most do not change it."""
+        named = [one for one in variants if one is not None]
+        if len(named) < 2 or self.spent > BUILDING:
+            return
+        start = time.monotonic()
+        ways = [Way(one.name, one.choices) for one in named]
+        for way in ways:
+            way.made, way.emitted = self.compile(way.choices)
+        self.say(f"build: {len(ways)} changes of the best")
+        self.build(self.promising(ways, note=False))
+        self.spent += time.monotonic() - start
+
+    def trained_way(self, choices: Choices) -> Way:
+        """The file of these choices with kernels for gradients."""
+        assert self.trained is not None
+        if self.ahead is None or self.ahead.choices != choices:
+            self.ahead = Way(EVERY_KERNEL, choices)
+            self.ahead.made, self.ahead.emitted = self.trained(choices)
+        return self.ahead
+
+    def promising(self, ways: list[Way], note: bool = True) -> list[Way]:
+        """Without those that are predicted to take more than twice as long as another, and longer than with the library's convolutions
+        and products."""
+        predicted = {way.name: plan_ms(way.made) for way in ways if way.made is not None}
+        self.expected = min([self.expected, *predicted.values()])
+        library = predicted.get(LIBRARY, self.library_expected)
+        self.library_expected = library
+        kept = (PREDICTED.own, frozenset[str]())  # what is predicted, and the library's: these are measured, whatever is said of them
+        hopeless = [way for way in ways if predicted[way.name] > max(HOPELESS * self.expected, library) and way.choices.own not in kept]
+        if note and hopeless:
+            words = ", ".join(f"{way.name} ({predicted[way.name]:.3g} ms)" for way in hopeless)
+            self.notes.append(f"not built, since {self.expected:.3g} ms are predicted of another: {words}")
+        return [way for way in ways if way not in hopeless]
+
+    def build(self, ways: Sequence[Way], more: Sequence[Way] = (), training: bool = False) -> None:
+        """Load files and build their units, side by side; the original runs for the first time meanwhile."""
+        name = f"{self.problem.path.stem}_new.py"
+        units: list[building.Unit] = []
+        for way in (*ways, *more):
+            assert way.emitted is not None
+            try:
+                way.candidate = way.candidate or load_candidate(way.emitted.text, self.target, "", name, way.emitted.place)
+                units += building.units_of(way.candidate, training or way in more)
+            except (Refused, RuntimeError, OSError) as error:
+                way.error = error
+        building.build(units, self.first_call)
+
+    def first_call(self) -> None:
+        """What PyTorch does once, such as loading cuDNN, is done while others are built. What it raises is said where it is timed."""
+        with contextlib.suppress(RuntimeError):
+            self.call(self.eager)()
+
+    def start(self, way: Way) -> None:
+        """Its module, with the original's state."""
+        if way.error is not None:
+            raise way.error
+        assert way.candidate is not None and self.eager.module is not None
         way.module = way.candidate.build_model(self.problem)
         way.module.load_state_dict(self.eager.module.state_dict())
 
-    def add(self, name: str, choices: Choices) -> Way:
-        """Build one way; one that cannot be built is out of the race, and so is one for which there is no time. The first has it."""
-        way = Way(name, choices)
-        if self.ways and self.spent > BUILDING:
-            self.untried.append(name)
-            return way
-        start = time.monotonic()
+    def begin(self, way: Way) -> None:
+        """Run it for the first time."""
         try:
-            return self.built(way)
-        finally:
-            self.spent += time.monotonic() - start
-
-    def built(self, way: Way) -> Way:
-        name = way.name
-        way.made, way.emitted = self.compile(way.choices)
-        if any(w.emitted is not None and w.emitted.text == way.emitted.text for w in self.ways):
-            return way
-        self.progress(f"build: {name}")
-        try:
-            self.load(way)
+            self.start(way)
             self.call(way)()
             self.synchronize()
         except (Refused, RuntimeError, OSError) as error:
             way.module, self.whole = None, False
             first = first_line(error)
             if self.device.type == "cuda" and not gpu_works():
-                raise Refused(f"the GPU stopped working in {name!r}: {first}") from error
-            self.notes.append(f"{name}: {first}")
-            self.degraded.append(f"the variant {name!r} did not build, and was left out of tuning: {first}")
-        self.ways.append(way)
-        return way
+                raise Refused(f"the GPU stopped working in {way.name!r}: {first}") from error
+            self.notes.append(f"{way.name}: {first}")
+            self.degraded.append(f"the variant {way.name!r} did not build, and was left out of tuning: {first}")
+
+    # ---- timing
+
+    def own_of(self, way: Way) -> frozenset[str]:
+        return own_of(way.made) if way.made is not None else frozenset()
 
     def call(self, way: Way) -> Callable[[], Any]:
         assert way.module is not None
@@ -370,7 +456,7 @@ class Tuner:
     def time(self, ways: Sequence[Way]) -> None:
         """Time the ways in turn; each gets the median of its rounds."""
         running = [way for way in ways if way.module is not None]
-        self.progress("time: " + ", ".join(way.name for way in running))
+        self.say("time: " + ", ".join(way.name for way in running))
         found = in_turn([self.call(way) for way in running], self.clock, self.seconds)
         for way, ms in zip(running, found, strict=True):
             way.ms = ms
@@ -420,7 +506,7 @@ class Tuner:
 
         space["_run"] = weighed
         try:
-            self.progress("time: each region")
+            self.say("time: each region")
             self.call(way)()
         except RuntimeError as error:
             self.whole = False

@@ -22,7 +22,8 @@ from .timing import GAIN, Clock, in_turn
 from .training import AS_PREDICTED, KERNELS, WHOLE, Training
 
 SLOWER = 1.01  # than the original's step: beyond this the original's forward is kept for training
-MOST_ALONE = 8  # regions that are left to PyTorch one by one where each variant is verified
+MOST_ALONE = 2  # regions that are left to PyTorch one by one where each variant is verified
+MOST_NAMED = 6  # regions in the name of a step
 EAGER, EVERY_KERNEL, NO_KERNEL = "eager", "kernels backward", "PyTorch's backward"  # names of steps
 
 
@@ -78,7 +79,7 @@ class Switch:
         for name, region in self.regions.items():
             left = name in names
             if name in self.emitted.referable:
-                region.reference = left
+                region.by_pytorch = region.reference = left
             else:
                 region.gradient, region.keeps = (None, False) if left else self.gradients[name]
                 region.keeping = region.keeps  # as from the first backward on
@@ -111,7 +112,11 @@ class Trainer:
         except (NoGradients, RuntimeError):  # the model has no backward, by its nature or by an operator without one
             return Found(AS_PREDICTED)
         switch = Switch(self.space, self.emitted)
-        self.weigh(ours, switch)
+        try:
+            self.weigh(ours, switch)
+        except torch.OutOfMemoryError:  # each region runs beside what a whole forward has saved: whole steps may do
+            self.alone.clear()
+            torch.cuda.empty_cache()
         sets = combinations(self.alone, switch.regions)
         self.progress("time: training steps")
 
@@ -125,7 +130,7 @@ class Trainer:
             if ms < GAIN * found[best]:
                 best = number
         rows = ((EAGER, eager_ms), *zip(names, found, strict=True))
-        if found[best] > SLOWER * eager_ms:
+        if found[best] > SLOWER * eager_ms and not self.emitted.shortened:
             why = f"eager's step {eager_ms:.3g} ms, with kernels {found[best]:.3g} ms"
             return Found(Training(original=True, why=((WHOLE, why),)), rows)
         return Found(Training(by_pytorch=sets[names[best]], why=tuple(reasons(self.alone, sets[names[best]]).items())), rows)
@@ -200,7 +205,7 @@ def reasons(alone: Mapping[str, tuple[float, float]], left: frozenset[str]) -> d
 
 def left_words(names: frozenset[str]) -> str:
     listed = sorted(names)
-    words = ", ".join(listed) if len(listed) <= MOST_ALONE else f"{len(listed)} regions from {listed[0]} on"
+    words = ", ".join(listed) if len(listed) <= MOST_NAMED else f"{len(listed)} regions from {listed[0]} on"
     return f"{words} by PyTorch"
 
 
@@ -211,4 +216,5 @@ def candidates(emitted: Emitted) -> list[tuple[str, Training]]:
     groups = [names[::2], names[1::2]] if len(names) > MOST_ALONE else [[name] for name in names]
     sets = list(dict.fromkeys([*map(frozenset, groups), *([frozenset(names)] if names else [])]))
     found = [(f"training: {left_words(left)}", Training(by_pytorch=left)) for left in sets]
-    return [*found, ("training: the original's forward", Training(original=True))] if emitted.training else []
+    original = [("training: the original's forward", Training(original=True))] if emitted.training and not emitted.shortened else []
+    return [*found, *original]

@@ -67,6 +67,9 @@ class Pipeline:
             passed=self.passed, checks=checks, worst=worst, max_error=2.0, tolerance=1.0, kernels=(), library_calls=()
         )
 
+    def ahead(self, options: Options) -> tuple[str, ...]:
+        return ("load", "capture", "build", "bench")
+
     def optimize(self, problem: Any, options: Options, progress: Any) -> SimpleNamespace:
         self._start(options)
         progress("capture")
@@ -177,6 +180,11 @@ def test_optimize_takes_its_options(
     assert pipeline.options == expected
     assert names(folder) == ["model.py", "out.py", "report.json"]
     assert json.loads((folder / "report.json").read_text()) == REPORT
+
+
+def test_a_quick_run_is_the_predicted_file_with_one_seed(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    assert command("optimize", "model.py", "--quick").status == 0
+    assert pipeline.options == Options(tune="off", seeds=1, bench=False, output=folder / "model_new.py")
 
 
 def test_a_suite_is_timed_against_torch_compile(folder: Path, command: Any, pipeline: Pipeline) -> None:
@@ -572,7 +580,7 @@ pipeline = types.ModuleType("fusewright.pipeline")
 def optimize(problem, options, progress):
     progress("build", "started")
     time.sleep(100)
-pipeline.optimize = optimize
+pipeline.optimize, pipeline.ahead = optimize, lambda options: ()
 sys.modules["fusewright.pipeline"] = pipeline
 cli.main()
 """

@@ -9,6 +9,8 @@ import pytest
 from rich.console import Console
 
 from fusewright.console import Screen, amount, counted, peak_words, say, stages, words
+from fusewright.steps import Step
+from fusewright.steps import counted as steps_counted
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9]")
 
@@ -86,3 +88,26 @@ def test_amounts_and_counts() -> None:
 def test_both_peaks_are_said() -> None:
     peaks = {"forward": {"eager": 2_700_000_000, "new": 0}, "step": {"eager": 12_600_000_000, "new": 11_900_000_000}}
     assert peak_words(peaks) == "forward: eager 2.7 GB, new 0 B; training step: eager 12.6 GB, new 11.9 GB"
+
+
+def test_what_is_left_is_shown() -> None:
+    """Stages that are ahead from the start, and how many steps of one follow."""
+    text = io.StringIO()
+    with stages(Console(file=text, force_terminal=True, width=100), ("load", "tune", "verify", "bench")) as show:
+        show("load", "model.py")
+        for number in range(4):
+            show("tune", Step(f"variant {number}", 3 - number))
+        show("verify")
+    *earlier, last = text.getvalue().split("load ")
+    assert "bench" in "".join(earlier)
+    assert "variant 3" in last and "━" in last and "bench" not in last  # it was never reached
+
+
+def test_steps_are_counted_down_in_plain_lines() -> None:
+    text = io.StringIO()
+    with stages(Console(file=text, width=80)) as show:
+        say_next = steps_counted(show, 3)
+        for check in ("seeds", "shapes", "gradients", "more than were announced"):
+            say_next("verify", check)
+    lines = [line.split("verify")[1].strip() for line in text.getvalue().splitlines()]
+    assert lines == ["seeds  (2 left)", "shapes  (1 left)", "gradients", "more than were announced"]

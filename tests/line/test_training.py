@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from line.test_tune import CHAIN, Prices, forward_only
 from line.test_tune import prices as prices  # the fixture
 
 from fusewright import pipeline
+from fusewright.attention import attentions
 from fusewright.candidate import Candidate, load_candidate
 from fusewright.emit import Emitted
 from fusewright.options import Options
@@ -50,8 +52,9 @@ def loaded(emitted: Emitted) -> Candidate:
 
 
 def launched(candidate: Candidate, front: Front) -> tuple[list[str], list[str]]:
-    """By a call without gradients, and by a training step."""
+    """By a call without gradients, and by a training step after the first."""
     module, inputs = candidate.build_model(front.problem), front.problem.inputs()
+    Step(module, inputs)()
     with candidate.launches() as calls, torch.no_grad():
         module(*inputs)
     with candidate.launches() as steps:
@@ -74,7 +77,7 @@ def test_what_has_no_kernels_backward_is_not_computed_twice(tmp_path: Path) -> N
     """A convolution of ours by itself: backward is the library's, and forward by our kernel would be thrown away."""
     front = front_of(ALONE, tmp_path)
     _, emitted = front.finish(Choices(own=convolutions(front.graph)))
-    assert set(emitted.training.values()) == {PYTORCH} and "reference=True" in emitted.text
+    assert set(emitted.training.values()) == {PYTORCH} and "by_pytorch=True" in emitted.text
     calls, steps = launched(loaded(emitted), front)
     assert calls and not steps
     assert holds(front, emitted)
@@ -83,7 +86,7 @@ def test_what_has_no_kernels_backward_is_not_computed_twice(tmp_path: Path) -> N
 def test_kernels_backward_are_used_where_there_are_some(tmp_path: Path) -> None:
     front = front_of(TWO, tmp_path)
     _, emitted = front.finish(Choices())
-    assert set(emitted.training.values()) == {KERNELS} and "reference=True" not in emitted.text
+    assert set(emitted.training.values()) == {KERNELS} and "by_pytorch=True" not in emitted.text
     calls, steps = launched(loaded(emitted), front)
     assert calls and any("gradient" in name for name in steps)
 
@@ -96,6 +99,43 @@ def test_without_gradients_a_frozen_model_infers(tmp_path: Path) -> None:
     with candidate.launches() as seen, torch.enable_grad():
         module(*front.problem.inputs())
     assert seen
+
+
+@pytest.mark.parametrize("training", [Training(), Training(original=True)])
+def test_who_only_runs_forward_has_the_kernels(training: Training, tmp_path: Path) -> None:
+    """With gradients enabled, too: until there is a backward, nobody trains."""
+    front = front_of(ALONE, tmp_path)
+    candidate = loaded(front.finish(Choices(own=convolutions(front.graph), training=training))[1])
+    module, inputs = candidate.build_model(front.problem), front.problem.inputs()
+    with candidate.launches() as seen:
+        module(*inputs)
+        result = module(*inputs)
+    assert len(seen) == 2 * len(set(seen))
+    result.sum().backward()
+    with candidate.launches() as seen:
+        module(*inputs)
+    assert not seen
+
+
+ATTENTION = CHAIN.replace("torch.softmax(self.lin(y), -1)", "(lambda z: torch.softmax(z @ z.mT, -1) @ z)(self.lin(y))")
+
+
+def test_kernels_that_only_training_launches_stay_there(tmp_path: Path) -> None:
+    """Where attention has a kernel, its steps run in training alone: by PyTorch's operators, nothing would launch them."""
+    front = front_of(ATTENTION, tmp_path)
+    ours = Choices(own=attentions(front.graph))
+    made, predicted = front.finish(ours)
+    assert made.shortcuts and predicted.shortened and not any(training.original for _, training in candidates(predicted))
+    every = replace(ours, training=Training(by_pytorch=frozenset(predicted.training)))
+    _, emitted = front.finish(every)
+    assert KERNELS_FORWARD in emitted.training.values()
+    assert holds(front, emitted)
+
+
+def test_what_nobody_trains_runs_its_kernels_always(tmp_path: Path) -> None:
+    front = front_of(ALONE, tmp_path, forward_only=True)
+    candidate = loaded(front.finish(Choices(own=convolutions(front.graph)))[1])
+    assert all(launched(candidate, front))
 
 
 # ---- every choice is right ----
@@ -170,7 +210,8 @@ def test_the_originals_forward_is_kept_for_training(tmp_path: Path, prices: Pric
     assert not found.choices.plain and found.choices.training.original, found
     assert "eager's step" in found.choices.training.reasons()[WHOLE]
     _, emitted = front.finish(found.choices)
-    assert "not _needs_gradients(" in emitted.text and "_CUDA_GRADIENTS, _GRADIENT_KERNELS = None, ()" in emitted.text
+    assert "not (_Differentiable.trained and _needs_gradients(" in emitted.text
+    assert "_CUDA_GRADIENTS, _GRADIENT_KERNELS = None, ()" in emitted.text
     calls, steps = launched(loaded(emitted), front)
     assert calls and not steps
     assert holds(front, emitted)
@@ -195,6 +236,38 @@ def test_steps_that_fail_leave_what_is_predicted(tmp_path: Path, prices: Prices,
     found = tuned(front_of(TWO, tmp_path), prices)
     assert found.choices.training == Training() and not found.whole
     assert "training steps were not timed: out of memory" in found.notes
+
+
+def test_the_whole_line_writes_what_was_chosen_and_finds_it_again(tmp_path: Path, prices: Prices, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, with kernels of the host: tuned, verified, written, and kept for the next run."""
+    monkeypatch.setenv("FUSEWRIGHT_CACHE", str(tmp_path / "cache"))
+    front = front_of(TWO, tmp_path)
+
+    def verified(*args: Any, **named: Any) -> Any:
+        return verify(*args, **{**named, "options": Options(target="host")})
+
+    for name, value in {
+        "fusewright.pipeline.choose_target": lambda options: "cuda",
+        "fusewright.pipeline.gpu_works": lambda: True,
+        "fusewright.pipeline.tune": functools.partial(tune, target="host", seconds=0.0),
+        "fusewright.bench_device.Gpu": lambda device: prices,
+        "fusewright.verify.verify": verified,
+        "fusewright.candidate.load_candidate": lambda text, target, *args, **named: load_candidate(text, "host", name="new.py"),
+        "torch.cuda.get_device_name": lambda: "some GPU",
+        "torch.cuda.current_device": lambda: 0,
+    }.items():
+        monkeypatch.setattr(name, value)
+    prices.kernels = {"softmax_gradient": 50.0}
+    first = pipeline.optimize(front.problem, Options(target="cuda", bench=False))
+    assert first.verdict.passed and not first.degraded
+    by = {region["name"]: region["by"] for region in first.report["training"]["regions"]}
+    assert len(by) == 2 and all(what == (PYTORCH if "softmax" in name else KERNELS) for name, what in by.items())
+    assert {row["name"] for row in first.report["tuning"]["steps"]} >= {EAGER, EVERY_KERNEL, NO_KERNEL}
+    prices.kernels = {}  # whoever timed again would choose otherwise
+    again = pipeline.optimize(front.problem, Options(target="cuda", bench=False))
+    assert again.report["tuning"]["cached"] and again.text == first.text
+    anew = pipeline.optimize(front.problem, Options(target="cuda", bench=False, tune="again"))
+    assert not anew.report["tuning"]["choices"]["training"]["by_pytorch"]
 
 
 @pytest.mark.gpu
@@ -224,7 +297,7 @@ def test_what_runs_in_training_is_said(tmp_path: Path) -> None:
 
 
 def test_choices_for_training_are_kept() -> None:
-    training = Training(True, frozenset({"_b", "_a"}), (("", "measured"),))
+    training = Training(True, False, frozenset({"_b", "_a"}), (("", "measured"),))
     choices = Choices(training=training)
     assert Choices.from_dict(choices.to_dict()) == choices != replace(choices, training=Training())
 

@@ -100,7 +100,7 @@ class Assumptions:
         if self.graph.own_gradients:
             tests.append(f"not _needs_gradients({read})  # the model has its own")
         elif self.training.original:
-            tests.append(f"not _needs_gradients({read})  # training: {why(WHOLE, PYTORCH, self.training)}")
+            tests.append(f"not (_Differentiable.trained and _needs_gradients({read}))  # training: {why(WHOLE, PYTORCH, self.training)}")
         if behind := self.values.behind_changes():
             tests.append(f"not _needs_gradients({', '.join(behind)})  # autograd is to know of what forward changes")
         for name, argument in zip(self.signature.argument_names(), self.graph.arguments, strict=True):

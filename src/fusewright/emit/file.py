@@ -12,6 +12,7 @@ from torch import nn
 
 from .. import __version__
 from ..following import runtime_text
+from ..gradient import Trace
 from ..plan import Plan
 from ..source import FORBIDDEN, without_forbidden_remarks
 from ..training import AS_PREDICTED, PYTORCH, Training
@@ -43,6 +44,7 @@ class Emitted:
     place: Path | None = None  # where the file is to stand
     training: Mapping[str, str] = field(default_factory=dict)  # what computes each region where gradients are asked for
     referable: frozenset[str] = frozenset()  # regions that PyTorch's operators could compute as a whole
+    shortened: bool = False  # some kernels are launched only where gradients are asked for
 
 
 def emit(
@@ -52,10 +54,11 @@ def emit(
     gradients: bool = True,
     around: Surroundings = ALONE,
     training: Training = AS_PREDICTED,
+    traces: dict[str, Trace | None] | None = None,
 ) -> Emitted:
     gradients = gradients and not training.original and not plan.graph.own_gradients
     regions = Regions(with_overwrites(Regions(plan), model))
-    backward = find_gradients(regions, model, training.by_pytorch) if gradients else Gradients()
+    backward = find_gradients(regions, model, training.by_pytorch, traces) if gradients else Gradients()
     training = replace(training, heavy=backward.heavy)
     regions = storing({name: gradient.kept for name, gradient in backward.regions.items()}, regions)
     calls = tuple(str(call.node.target) for call in plan.calls if call.node.target != "getitem")
@@ -115,7 +118,8 @@ def with_kernels(
     launched = {kernel.name: launches.launchers(kernel)[0] for kernel in plan.every_kernel}
     trained = {region.name: PYTORCH if training.original else functions.in_training(region) for region in regions if nodes[region.name]}
     referable = frozenset(region.name for region in regions if regions.referable(region))
-    return Emitted(behind(source, ours, around), known, calls, nodes, launched, training=trained, referable=referable)
+    emitted = Emitted(behind(source, ours, around), known, calls, nodes, launched)
+    return replace(emitted, training=trained, referable=referable, shortened=bool(plan.shortcuts))
 
 
 def behind(source: str, ours: str, around: Surroundings) -> str:

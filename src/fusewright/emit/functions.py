@@ -151,7 +151,7 @@ class Functions:
         """What computes it where gradients are asked for. Without kernels for them, ours forward would be computed beside PyTorch's."""
         if region.name in self.gradients:
             return KERNELS
-        return PYTORCH if self.regions.referable(region) else KERNELS_FORWARD
+        return PYTORCH if self.regions.referable(region) and not self.training.never else KERNELS_FORWARD
 
     def record_text(self, region: Region) -> str:
         """What `_run` is told of the region."""
@@ -171,7 +171,7 @@ class Functions:
         given += [f"differentiable={tuple(marks)}"] if not all(mark is True for mark in marks) else []
         given += [f"changed={changed}"] if changed else []
         what = self.in_training(region)
-        given += ["reference=True"] if what == PYTORCH else []
+        given += ["by_pytorch=True"] if what == PYTORCH else []
         silent = what == KERNELS and region.name not in self.training.reasons()  # as the kernels beside it say
         head, line = f"{region.name}_region = _Region(", ", ".join(given)
         text = f"{head}{line})" if len(head + line) < 130 else "\n".join([head, *wrapped("    ", given, ","), ")"])

@@ -60,13 +60,16 @@ class Gradients:
         return f"_CUDA_GRADIENTS = '''\n{cuda}'''\n\n_GRADIENT_KERNELS = ({names_text(found)})"
 
 
-def find_gradients(regions: Regions, model: nn.Module, left: Collection[str] = ()) -> Gradients:
-    """Of every region that is not `left` to PyTorch's operators, and does not have to be so that training holds no more memory."""
-    traces, asked = dict[str, Trace | None](), trainable(regions.graph, model)
+def find_gradients(
+    regions: Regions, model: nn.Module, left: Collection[str] = (), traces: dict[str, Trace | None] | None = None
+) -> Gradients:
+    """Of every region that is not `left` to PyTorch's operators, and does not have to be so that training holds no more memory. `traces`
+    are those that were made for the same graph."""
+    known, asked = {} if traces is None else traces, trainable(regions.graph, model)
 
     def of_others(left: Collection[str]) -> Gradients:
         unit = Shared()
-        found = {region.name: gradient_text(region, regions, asked, unit, traces) for region in regions if region.name not in left}
+        found = {region.name: gradient_text(region, regions, asked, unit, known) for region in regions if region.name not in left}
         return Gradients({name: gradient for name, gradient in found.items() if gradient is not None}, unit)
 
     found = of_others(left)

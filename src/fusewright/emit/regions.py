@@ -247,7 +247,9 @@ class Regions:
         outputs, extra = self.results(region)
         overwrites = any(kernel.overwrites for kernel in region.kernels)
         changed = any(is_overwritten(name, self.graph) for name in self.meaning_inputs(region))
-        return bool(outputs) and not extra and not overwrites and not changed and outputs == self.differentiated(region)
+        shortened = any(self.shortcut_of(kernel) is not None for kernel in region.kernels)  # nothing else would launch its kernels
+        there = bool(outputs) and not extra and outputs == self.differentiated(region)
+        return there and not overwrites and not changed and not shortened
 
     def read_by_kernels(self, region: Region) -> dict[str, str]:
         """Outputs that kernels of other regions read, which take their layout for granted -> the primitives whose layout it is."""

@@ -193,15 +193,16 @@ class _Region:
     that they `overwrite`.
     `differentiable` says of each result whether it has a gradient: True, False, or where one of these tensors asks for it.
     `changed` are the positions of tensors that will be overwritten: backward needs them as they were.
-    `reference`: where gradients are asked for, PyTorch's operators compute it, forward and backward."""
+    `by_pytorch`: where gradients are asked for, PyTorch's operators compute it, forward and backward, from the first backward on."""
 
     def __init__(
         self, launches, meaning, gradient=None, asked=(), keeps=False, stored=False, overwrite=(), differentiable=(True,), changed=(),
-        reference=False,
+        by_pytorch=False,
     ):
         self.launches, self.meaning, self.gradient, self.asked = launches, meaning, gradient, asked
         self.keeps, self.keeping, self.overwrite = keeps, keeps and not stored, overwrite
-        self.differentiable, self.changed, self.reference = differentiable, changed, reference
+        self.differentiable, self.changed = differentiable, changed
+        self.by_pytorch, self.reference = by_pytorch, False
         self.reads = meaning.__code__.co_argcount - 1  # after the sizes; backward goes through these
         self.smooth = all(d is True for d in differentiable)
 
@@ -245,9 +246,12 @@ class _Differentiable(torch.autograd.Function):
             ctx.mark_non_differentiable(*[r for r, is_smooth in zip(results, smooth) if not is_smooth])
         return results
 
+    trained = False  # a backward was asked for
+
     @staticmethod
     def backward(ctx, *upstream):
         region = ctx.region
+        region.reference, _Differentiable.trained = region.by_pytorch, True
         again = torch.is_grad_enabled()  # a second derivative will be asked for
         saved = ctx.saved_tensors  # what the meaning reads, and values that forward kept
         needs = ctx.needs_input_grad
