@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import fusewright
+from fusewright.bench_device import Gpu
 from fusewright.emit import lifetimes
 from fusewright.emit.launches import of_slot
 from fusewright.emit.lifetimes import Lifetime, arena, in_slots, most
@@ -172,6 +173,36 @@ def test_peaks_are_no_larger_than_eagers(name: str, library: bool, tmp_path: Pat
     assert eager.inference > 4 * (8 << 20), "so large that 8 MB hide nothing"
     assert ours.inference <= bound(eager.inference)
     assert eager.step is not None and ours.step is not None and ours.step <= bound(eager.step)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", MODELS)
+def test_peaks_on_a_gpu(name: str, tmp_path: Path) -> None:
+    """The same by PyTorch's own counter: with the library's workspaces, and with what kernels of ours need."""
+    source, batch, _ = MODELS[name]
+    path, device = tmp_path / "model.py", Gpu(torch.device("cuda", torch.cuda.current_device()))
+    (tmp_path / "new.py").write_text(text_of(source.replace("{batch}", str(batch)), path))
+    module = fusewright.load(tmp_path / "new.py", target="cuda")
+    inputs = [x.cuda() for x in module.get_inputs()]
+    found = []
+    for kind in (module.Model, module.ModelNew):
+        model = kind(*module.get_init_inputs()).cuda()
+        with torch.no_grad():
+            upstream = torch.ones_like(model(*inputs))
+        parameters = list(model.parameters())
+
+        def infer(model: nn.Module = model) -> Any:
+            with torch.no_grad():
+                return model(*inputs)
+
+        def step(model: nn.Module = model, parameters: list[nn.Parameter] = parameters, upstream: torch.Tensor = upstream) -> Any:
+            return torch.autograd.grad(model(*inputs), parameters, upstream)
+
+        for call in (infer, step):
+            call()
+        found.append([device.peak_bytes(call) for call in (infer, step)])
+    for eager, ours in zip(*found, strict=True):
+        assert ours <= bound(eager), found
 
 
 def results(module: Any, times: int = 2) -> list[torch.Tensor]:
