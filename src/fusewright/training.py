@@ -31,7 +31,8 @@ class Training:
         return dict(self.why)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "by_pytorch": sorted(self.by_pytorch), "why": dict(self.why)}
+        chosen = {name: value for name, value in vars(self).items() if name != "heavy"}
+        return {**chosen, "by_pytorch": sorted(self.by_pytorch), "why": dict(self.why)}
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> Training:
