@@ -4,8 +4,9 @@
 
 Each model is planned as predicted, at the file's own sizes, and runs at them: tensors have sizes and no memory, kernels are not
 launched, and `fusewright.footprint` counts what exists. Bytes beyond parameters and inputs; a step is a forward and the gradients of
-all parameters (of inputs, where there are none), the larger of the first and the second one. Workspaces of cuDNN and cuBLAS are not
-seen, on either side. The bound is eager's peak + 5 % + 8 MB. Worst first; exit status 1 where one is over.
+all parameters (of inputs, where there are none), the second one: in the first some regions compute once more what later ones save.
+Workspaces of cuDNN and cuBLAS are not seen, on either side. The bound is eager's peak + 5 % + 8 MB. Worst first; exit status 1 where
+one is over.
 `--every-variant`: every file that tuning could choose, and the worst of each model is shown.
 """
 
@@ -19,25 +20,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+from torch import nn
 
 from fusewright.all_variants import variants
-from fusewright.footprint import bound, on_meta, peak_bytes, placeless
+from fusewright.footprint import Peaks, bound, built, on_meta, peaks_of, placeless
 from fusewright.options import Options
 from fusewright.pipeline import read_problem
 from fusewright.problem import Problem, load_problem
 from fusewright.suite import find_models
 from fusewright.tune import PREDICTED
-
-
-@dataclass(frozen=True)
-class Peaks:
-    """Bytes; a step is None where nothing can be trained."""
-
-    inference: int
-    step: int | None
 
 
 @dataclass(frozen=True)
@@ -47,6 +38,7 @@ class Row:
     eager: Peaks
     ours: Peaks
     launches: int
+    left: int  # regions that train by PyTorch's operators because kernels would hold more memory
 
     def over(self) -> float:
         """How many times the bound, the worse of inference and step."""
@@ -58,7 +50,9 @@ class Row:
     def __str__(self) -> str:
         cells = [f"{megabytes(self.eager.inference)} {megabytes(self.ours.inference)} {ratio(self.ours.inference, self.eager.inference)}"]
         cells.append(f"{megabytes(self.eager.step)} {megabytes(self.ours.step)} {ratio(self.ours.step, self.eager.step)}")
-        return f"{self.model[:48]:<48} {cells[0]}  {cells[1]}  {'OVER' if self.over() > 1 else '    '} {self.variant}".rstrip()
+        words = [f"{self.left} left to PyTorch in training"] if self.left else []
+        words += [self.variant] if self.variant else []
+        return f"{self.model[:48]:<48} {cells[0]}  {cells[1]}  {'OVER' if self.over() > 1 else '    '} {', '.join(words)}".rstrip()
 
 
 def megabytes(size: int | None) -> str:
@@ -69,48 +63,19 @@ def ratio(ours: int | None, eager: int | None) -> str:
     return f"{ours / eager:>6.2f}" if ours is not None and eager else f"{'–':>6}"
 
 
-def measured(model: nn.Module, inputs: list[Any]) -> Peaks:
-    """Of a model on any device."""
-    with torch.no_grad():
-        inference = max(peak_bytes(lambda: model(*inputs)) for _ in range(2))
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    given = [x.requires_grad_() if not parameters and isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs]
-    targets = parameters or [x for x in given if isinstance(x, Tensor) and x.requires_grad]
-    results = [t for t in pytree.tree_leaves(model(*given)) if isinstance(t, Tensor) and t.requires_grad]
-    if not targets or not results:
-        return Peaks(inference, None)
-    upstream = [torch.empty_like(t) for t in results]
-    del results
-
-    def step() -> Any:
-        found = [t for t in pytree.tree_leaves(model(*given)) if isinstance(t, Tensor) and t.requires_grad]
-        return torch.autograd.grad(found, targets, upstream, allow_unused=True)
-
-    return Peaks(inference, max(peak_bytes(step) for _ in range(2)))
-
-
 def loaded(text: str, path: Path, problem: Problem) -> tuple[nn.Module, list[str]]:
     """An emitted file's model on the meta device, and the kernels that it launches."""
     space: dict[str, Any] = {"__name__": "emitted", "__file__": str(path)}
     exec(compile(text, str(path), "exec"), space)
     launched = placeless(space) if space["_KERNELS"] else []
-    return built(space["ModelNew"], problem), launched
-
-
-def built(kind: type[nn.Module], problem: Problem) -> nn.Module:
-    """On the meta device from the first, so that what is shared stays so; moved there, where a model computes on its way."""
-    try:
-        with torch.device("meta"):
-            return kind(*problem.namespace.get_init_inputs())
-    except RuntimeError:
-        return kind(*problem.namespace.get_init_inputs()).to("meta")
+    return built(space["ModelNew"], problem.namespace.get_init_inputs()), launched
 
 
 def rows_of(path: Path, name: str, every_variant: bool) -> Iterator[Row]:
     problem = load_problem(path)
     front = read_problem(problem, Options(target="host"))
     inputs = on_meta(problem.inputs())
-    eager = measured(built(problem.namespace.Model, problem), inputs)
+    eager = peaks_of(built(problem.namespace.Model, problem.namespace.get_init_inputs()), inputs)
     texts: dict[str, str] = {}
     if every_variant:
         texts = {variant.emitted.text: variant.name for variant in variants(front)[0] if not variant.same_as}
@@ -118,10 +83,10 @@ def rows_of(path: Path, name: str, every_variant: bool) -> Iterator[Row]:
         texts = {front.finish(PREDICTED)[1].text: ""}
     for text, variant in texts.items():
         model, launched = loaded(text, path, problem)
-        ours = measured(model, on_meta(inputs))
+        ours = peaks_of(model, on_meta(inputs))
         if not launched and "_CUDA_SOURCE" in text:
             raise RuntimeError("its kernels were not launched: the plan does not fit tensors without memory")
-        yield Row(name, variant, eager, ours, len(launched))
+        yield Row(name, variant, eager, ours, len(launched), text.count("would hold more memory at once"))
 
 
 def worst_of(path: Path, name: str, every_variant: bool) -> Row:

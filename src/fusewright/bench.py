@@ -113,7 +113,17 @@ class Timing:
             eager = self.row("eager")
             if row.backward and eager and eager.backward:
                 found["backward"] = {"eager_ms": eager.backward.ms, **_shown(row.backward, "new_ms")}
+            found |= {"peak_bytes": _peaks(eager, row)} if eager else {}
         return found | {"floor_ms": self.floor_ms}
+
+
+def _peaks(eager: Row, new: Row) -> dict[str, Any]:
+    """Peaks beyond parameters and inputs, of eager and of a candidate: of a forward, and of a training step where one was timed."""
+    found: dict[str, Any] = {}
+    for direction, ours, theirs in (("forward", new.forward, eager.forward), ("step", new.backward, eager.backward)):
+        if ours is not None and theirs is not None:
+            found[direction] = {"eager": theirs.extra_bytes, "new": ours.extra_bytes}
+    return found
 
 
 def _shown(measured: Measurement | None, name: str) -> dict[str, Any]:

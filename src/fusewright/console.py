@@ -158,8 +158,11 @@ def show_report(console: Console, report: Mapping[str, Any]) -> None:
         say(console, f"in training    {training_words(report['training'])}")
     for line in errors_shown(report.get("errors") or {}):
         say(console, f"precision      {line}")
-    timing = report.get("timing")
+    timing = dict(report.get("timing") or {})
+    peaks = timing.pop("peak_bytes", {})
     say(console, f"timing         {words(timing) if timing else 'none: not timed'}")
+    if peaks:
+        say(console, f"peak memory    {peak_words(peaks)}")
     for note in report.get("notes") or []:
         say(console, f"note           {note}")
 
@@ -223,6 +226,13 @@ def words(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(words(item) for item in value)
     return str(value)
+
+
+def peak_words(peaks: Mapping[str, Any]) -> str:
+    """Of eager and of the new file, beyond parameters and inputs."""
+    named = {"forward": "forward", "step": "training step"}
+    found = [f"{named[k]}: eager {amount(v['eager'], 'B') or '0 B'}, new {amount(v['new'], 'B') or '0 B'}" for k, v in peaks.items()]
+    return "; ".join(found)
 
 
 def amount(value: float | None, unit: str) -> str:

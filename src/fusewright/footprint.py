@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -81,3 +82,42 @@ def placeless(space: dict[str, Any]) -> list[str]:
 def bound(eager: int) -> float:
     """What a model may hold at its peak where the original holds so much."""
     return 1.05 * eager + (8 << 20)
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Bytes; a step is None where nothing can be trained."""
+
+    inference: int
+    step: int | None
+
+
+def peaks_of(model: nn.Module, inputs: Sequence[Any]) -> Peaks:
+    """Of a model on the CPU or without memory, beyond parameters and inputs. A step is a forward and the gradients of all parameters, or of
+    inputs where there are none; not the first, in which PyTorch and emitted files decide what the others do."""
+    with torch.no_grad():
+        inference = max(peak_bytes(lambda: model(*inputs)) for _ in range(2))
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    given = [x.requires_grad_() if not parameters and isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs]
+    targets: list[Tensor] = list(parameters) or [x for x in given if isinstance(x, Tensor) and x.requires_grad]
+    results = [t for t in pytree.tree_leaves(model(*given)) if isinstance(t, Tensor) and t.requires_grad]
+    if not targets or not results:
+        return Peaks(inference, None)
+    upstream = [torch.empty_like(t) for t in results]
+    del results
+
+    def step() -> Any:
+        found = [t for t in pytree.tree_leaves(model(*given)) if isinstance(t, Tensor) and t.requires_grad]
+        return torch.autograd.grad(found, targets, upstream, allow_unused=True)
+
+    step()
+    return Peaks(inference, peak_bytes(step))
+
+
+def built(kind: type[nn.Module], arguments: Sequence[Any]) -> nn.Module:
+    """A model on the meta device, made there, so that parameters that are shared stay so; or moved, where it computes while it is made."""
+    try:
+        with torch.device("meta"):
+            return kind(*arguments)
+    except RuntimeError:
+        return kind(*arguments).to("meta")

@@ -17,7 +17,7 @@ def interpret(graph: Graph, model: nn.Module, inputs: Sequence[Any]) -> list[Any
     symbols = {symbol: inputs[b.input].shape[b.dim] for symbol, b in graph.symbols.items()}
     values: dict[str, Any] = {}
     for node in graph.nodes:
-        values[node.name] = _leaf(node, model, inputs) if node.is_leaf else _call(node, values, symbols)
+        values[node.name] = _leaf(node, model, inputs) if node.is_leaf else call(node, values, symbols)
     return [values[o.value.name] if isinstance(o.value, Ref) else o.value for o in graph.outputs]
 
 
@@ -34,7 +34,7 @@ def _leaf(node: Node, model: nn.Module, inputs: Sequence[Any]) -> Any:
     return owner
 
 
-def _call(node: Node, values: Mapping[str, Any], symbols: Mapping[sympy.Symbol, int]) -> Any:
+def call(node: Node, values: Mapping[str, Any], symbols: Mapping[sympy.Symbol, int]) -> Any:
     def argument(value: Any) -> Any:
         if isinstance(value, Ref):
             return values[value.name]

@@ -439,8 +439,8 @@ def _memory(bench: Mapping[str, Any]) -> str:
             "calls": str(forward.get("calls", "")),
             "by the wall clock": shown_ms(forward["wall_ms"]) if forward else "",
             "forward and backward": shown_ms(backward["ms"]) if backward else "",
-            "peak memory": shown_amount(forward.get("extra_bytes"), "B"),
-            "with backward": shown_amount(backward.get("extra_bytes"), "B"),
+            "peak memory, forward": shown_amount(forward.get("extra_bytes"), "B"),
+            "peak memory, training step": shown_amount(backward.get("extra_bytes"), "B"),
             "build, cold": f"{build['cold_s']:.1f} s" if is_number(build.get("cold_s")) else "",
             "build, warm": f"{build['warm_s']:.1f} s" if is_number(build.get("warm_s")) else "",
         }

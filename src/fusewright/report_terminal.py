@@ -18,7 +18,7 @@ from .report_words import (
 )
 
 Record = Mapping[str, Any]
-COLUMNS = ("", "forward", "against eager", "with backward", "against eager", "memory", "own kernels")
+COLUMNS = ("", "forward", "against eager", "with backward", "against eager", "peak memory", "of a step", "own kernels")
 
 
 def table(records: Sequence[Record]) -> list[str]:
@@ -60,7 +60,7 @@ def _model(record: Record) -> list[str]:
         return [*lines, "not timed: timing needs a GPU"]
     rows = [_row(row) for row in bench["rows"] if row["kind"] != "control"]
     if is_number(bench.get("floor_ms")):
-        rows.append(["floor", shown_ms(bench["floor_ms"]), "", "", "", "", ""])
+        rows.append(["floor", shown_ms(bench["floor_ms"]), *[""] * (len(COLUMNS) - 2)])
     kept = [k for k in range(len(COLUMNS)) if k == 0 or any(row[k] for row in rows)]
     lines += aligned([[COLUMNS[k] for k in kept], *([row[k] for k in kept] for row in rows)])
     lines += [f"{row['name']}: {row['verdict']}" for row in bench["rows"] if row["kind"] != "baseline"]
@@ -78,6 +78,7 @@ def _row(row: Mapping[str, Any]) -> list[str]:
         shown_ms(backward["ms"]) if backward else "",
         _ratio(backward),
         shown_amount(forward.get("extra_bytes"), "B"),
+        shown_amount(backward.get("extra_bytes"), "B"),
         percent(row.get("own_share")),
     ]
 

@@ -27,12 +27,14 @@ class Training:
     never: bool = False  # nobody asks for gradients: where some could be asked for, kernels run forward all the same
     by_pytorch: frozenset[str] = frozenset()  # regions that are left to PyTorch's operators, though there are kernels for their gradients
     why: tuple[tuple[str, str], ...] = ()  # region, or `WHOLE` -> what was measured
+    heavy: frozenset[str] = frozenset()  # regions left to PyTorch for memory's sake; found anew when a file is written
 
     def reasons(self) -> Mapping[str, str]:
         return dict(self.why)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "by_pytorch": sorted(self.by_pytorch), "why": dict(self.why)}
+        chosen = {name: value for name, value in vars(self).items() if name != "heavy"}
+        return {**chosen, "by_pytorch": sorted(self.by_pytorch), "why": dict(self.why)}
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> Training:
@@ -51,6 +53,8 @@ def why(name: str, what: str, training: Training) -> str:
         return "the original's forward was chosen"
     if name in training.by_pytorch:
         return "chosen"
+    if name in training.heavy:
+        return "kernels for its gradients would hold more memory at once"
     return {
         KERNELS: "predicted",
         LIBRARY_BACKWARD: "predicted",

@@ -296,6 +296,8 @@ def test_everything_can_be_written_as_json(problem: Problem) -> None:
     assert {"gpu", "eager_ms", "new_ms", "speedup", "interval", "floor_ms", "verdict", "stands", "backward"} <= set(
         summary
     )
+    peaks = summary["peak_bytes"]
+    assert peaks["forward"] == {"eager": 4096, "new": 4096} and set(peaks["step"]) == {"eager", "new"}
 
 
 def test_the_callers_random_numbers_stay_the_callers(problem: Problem) -> None:

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from fusewright.console import Screen, amount, counted, say, stages, words
+from fusewright.console import Screen, amount, counted, peak_words, say, stages, words
 from fusewright.steps import Step
 from fusewright.steps import counted as steps_counted
 
@@ -83,6 +83,11 @@ def test_amounts_and_counts() -> None:
         "",
     ]
     assert [counted(1, "kernel"), counted(2, "kernel")] == ["1 kernel", "2 kernels"]
+
+
+def test_both_peaks_are_said() -> None:
+    peaks = {"forward": {"eager": 2_700_000_000, "new": 0}, "step": {"eager": 12_600_000_000, "new": 11_900_000_000}}
+    assert peak_words(peaks) == "forward: eager 2.7 GB, new 0 B; training step: eager 12.6 GB, new 11.9 GB"
 
 
 def test_what_is_left_is_shown() -> None:

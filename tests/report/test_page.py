@@ -247,4 +247,5 @@ def test_the_table(records: list[dict[str, Any]]) -> None:
     assert "NOT EQUAL to the model, 6 checks held; failed: gradients" in text
     assert "not timed: timing needs a GPU" in text and "floor" in text
     assert "torch 2.11.0, TF32 in convolutions" in text
+    assert re.search(r"peak memory +of a step", text) and re.search(r"eager .* [\d.]+ [MG]B +[\d.]+ [MG]B", text)
     assert max(map(len, lines)) < 400 and json.dumps(lines)

@@ -58,6 +58,7 @@ def emit(
     gradients = gradients and not training.original and not plan.graph.own_gradients
     regions = Regions(with_overwrites(Regions(plan), model))
     backward = find_gradients(regions, model, training.by_pytorch, traces) if gradients else Gradients()
+    training = replace(training, heavy=backward.heavy)
     regions = storing({name: gradient.kept for name, gradient in backward.regions.items()}, regions)
     calls = tuple(str(call.node.target) for call in plan.calls if call.node.target != "getitem")
     if not plan.every_kernel:

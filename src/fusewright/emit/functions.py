@@ -111,9 +111,9 @@ class Functions:
         value = self.regions.lowered.value
         leaving = {*(self.regions.plan.base(value[n]).name for n in outputs), *extra}
         body = Body(self.launches, region.kernels, leaving, handed, kept)
-        work = body.scratch_lines()
+        work = body.first_lines()
         for kernel in region.kernels:
-            work += [*self.launches.lines(kernel, body.scratch), *body.freed_after(kernel)]
+            work += [*body.made_before(kernel), *self.launches.lines(kernel, body.scratch), *body.freed_after(kernel)]
         lines += [f"    {line}" for line in work]
         results = [self.values.view_text(value[n], lambda prim: prim) for n in outputs] + extra
         given = ["sizes", tensors]
@@ -139,9 +139,14 @@ class Functions:
         parameters = ", ".join([*read, *(["*_"] if len(read) < len(names) else [])])
         lines = [f"def {region.name}_meaning(sizes, {parameters}):", *([unpack.rstrip("\n")] if unpack else [])]
         device = f"{(read or names)[0]}.device" if names else "torch.device('cuda')"
-        for node in self.regions.meaning_nodes(region):
+        nodes, found = self.regions.meaning_nodes(region), self.regions.differentiated(region)
+        last = last_steps([[node.name, *meaning_reads(node)] for node in nodes])
+        frees = self.in_training(region) != KERNELS  # training runs it: what autograd does not save is to be freed as eager's is
+        large = [node.name for node in nodes if frees and node.name not in found and self.launches.may_be_large(node.name)]
+        for step, node in enumerate(nodes):
             lines.append(f"    {node.name} = {meaning_call(node, device)}")
-        found = self.regions.differentiated(region)
+            dying = [name for name in large if last[name] == step]
+            lines += [f"    del {', '.join(dying)}"] if dying and step < len(nodes) - 1 else []
         others = self.regions.read_by_kernels(region) if self.regions.referable(region) else {}
         laid_out = [f"{n}.contiguous({memory_format(self.prims[others[n]])})" if n in others else n for n in found]
         lines.append(f"    return ({', '.join(laid_out)}{',' if found else ''})")

@@ -26,6 +26,7 @@ from .kept import worth_keeping
 from .kernels import Shared, comment, cuda_text, names_text
 from .launches import Body, Launches, unpacked
 from .regions import Region, Regions
+from .trained import by_kernels, by_pytorch, too_heavy
 from .values import Values
 
 
@@ -38,6 +39,7 @@ class GradientText:
     kernels: tuple[str, ...]  # those that stand in the file because of it
     by_library: bool  # it launches none
     kept: tuple[str, ...]  # primitives inside the region that forward hands over to it
+    adds: int  # bytes that it holds at its peak, in the example, beyond what it was handed
 
 
 @dataclass
@@ -46,6 +48,7 @@ class Gradients:
 
     regions: dict[str, GradientText] = field(default_factory=dict)  # where they can be had
     unit: Shared = field(default_factory=Shared)
+    heavy: frozenset[str] = frozenset()  # regions whose gradients are left to PyTorch: kernels for them would hold more memory
 
     @property
     def kernels(self) -> list[str]:
@@ -62,11 +65,31 @@ class Gradients:
 def find_gradients(
     regions: Regions, model: nn.Module, left: Collection[str] = (), traces: dict[str, Trace | None] | None = None
 ) -> Gradients:
-    """Of every region that is not `left` to PyTorch's operators. `traces` are those that were made for the same graph."""
-    unit, traces = Shared(), {} if traces is None else traces
-    asked = trainable(regions.graph, model)
-    found = {region.name: gradient_text(region, regions, asked, unit, traces) for region in regions if region.name not in left}
-    return Gradients({name: gradient for name, gradient in found.items() if gradient is not None}, unit)
+    """Of every region that is not `left` to PyTorch's operators, and does not have to be so that training holds no more memory. `traces`
+    are those that were made for the same graph."""
+    known, asked = {} if traces is None else traces, trainable(regions.graph, model)
+
+    def of_others(left: Collection[str]) -> Gradients:
+        unit = Shared()
+        found = {region.name: gradient_text(region, regions, asked, unit, known) for region in regions if region.name not in left}
+        return Gradients({name: gradient for name, gradient in found.items() if gradient is not None}, unit)
+
+    found = of_others(left)
+    if not found.regions:
+        return found
+    ours = {}
+    for region in (region for region in regions if region.name in found.regions):
+        gradient = found.regions[region.name]
+        ours[region.name] = by_kernels(region, regions, gradient.kept, gradient.adds)
+    theirs = {region.name: by_pytorch(region, regions, wanted_of(region, regions, asked)) for region in regions}
+    heavy = too_heavy(ours, theirs, regions)
+    return replace(of_others({*left, *heavy}), heavy=frozenset(heavy)) if heavy else found
+
+
+def wanted_of(region: Region, regions: Regions, asked: set[str]) -> list[str]:
+    """Of what a region's meaning reads: the values that training asks gradients of."""
+    graph = regions.graph
+    return [n for n in regions.meaning_inputs(region) if n in asked and graph[n].dtype.is_floating_point]  # type: ignore[union-attr]
 
 
 def gradient_text(
@@ -74,7 +97,7 @@ def gradient_text(
 ) -> GradientText | None:
     """None where training asks for no gradient of what the region reads, or PyTorch's operators do as well."""
     graph, arguments, outputs = regions.graph, regions.meaning_inputs(region), regions.differentiated(region)
-    wanted = [name for name in arguments if name in asked and graph[name].dtype.is_floating_point]  # type: ignore[union-attr]
+    wanted = wanted_of(region, regions, asked)
     if not wanted or not outputs:
         return None
     kept = worth_keeping(region, regions)
@@ -101,7 +124,9 @@ def gradient_text(
         function = GradientFunction(made, unit, region, regions.plan)
         text = function.text(arguments, wanted)
         first = tuple(kernel.name for kernel in made.kernels if function.launches.is_first(kernel))
-        return GradientText(text, tuple(name in wanted for name in arguments), first, not made.kernels, tuple(kept.values()))
+        asked_for = tuple(name in wanted for name in arguments)
+        adds = function.adds([name for name in kept if name not in regions.outputs(region)])
+        return GradientText(text, asked_for, first, not made.kernels, tuple(kept.values()), adds)
     except (Unsupported, Cyclic, sizes.Unprintable):
         return None
 
@@ -211,8 +236,8 @@ class GradientFunction:
         given, handed = self.values.free_name("tensors"), [name for name in activations if self.launches.may_be_large(name)]
         lines.append(f"{unpacked(self.graph.inputs)} = {given}")
         lines += [f"{given}.clear()"] if len(self.plan.steps) > 1 else []
-        body = Body(self.launches, self.plan.steps, set(map(self.values.variable, leaving)), handed)
-        lines += body.scratch_lines()
+        body = self.body = Body(self.launches, self.plan.steps, set(map(self.values.variable, leaving)), handed)
+        lines += body.first_lines()
         straight: set[str] = set()
         for step in self.plan.steps:
             if isinstance(step, Call):
@@ -222,13 +247,20 @@ class GradientFunction:
                 if load not in straight:
                     straight.add(load)
                     lines.append(self.launches.straightened(self.prims[load].origin, load))
-            lines += [*self.launches.lines(step, body.scratch), *body.freed_after(step)]
+            lines += [*body.made_before(step), *self.launches.lines(step, body.scratch), *body.freed_after(step)]
         found = dict(zip(wanted, self.graph.outputs, strict=True))
         values = [found[name].value if name in found else None for name in arguments]
         results = [self.result_of(name, value, values) for name, value in zip(arguments, values, strict=True)]
+        copies = [name for name, text in zip(arguments, results, strict=True) if text.endswith(".clone()")]
+        self.cloned = sum(self.launches.hint(self.launches.bytes(name)) for name in copies)
         lines.append(f"return ({', '.join(results)},)")
         head = f"def {self.region.name}_gradient(sizes, {given}):\n"
         return head + "\n".join(f"    {line}" for line in lines)
+
+    def adds(self, inner: Collection[str]) -> int:
+        """Bytes at its peak beyond what it was handed; of that, `inner` is held by no one else."""
+        held = sum(self.launches.hint(self.launches.bytes(name)) for name in inner)
+        return self.body.peak({*self.graph.inputs} - set(inner)) - held + self.cloned
 
     def result_of(self, argument: str, value: Any, values: list[Any]) -> str:
         """A parameter's gradient has memory of its own: PyTorch keeps it as `.grad` and adds to it in place."""

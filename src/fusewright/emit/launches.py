@@ -24,7 +24,7 @@ from ..prims import Prim
 from ..products import is_product
 from ..pytext import shape_text
 from .kernels import Shared, kernel_text
-from .lifetimes import Lifetime, Slots, arena, last_steps
+from .lifetimes import Lifetime, Slots, arena, last_steps, most
 from .regions import is_asked_for
 from .values import Values
 
@@ -182,7 +182,9 @@ class Launches:
         return sizes.tidy(sizes.product(prim.shape) * prim.dtype.itemsize)
 
     def may_be_large(self, name: str) -> bool:
-        return Lifetime(name, self.bytes(name), 0, 0).matters
+        node = self.plan.graph.index.get(name)
+        several = node is not None and node.shape is None
+        return several or Lifetime(name, self.bytes(name), 0, 0).matters
 
     def hint(self, size: Dim) -> int:
         """The bytes of a part in the example."""
@@ -225,18 +227,29 @@ class Body:
         if sum(map(len, self.slots)) < 2:
             self.slots = []
         self.scratch = {part.name for slot in self.slots for part in slot}
-        self.lives = [life for life in (*self.lives, *workspaces) if life.name not in self.scratch and life.name not in leaving]
+        self.every = [*self.lives, *workspaces]
+        self.lives = [life for life in self.every if life.name not in self.scratch and life.name not in leaving]
+
+    def peak(self, without: Collection[str] = ()) -> int:
+        """The most bytes that the function holds at once, in the example, `without` some of its tensors."""
+        hint = self.launches.hint
+        return most([life for life in self.every if life.name not in without and life.name not in self.scratch], self.slots, hint)
 
     def may_share(self, name: str) -> bool:
         dtype = self.launches.prims[name].dtype
         return dtype.is_floating_point or dtype is torch.bool
 
-    def scratch_lines(self) -> list[str]:
-        """The allocation, and where each part begins: at the end of those before it, or where another lay that is not needed by then."""
+    def first_lines(self) -> list[str]:
+        """How large workspaces are."""
         kernels = [step for step in self.steps if isinstance(step, Kernel) and step.fused is not None]
-        lines = [line for kernel in kernels for line in self.launches.anchored[kernel.name].sizes]
-        if not self.slots:
-            return lines
+        return [line for kernel in kernels for line in self.launches.anchored[kernel.name].sizes]
+
+    def made_before(self, step: Kernel | Call) -> list[str]:
+        """The arena, before the first step that needs it, and where each part begins: at the end of those before it, or where another
+        lay that is not needed by then."""
+        if not self.slots or self.position(step) != min(part.first for slot in self.slots for part in slot):
+            return []
+        lines: list[str] = []
         whole, bytes_ = self.whole, [of_slot([part.bytes for part in slot]) for slot in self.slots]
         exact = sizes.tidy(sum(size for size in bytes_ if not isinstance(size, str)))
         words = [sizes.text(sizes.factored(sizes.tidy(sympy.Rational(1, 4) * exact)))] if exact != 0 else []
@@ -249,13 +262,16 @@ class Body:
             start = f"{first} + {size if isinstance(size, str) else sizes.text(sizes.factored(size))}"
         return lines
 
+    def position(self, step: Kernel | Call) -> int:
+        return next(p for p, other in enumerate(self.steps) if other is step)
+
     @property
     def whole(self) -> str:
         return self.launches.values.free_name("scratch")
 
     def freed_after(self, step: Kernel | Call) -> list[str]:
         """What nothing needs after a step; after the last one the function returns."""
-        position = next(p for p, other in enumerate(self.steps) if other is step)
+        position = self.position(step)
         if position == len(self.steps) - 1:
             return []
         called = {other.node.name for other in self.steps if isinstance(other, Call)}

@@ -39,25 +39,26 @@ def last_steps(reads: Sequence[Iterable[str]]) -> dict[str, int]:
 def arena(parts: Sequence[Lifetime], others: Sequence[Lifetime], hint: Callable[[Dim], int]) -> Slots:
     """Temporaries that share one allocation, made before the first of them and freed after the last. One that would raise the function's
     peak, as it would be there longer than it is needed, is left out: it has memory of its own."""
-    size = {part.name: hint(part.bytes) for part in (*parts, *others)}
-    if sum(size[part.name] for part in parts) <= SLACK:
+    if sum(hint(part.bytes) for part in parts) <= SLACK:
         return [[part] for part in parts]
 
-    def peak(slots: Slots, apart: Iterable[Lifetime]) -> int:
-        inside = [part for slot in slots for part in slot]
-        whole = sum(max(size[part.name] for part in slot) for slot in slots)
-        begin, end = min((p.first for p in inside), default=0), max((p.last for p in inside), default=-1)
-        held = [(part.first, part.last, size[part.name]) for part in apart] + [(begin, end, whole)]
-        return max(sum(s for first, last, s in held if first <= step <= last) for step in {first for first, _, _ in held})
-
-    least = peak([], [*parts, *others])
-    inside = sorted(parts, key=lambda part: -size[part.name])
+    least = most([*parts, *others], [], hint)
+    inside = sorted(parts, key=lambda part: -hint(part.bytes))
     while inside:
         slots = in_slots(inside)
-        if peak(slots, [*others, *(part for part in parts if part not in inside)]) <= least + SLACK:
+        if most([*others, *(part for part in parts if part not in inside)], slots, hint) <= least + SLACK:
             return slots
         inside = inside[1:]
     return []
+
+
+def most(apart: Iterable[Lifetime], slots: Slots, hint: Callable[[Dim], int]) -> int:
+    """The most bytes that tensors and an arena hold at once."""
+    inside = [part for slot in slots for part in slot]
+    whole = sum(max(hint(part.bytes) for part in slot) for slot in slots)
+    begin, end = min((part.first for part in inside), default=0), max((part.last for part in inside), default=-1)
+    held = [(part.first, part.last, hint(part.bytes)) for part in apart] + [(begin, end, whole)]
+    return max(sum(size for first, last, size in held if first <= step <= last) for step in {first for first, _, _ in held})
 
 
 def in_slots(parts: Sequence[Lifetime]) -> Slots:
