@@ -521,8 +521,10 @@ class Subjects:
         values = self._state(variant.parameters, variant.seed)
         if variant.changed in values:
             values = {**values, variant.changed: renewed(values[variant.changed], variant.seed)}
-        for model in models:
+        for model in dict.fromkeys(models):
             write_state(model, values)
+            if model is self.original:  # on the device as they are: the others take them from there
+                values = {**values, **{name: t.detach() for name, t in named_state(model)}}
             for name, module in model.named_modules():
                 module.training = variant.training and self.modes.get(name, True)
 
@@ -533,7 +535,7 @@ class Subjects:
             seed = 0  # drawn once: on its own that takes longer than a forward
         if (parameters, seed) not in self.drawn:
             trained = {name for name, _ in self.original.named_parameters()}
-            values = random_state(self.initial, trained, parameters, seed)
+            values = random_state(self.initial, trained, parameters, seed, self.device if self.large else CPU)
             if not self.large:
                 return values
             self.drawn[parameters, seed] = values

@@ -92,14 +92,17 @@ class Trial:
 
     def accepts(self, variant: Variant) -> bool:
         """The original takes these values."""
+        return self.taken(variant) is not None
+
+    def taken(self, variant: Variant) -> Observed | None:
+        """What the original makes of these values, if it takes them."""
         self.subjects.set_state(variant)
         try:
-            self.subjects.run_eager(variant)
+            return replace(self.subjects.run_eager(variant), returned=())
         except Exception as error:  # the user's own code
             if is_short(error):
                 raise
-            return False
-        return True
+            return None
 
     def accepted(self, variant: Variant) -> Variant:
         """It, or the same with values as given where the original refuses those drawn: a loss of probabilities."""
@@ -278,20 +281,24 @@ class Trial:
         return parts_of(batch, max(1, int(batch * free / need)), self.steps.batched)
 
     def _need(self, variant: Variant) -> float:
-        """Bytes that references of the whole batch, and comparing with them, would take."""
+        """Bytes that references of the whole batch, and comparing with them, would take: of those that fewer samples make fewer."""
         if self.memory is None or self.memory.own is None:
             return 0.0
-        own = self.memory.own.part(elements(variant.sizes) / max(1, elements(self.shapes.main)))
-        run = TRAINING_RUN * own.training if variant.derivatives else FORWARD_RUN * own.forward
-        return run + RESULTS * own.outputs
+        own, gradients = self.memory.own, variant.derivatives > 0
+        run = (TRAINING_RUN if gradients else FORWARD_RUN) * own.of_batch(gradients)
+        return (run + RESULTS * own.outputs) * self._share(variant)
 
     def _free(self, variant: Variant) -> float:
-        """Bytes that are left for them beside what the two models returned."""
+        """Bytes that are left for them beside what the two models returned, rounded parameters and their gradients: a little always."""
         if self.memory is None or self.memory.own is None:
             return 0.0
-        share = elements(variant.sizes) / max(1, elements(self.shapes.main))
-        held = 2 * 4 * self.memory.own.outputs * share + 4 * elements(variant.sizes)
-        return max(0.0, self.memory.bound - self.memory.meter.live() - held)
+        own, bound = self.memory.own, self.memory.bound
+        held = 2 * 4 * own.outputs * self._share(variant) + 4 * elements(variant.sizes)
+        of_state = 2 * own.largest + (2 * own.state if variant.derivatives else 0)
+        return max(0.1 * bound, bound - self.memory.meter.live() - held - of_state)
+
+    def _share(self, variant: Variant) -> float:
+        return elements(variant.sizes) / max(1, elements(self.shapes.main))
 
     def _batch(self, variant: Variant) -> int:
         size = variant.sizes[min(self.steps.batched)]
