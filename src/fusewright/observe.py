@@ -44,6 +44,7 @@ DRAWS = 4  # references with rounding put in at random, before more are drawn
 FIRST_DRAWS = 2  # of those, for each variant; the others where two are too few to accept a result
 ORDER = (1, 2, 0)  # in which they are drawn: the one that rounds operands to nearest says the least of how far others may err
 COPIED = 2**20  # elements: what a model returns is copied up to that; larger ones where they share memory with something else
+PARKED = 2**23  # elements of gradients in float64
 DRAWN = 2**20  # cotangents that are drawn at a time, so that those of a part are those of the whole
 BEYOND_DOUBT = 1e6  # times its budget: no more references are drawn for that
 MORE_DRAWS = (12, 4, 1)  # before a candidate is condemned; fewer where so many do not fit in memory
@@ -438,8 +439,9 @@ class References:
         exact, eager = self.exact.tensors.get(name), self.eager.tensors[name]
         if exact is None:  # a buffer that did not change in fp64
             exact = eager.double()
-        draws, fine = (tuple(d.tensors[name] for d in made if name in d.tensors) for made in (self.draws, self.fine))
-        return Evidence(exact, eager, draws, self.rounding.coarse, fine)
+        place = eager.device  # from where they were parked
+        draws, fine = (tuple(d.tensors[name].to(place) for d in made if name in d.tensors) for made in (self.draws, self.fine))
+        return Evidence(exact.to(place), eager, draws, self.rounding.coarse, fine)
 
     def budget(self, name: str) -> Budget:
         return budget(self.evidence(name))
@@ -671,7 +673,7 @@ class Subjects:
         if part is None:
             inputs = [widened(each) for each in self.each_input(variant)]
             with in_float64(self.low, rounding, seed):
-                return replace(self.observed(self.exact, inputs, variant), returned=())
+                return parked(self.observed(self.exact, inputs, variant))
         if (error := self._refusal(variant)) is not None:
             raise error.with_traceback(None)
         values = widened(part.inputs(TWISTS[self.twist](self.source.held(variant, self.device))))
@@ -680,7 +682,7 @@ class Subjects:
             seen = observe(
                 self.exact, values, derivatives=variant.derivatives, fixed=variant.fixed, seed=variant.seed, part=part
             )
-            return replace(seen, returned=())
+            return parked(seen)
 
     def operators(self, variant: Variant) -> set[str]:
         """The names of the operators the original runs."""
@@ -756,6 +758,14 @@ class Subjects:
                 why = "changed, but not by the original;"
                 misses[name] = Miss(math.inf, (), math.nan, math.nan, 0.0, why, math.inf)
         return misses
+
+
+def parked(seen: Observed) -> Observed:
+    """A reference's results. Gradients of many parameters wait in the host's memory: there are several references, each judged
+    tensor by tensor."""
+    gradients = {name: t for name, t in seen.tensors.items() if "gradient" in name}
+    many = sum(t.numel() for t in gradients.values()) > PARKED
+    return replace(seen, tensors={**seen.tensors, **{n: t.cpu() for n, t in gradients.items() if many}}, returned=())
 
 
 def doubtful(misses: Mapping[str, Miss]) -> list[str]:

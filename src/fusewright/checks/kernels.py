@@ -10,7 +10,8 @@ from dataclasses import replace
 import torch
 
 from ..batch import Part
-from ..budget import Budget, Miss, compare
+from ..budget import Miss, compare
+from ..memory import is_short
 from ..observe import Observed, References, filled_memory
 from ..variants import Variant
 from . import Outcome, Trial, sentence, skipped
@@ -71,9 +72,8 @@ def _decoys(trial: Trial, variant: Variant, launched: Mapping[str, Variant]) -> 
         gradients = [value for name, value in references.eager.tensors.items() if "gradient" in name]
         if variant.derivatives and gradients and not any(value.any() for value in gradients):
             return []  # where every gradient is 0, a kernel on the way to it has nothing to say
-        budgets = {name: references.budget(name) for name in references.eager.tensors}
+        left = [kernel for kernel in left if all(_same_without(kernel, trial, variant, part, references, *fill) for fill in fills)]
         del references
-        left = [kernel for kernel in left if all(_same_without(kernel, trial, variant, part, budgets, *fill) for fill in fills)]
         if not left:
             break
     return left
@@ -91,7 +91,7 @@ def _same_without(
     trial: Trial,
     variant: Variant,
     part: Part | tuple[Part, ...] | None,
-    budgets: Mapping[str, Budget],
+    references: References,
     fill: float,
     whole: int,
 ) -> bool:
@@ -99,10 +99,12 @@ def _same_without(
         with trial.subjects.candidate.without(kernel):
             got = trial.observe(variant, fill, whole)
         got = got if part is None else trial.its(variant, got, part)
-    except Exception:  # without it nothing works: it matters
+    except Exception as error:  # without it nothing works: it matters
+        if is_short(error):
+            raise
         return False
-    met = {name: limit for name, limit in budgets.items() if name in got.tensors}
-    return all(compare(got.tensors[name], limit, kind_may_change=True).passed for name, limit in met.items())
+    met = [name for name in references.eager.tensors if name in got.tensors]
+    return all(compare(got.tensors[name], references.budget(name), kind_may_change=True).passed for name in met)
 
 
 def fallback(trial: Trial) -> Outcome:
@@ -116,11 +118,15 @@ def fallback(trial: Trial) -> Outcome:
         try:
             with filled_memory(subjects.device):  # as the candidate runs: some modules take another way under a dispatch mode
                 references = subjects.references(base, draws=2)
-        except Exception:  # the original does not take it
+        except Exception as error:  # the original does not take it
+            if is_short(error):
+                raise
             continue
         try:
             got = subjects.run_candidate(base)
         except Exception as error:
+            if is_short(error):
+                raise
             if strict:
                 return Outcome(False, f"{twist}: raised {sentence(error)}")
             refused.append(twist)
