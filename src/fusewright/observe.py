@@ -36,7 +36,7 @@ from .reference import (
     widened,
 )
 from .shrink import Sizes, seconds_for, work
-from .variants import Source, Variant, named_state, random_state, renewed
+from .variants import OTHER_VALUES, Source, Variant, named_state, random_state, renewed
 
 LARGE = 2**21  # parameters
 SAMPLE = 2**18  # elements of one gradient that are compared
@@ -44,6 +44,7 @@ DRAWS = 4  # references with rounding put in at random, before more are drawn
 FIRST_DRAWS = 2  # of those, for each variant; the others where two are too few to accept a result
 ORDER = (1, 2, 0)  # in which they are drawn: the one that rounds operands to nearest says the least of how far others may err
 COPIED = 2**20  # elements: what a model returns is copied up to that; larger ones where they share memory with something else
+KNOWN, MOST_KNOWN = 2**18, 64  # elements of a reference that is kept for other checks, and how many are: 128 MB at most
 PARKED = 2**23  # elements of gradients in float64
 DRAWN = 2**20  # cotangents that are drawn at a time, so that those of a part are those of the whole
 BEYOND_DOUBT = 1e6  # times its budget: no more references are drawn for that
@@ -152,6 +153,10 @@ def needing_gradients(inputs: list[Any]) -> list[Any]:
 class Way(Protocol):
     """How a model is called and what is noted of it: `observe`, or with a hook, with an attribute changed, several times."""
 
+    @property
+    def values(self) -> str:
+        """The same for ways that give the same values."""
+
     def calls(self, variant: Variant) -> tuple[Variant, ...]:
         """The variants whose inputs it wants."""
 
@@ -161,6 +166,10 @@ class Way(Protocol):
 @dataclass(frozen=True)
 class Once:
     """One call, nothing else."""
+
+    @property
+    def values(self) -> str:
+        return repr(self)
 
     def calls(self, variant: Variant) -> tuple[Variant, ...]:
         return (variant,)
@@ -472,6 +481,7 @@ class Subjects:
     twin: nn.Module | None = None  # the original on the CPU, where the others are on a GPU
     shrunk: Sizes | None = None  # what the twin runs at where a variant's own sizes would take it too long
     asked: dict[Variant, Exception | None] = field(default_factory=dict)  # what the twin raised
+    known: dict[Any, Observed] = field(default_factory=dict)  # small references, which several checks ask for
     quick: dict[Sizes, bool] = field(default_factory=dict)
     built: frozenset[Place] = frozenset()  # attributes that the candidate's model had when it was built
     carried: set[Place] = field(default_factory=set)  # attributes that a call of the original changed: state
@@ -671,9 +681,17 @@ class Subjects:
             assert total is not None
             return total
         if part is None:
+            key = (self._values(variant), self.way.values, self.twist, repr(self.construction), self.low, rounding, seed)
+            if key in self.known:
+                return self.known[key]
             inputs = [widened(each) for each in self.each_input(variant)]
             with in_float64(self.low, rounding, seed):
-                return parked(self.observed(self.exact, inputs, variant))
+                seen = parked(self.observed(self.exact, inputs, variant))
+            if sum(t.numel() for t in seen.tensors.values()) <= KNOWN:
+                self.known[key] = seen
+                while len(self.known) > MOST_KNOWN:
+                    del self.known[next(iter(self.known))]
+            return seen
         if (error := self._refusal(variant)) is not None:
             raise error.with_traceback(None)
         values = widened(part.inputs(TWISTS[self.twist](self.source.held(variant, self.device))))
@@ -683,6 +701,11 @@ class Subjects:
                 self.exact, values, derivatives=variant.derivatives, fixed=variant.fixed, seed=variant.seed, part=part
             )
             return parked(seen)
+
+    def _values(self, variant: Variant) -> Variant:
+        """What tells references apart: the order in memory does not, where the values are the same."""
+        layout = variant.layout if variant.layout in OTHER_VALUES else "contiguous"
+        return replace(variant, group="", shape="", layout=layout)
 
     def operators(self, variant: Variant) -> set[str]:
         """The names of the operators the original runs."""
