@@ -362,7 +362,10 @@ def filled_memory(device: torch.device, value: float = math.nan, whole: int | No
     On a GPU the allocator's free blocks are filled as well.
     """
     if device.type == "cuda":
-        free = [torch.full((2**20 * 2**i,), value, device=device) for i in range(7)]  # half a gigabyte
+        free = []
+        with contextlib.suppress(torch.OutOfMemoryError):  # then fewer will do
+            for i in range(7):  # half a gigabyte
+                free.append(torch.full((2**20 * 2**i,), value, device=device))
         del free
     with _Filled(value, whole):
         yield

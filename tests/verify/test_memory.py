@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from verify.counted import Counted
 from verify.test_verify import COPY, problem_of
 
-from fusewright import memory, shrink
+from fusewright import bench_trial, memory, shrink
 from fusewright import verify as verifier
 from fusewright.batch import ROWS, SAME, SUM, kind_of, parts_of
 from fusewright.candidate import load_candidate
@@ -157,6 +157,20 @@ def test_parts_that_run_out_are_halved(tmp_path: Path, monkeypatch: pytest.Monke
     desk = Desk(monkeypatch, most=9_000_000)
     verdict = desk.verdict(problem_of(tmp_path, *CONV))
     assert verdict.passed and desk.parts and not verdict.shapes_note
+
+
+@pytest.mark.parametrize("what", ["", "one sample"])
+def test_compared_again_after_timing(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, problem = Desk(monkeypatch), problem_of(tmp_path, *CONV)
+    new = f"\n\nclass ModelNew(Model):\n    def forward(self, x):\n        {WRONG[what]}\n" if what else COPY
+    monkeypatch.setattr(bench_trial, "large_on_gpu", lambda subject, got: True)
+    monkeypatch.setattr(bench_trial, "compact_trial", functools.partial(verifier.compact_trial, meter=desk.counted))
+    desk.counted.exempt(_pool(torch.device("cpu"), torch.float64))
+    with desk.counted:
+        candidate = load_candidate(problem.source + new, "host")
+        wrong, note = bench_trial.rechecked(problem, candidate, candidate.build_model(problem), 3)
+    assert desk.parts > 10 and bool(wrong) == bool(what) and not note, wrong
+    assert desk.counted.highest <= 2 * 2_691_400 + SPARE
 
 
 # ---- parts ----
