@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from fusewright import verify as verifier
 from fusewright.batch import ROWS, SAME, SUM, kind_of, parts_of
 from fusewright.candidate import load_candidate
 from fusewright.capture import capture
+from fusewright.checks import kernels
 from fusewright.errors import Short
 from fusewright.observe import Subjects, _sample, _sample_of, cotangents, observe, subjects
 from fusewright.options import Options
@@ -157,6 +159,25 @@ def test_parts_that_run_out_are_halved(tmp_path: Path, monkeypatch: pytest.Monke
     desk = Desk(monkeypatch, most=9_000_000)
     verdict = desk.verdict(problem_of(tmp_path, *CONV))
     assert verdict.passed and desk.parts and not verdict.shapes_note
+
+
+def test_kernels_for_large_sizes_alone_are_launched_and_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where references of the given sizes do not fit, a kernel that no smaller size calls for is still run, and made a no-op."""
+    problem = problem_of(tmp_path, *NORMED)
+    text = compile_problem(problem, Options(target="host"))[2].text
+    desk = Desk(monkeypatch, spare=-2_000_000)
+    with desk.counted:
+        candidate = load_candidate(text, "host")
+        trial = verifier._trial(
+            subjects(problem, candidate, candidate.build_model(problem)), capture(*on_the_cpu(problem), str(problem.path)),
+            Options(), True, memory.Memory(desk.counted, spare=-2_000_000),
+        )  # fmt: skip
+        main = Variant("gradients", trial.shapes.main, derivatives=1, fixed=True)
+        assert trial.parts(main) is None and trial.compare(main) is not None
+        assert trial.smaller and trial.launched and set(trial.launched.values()) == {main}
+        assert kernels._decoys(trial, main, trial.launched) == []
+        monkeypatch.setattr(type(candidate), "without", lambda self, kernel: contextlib.nullcontext())
+        assert kernels._decoys(trial, main, trial.launched) == list(trial.launched)
 
 
 @pytest.mark.parametrize("what", ["", "one sample"])

@@ -15,6 +15,7 @@ from ..memory import is_short
 from ..observe import Observed, References, filled_memory
 from ..variants import Variant
 from . import Outcome, Trial, sentence, skipped
+from .bits import same
 
 # Kernels of PyTorch that end a CUDA context when what they read is no probability.
 OF_PROBABILITIES = frozenset("binary_cross_entropy bernoulli bernoulli_ multinomial".split())
@@ -64,10 +65,13 @@ def _all_decoys(trial: Trial, launched: Mapping[str, Variant]) -> list[str]:
 
 def _decoys(trial: Trial, variant: Variant, launched: Mapping[str, Variant]) -> list[str]:
     """Of the kernels to be tried on this variant, those that change nothing: in no part of the batch, where memory is short."""
-    parts = trial.parts(variant) or ()
+    parts = trial.parts(variant)
     trial.subjects.set_state(variant)
     fills = _left_unwritten(trial, variant)
     left = [kernel for kernel, on in launched.items() if on == variant]
+    if parts is None:  # no room for references: then its own result is the measure
+        result = trial.observe(variant)
+        return [kernel for kernel in left if all(_alike_without(kernel, trial, variant, result, *fill) for fill in fills)]
     for part, references in trial.references(variant, parts):
         gradients = [value for name, value in references.eager.tensors.items() if "gradient" in name]
         if variant.derivatives and gradients and not any(value.any() for value in gradients):
@@ -82,8 +86,25 @@ def _decoys(trial: Trial, variant: Variant, launched: Mapping[str, Variant]) -> 
 def _left_unwritten(trial: Trial, variant: Variant) -> list[tuple[float, int]]:
     """What memory holds that a no-op leaves: positions that any table and any pool takes, two of them, since not all of PyTorch's
     kernels look first. On a GPU numbers that any probability takes, too."""
-    probabilities = trial.subjects.device.type != "cpu" and bool(trial.subjects.operators(variant) & OF_PROBABILITIES)
+    probabilities = trial.subjects.device.type != "cpu" and bool(_operators(trial, variant) & OF_PROBABILITIES)
     return [(0.5, 0), (0.25, 1)] if probabilities else [(math.nan, 0), (math.nan, 1)]
+
+
+def _operators(trial: Trial, variant: Variant) -> set[str]:
+    """Those that the original runs, found at the small sizes."""
+    return trial.subjects.operators(replace(variant, sizes=trial.shapes.small, shape="small sizes"))
+
+
+def _alike_without(kernel: str, trial: Trial, variant: Variant, result: Observed, fill: float, whole: int) -> bool:
+    """The same bits without the kernel."""
+    try:
+        with trial.subjects.candidate.without(kernel):
+            got = trial.observe(variant, fill, whole)
+    except Exception as error:  # without it nothing works: it matters
+        if is_short(error):
+            raise
+        return False
+    return all(same(value, got.tensors.get(name)) for name, value in result.tensors.items())
 
 
 def _same_without(
