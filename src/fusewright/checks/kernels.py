@@ -86,13 +86,13 @@ def _decoys(trial: Trial, variant: Variant, launched: Mapping[str, Variant]) -> 
 def _left_unwritten(trial: Trial, variant: Variant) -> list[tuple[float, int]]:
     """What memory holds that a no-op leaves: positions that any table and any pool takes, two of them, since not all of PyTorch's
     kernels look first. On a GPU numbers that any probability takes, too."""
-    probabilities = trial.subjects.device.type != "cpu" and bool(_operators(trial, variant) & OF_PROBABILITIES)
+    probabilities = trial.subjects.device.type != "cpu" and _of_probabilities(trial, variant)
     return [(0.5, 0), (0.25, 1)] if probabilities else [(math.nan, 0), (math.nan, 1)]
 
 
-def _operators(trial: Trial, variant: Variant) -> set[str]:
-    """Those that the original runs, found at the small sizes."""
-    return trial.subjects.operators(replace(variant, sizes=trial.shapes.small, shape="small sizes"))
+def _of_probabilities(trial: Trial, variant: Variant) -> bool:
+    """The original runs operators that take them, as seen at the small sizes."""
+    return bool(trial.subjects.operators(replace(variant, sizes=trial.shapes.small, shape="small sizes")) & OF_PROBABILITIES)
 
 
 def _alike_without(kernel: str, trial: Trial, variant: Variant, result: Observed, fill: float, whole: int) -> bool:
