@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from fusewright import verify as verifier
 from fusewright.batch import ROWS, SAME, SUM, kind_of, parts_of
 from fusewright.candidate import load_candidate
 from fusewright.capture import capture
-from fusewright.checks import kernels
+from fusewright.checks import differentiation, kernels
 from fusewright.errors import Short
 from fusewright.observe import Subjects, _sample, _sample_of, cotangents, observe, subjects
 from fusewright.options import Options
@@ -192,6 +193,26 @@ def test_compared_again_after_timing(what: str, tmp_path: Path, monkeypatch: pyt
         wrong, note = bench_trial.rechecked(problem, candidate, candidate.build_model(problem), 3)
     assert desk.parts > 10 and bool(wrong) == bool(what) and not note, wrong
     assert desk.counted.highest <= 2 * 2_691_400 + SPARE
+
+
+@pytest.mark.parametrize("model", [CONV, NORMED], ids=["parts", "smaller sizes"])
+def test_what_takes_long_is_asked_of_a_part_or_of_smaller_sizes(
+    model: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole would be more than verification may take."""
+    problem, desk = problem_of(tmp_path, *model), Desk(monkeypatch, spare=0)
+    with desk.counted:
+        candidate = load_candidate(problem.source + COPY, "host")
+        found, graph = subjects(problem, candidate, candidate.build_model(problem)), capture(*on_the_cpu(problem), str(problem.path))
+        trial = verifier._trial(found, graph, Options(), True, memory.Memory(desk.counted, spare=0))
+        main = Variant("gradients", trial.shapes.main, derivatives=1, fixed=True)
+        monkeypatch.setattr(Subjects, "device", property(lambda self: torch.device("cuda" if sys._getframe(1).f_code is code else "cpu")))
+        code = differentiation._takes_long.__code__
+        asked, right = [], Subjects.run_exact
+        monkeypatch.setattr(Subjects, "run_exact", lambda s, v, *a, **k: asked.append((v.sizes, k.get("part"))) or right(s, v, *a, **k))
+        assert not differentiation._takes_long(trial, main)
+    assert all(part is not None or sizes != main.sizes for sizes, part in asked)
+    assert asked[-1][0] == main.sizes if model is CONV else main.sizes not in dict(asked)
 
 
 # ---- parts ----

@@ -226,7 +226,7 @@ class Trial:
         if isinstance(part, tuple):
             return self.subjects.judge(got, references, variant, self.kind_may_change, part)
         crowded = self.memory is not None and FINER * self._need(variant) > self._free(variant)
-        last = not crowded or (not self._smaller_sizes(variant) if part is None else part.size == 1)
+        last = not crowded or (not self.smaller_sizes(variant) if part is None else part.size == 1)
         misses, eager = self.subjects.judge(got, references, variant, self.kind_may_change, part, condemn=last), references.eager
         if doubtful(misses) and not last and part is None:
             raise torch.OutOfMemoryError("there is no room for more references of the whole batch")
@@ -285,7 +285,7 @@ class Trial:
         if need <= free:
             return ()
         if kinds is None:
-            return () if not self._smaller_sizes(variant) else None
+            return () if not self.smaller_sizes(variant) else None
         batch = self._batch(variant)
         return parts_of(batch, max(1, int(batch * free / need)), self.steps.batched)
 
@@ -356,7 +356,7 @@ class Trial:
             kinds[name] = kind
         return kinds
 
-    def _smaller_sizes(self, variant: Variant) -> list[Sizes]:
+    def smaller_sizes(self, variant: Variant) -> list[Sizes]:
         """Sizes below these, the largest that are thought to fit first."""
         below = self.steps.below(variant.sizes)
         if not below and elements(self.shapes.small) < elements(variant.sizes):
@@ -368,7 +368,7 @@ class Trial:
 
     def _compare_smaller(self, variant: Variant) -> tuple[bool, bool] | None:
         """The same values at smaller sizes; where there are none, nobody can say."""
-        below = self._smaller_sizes(variant)
+        below = self.smaller_sizes(variant)
         if not below:
             raise Short(self.short)
         name = "small sizes" if below[0] == self.shapes.small else "reduced sizes"

@@ -43,15 +43,21 @@ def _takes_long(trial: Trial, variant: Variant) -> bool:
     """Under a dispatch mode some derivatives are loops over elements (cumprod), each of which may be quick to hand over."""
     if trial.subjects.device.type == "cpu":
         return False  # the sizes are small there
-    parts = trial.parts(variant) or ()
+    parts = trial.parts(variant)
+    if parts is None:  # it will be compared at smaller sizes
+        variant = replace(variant, sizes=trial.smaller_sizes(variant)[0])
+        parts = trial.parts(variant) or ()
     trial.subjects.set_state(variant)
-    patience = _Patience(GIVEN_SECONDS / max(1, len(parts)), now)
-    try:
-        with patience:
-            trial.subjects.run_exact(variant, part=parts[0] if parts else None)
-    except Exception:  # no more patience, or what the comparison will meet too
-        torch.cuda.empty_cache()
-    return patience.spent
+    spent = False
+    for share in (1, len(parts)) if parts else (1,):  # of a part, once more: the first call loads what the others find
+        patience = _Patience(GIVEN_SECONDS / share, now)
+        try:
+            with patience:
+                trial.subjects.run_exact(variant, part=parts[0] if parts else None)
+        except Exception:  # no more patience, or what the comparison will meet too
+            torch.cuda.empty_cache()
+        spent = spent or patience.spent
+    return spent
 
 
 def second_derivatives(trial: Trial) -> Outcome:
