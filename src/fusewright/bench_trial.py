@@ -24,11 +24,13 @@ from .bench_statistics import Ratio, Spread, by_round, interleaved, median, rati
 from .budget import GROSS
 from .candidate import Candidate
 from .checks import sentence
-from .errors import Refused
-from .observe import gradient_targets, subjects, write_state
+from .errors import Refused, Short
+from .memory import release
+from .observe import Observed, Subjects, gradient_targets, subjects, write_state
 from .problem import Problem, check_output, shown
 from .roofline import Ceilings, Work, work_of
 from .variants import Variant, named_state
+from .verify import compact_trial
 
 _now = time.perf_counter  # before any candidate's code runs
 
@@ -437,8 +439,13 @@ def rechecked(problem: Problem, candidate: Candidate, module: nn.Module, seed: i
     except Exception as error:  # the candidate's own code
         return f"it raised {sentence(error)}", ""
     try:
+        if large_on_gpu(subject, got):
+            del got
+            return compared_in_parts(subject, variant), ""
         misses = subject.judge(got, subject.references(variant), variant, kind_may_change=True)
-    except torch.OutOfMemoryError:  # fp64 takes twice the memory
+    except (torch.OutOfMemoryError, Short):  # fp64 takes twice the memory
+        release()
+        got = subject.run_candidate(variant)
         eager = subject.run_eager(variant)
         names = sorted(eager.tensors)
         if sorted(got.tensors) != names:
@@ -447,3 +454,16 @@ def rechecked(problem: Problem, candidate: Candidate, module: nn.Module, seed: i
         return rough, "verified again against eager PyTorch only: an fp64 reference does not fit on this GPU"
     failed = [f"{name} {miss}" for name, miss in misses.items() if not miss.passed]
     return (failed[0] if failed else ""), ""
+
+
+def large_on_gpu(subject: Subjects, got: Observed) -> bool:
+    """References of the whole batch would take gigabytes."""
+    return subject.device.type == "cuda" and sum(t.numel() for t in got.tensors.values()) > 2**22
+
+
+def compared_in_parts(subject: Subjects, variant: Variant) -> str:
+    """What is wrong, if anything, found within the memory that verification may take."""
+    trial = compact_trial(subject)
+    trial.compare(variant)
+    failed = [f"{found.tensor} {found.miss}" for found in trial.findings if not found.miss.passed]
+    return next(iter([*trial.errors.values(), *failed]), "")

@@ -52,9 +52,12 @@ class Footprint:
     training: int  # the peak of a training step
     forward: int  # the peak of a forward without gradients
     outputs: int  # elements of what it returns
+    state: int = 0  # of these, what parameters and buffers take, whatever the batch
+    largest: int = 0  # of those, the largest
 
-    def part(self, share: float) -> Footprint:
-        return Footprint(*(int(share * value) for value in (self.training, self.forward, self.outputs)))
+    def of_batch(self, gradients: bool) -> int:
+        """What grows with the batch."""
+        return max(0, self.training - 2 * self.state if gradients else self.forward - self.state)
 
 
 @dataclass
@@ -77,7 +80,8 @@ class Memory:
 
 def measured(meter: Meter, model: nn.Module, inputs: list[Any], gradients: bool) -> Footprint:
     """One forward and one training step of the original; OutOfMemoryError where one does not fit."""
-    held = nbytes([*model.parameters(), *model.buffers(), *pytree.tree_leaves(inputs)])
+    sizes = [nbytes([t]) for t in (*model.parameters(), *model.buffers())]
+    held = sum(sizes) + nbytes(pytree.tree_leaves(inputs))
     before = meter.live()
     meter.reset()
     with torch.no_grad():
@@ -87,7 +91,7 @@ def measured(meter: Meter, model: nn.Module, inputs: list[Any], gradients: bool)
     del leaves
     if gradients:
         _step(model, inputs)
-    return Footprint(meter.peak() - before + held, forward, outputs)
+    return Footprint(meter.peak() - before + held, forward, outputs, sum(sizes), max(sizes, default=0))
 
 
 def _step(model: nn.Module, inputs: list[Any]) -> None:

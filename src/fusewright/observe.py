@@ -37,7 +37,7 @@ from .reference import (
     widened,
 )
 from .shrink import Sizes, seconds_for, work
-from .variants import Source, Variant, named_state, random_state, renewed
+from .variants import OTHER_VALUES, Source, Variant, named_state, random_state, renewed
 
 LARGE = 2**21  # parameters
 SAMPLE = 2**18  # elements of one gradient that are compared
@@ -45,6 +45,8 @@ DRAWS = 4  # references with rounding put in at random, before more are drawn
 FIRST_DRAWS = 2  # of those, for each variant; the others where two are too few to accept a result
 ORDER = (1, 2, 0)  # in which they are drawn: the one that rounds operands to nearest says the least of how far others may err
 COPIED = 2**20  # elements: what a model returns is copied up to that; larger ones where they share memory with something else
+KNOWN, MOST_KNOWN = 2**18, 64  # elements of a reference that is kept for other checks, and how many are: 128 MB at most
+PARKED = 2**23  # elements of gradients in float64
 DRAWN = 2**20  # cotangents that are drawn at a time, so that those of a part are those of the whole
 BEYOND_DOUBT = 1e6  # times its budget: no more references are drawn for that
 MORE_DRAWS = (12, 4, 1)  # before a candidate is condemned; fewer where so many do not fit in memory
@@ -153,6 +155,10 @@ def needing_gradients(inputs: list[Any]) -> list[Any]:
 class Way(Protocol):
     """How a model is called and what is noted of it: `observe`, or with a hook, with an attribute changed, several times."""
 
+    @property
+    def values(self) -> str:
+        """The same for ways that give the same values."""
+
     def calls(self, variant: Variant) -> tuple[Variant, ...]:
         """The variants whose inputs it wants."""
 
@@ -162,6 +168,10 @@ class Way(Protocol):
 @dataclass(frozen=True)
 class Once:
     """One call, nothing else."""
+
+    @property
+    def values(self) -> str:
+        return repr(self)
 
     def calls(self, variant: Variant) -> tuple[Variant, ...]:
         return (variant,)
@@ -354,7 +364,10 @@ def filled_memory(device: torch.device, value: float = math.nan, whole: int | No
     On a GPU the allocator's free blocks are filled as well.
     """
     if device.type == "cuda":
-        free = [torch.full((2**20 * 2**i,), value, device=device) for i in range(7)]  # half a gigabyte
+        free = []
+        with contextlib.suppress(torch.OutOfMemoryError):  # then fewer will do
+            for i in range(7):  # half a gigabyte
+                free.append(torch.full((2**20 * 2**i,), value, device=device))
         del free
     with _Filled(value, whole):
         yield
@@ -441,9 +454,10 @@ class References:
         exact, eager = self.exact.tensors.get(name), self.eager.tensors[name]
         if exact is None:  # a buffer that did not change in fp64
             exact = eager.double()
+        place = eager.device  # from where they were parked
         made = (self.draws, self.fine, self.flagged)
-        draws, fine, flagged = (tuple(d.tensors[name] for d in each if name in d.tensors) for each in made)
-        return Evidence(exact, eager, draws, self.rounding.coarse, fine, flagged)
+        draws, fine, flagged = (tuple(d.tensors[name].to(place) for d in each if name in d.tensors) for each in made)
+        return Evidence(exact.to(place), eager, draws, self.rounding.coarse, fine, flagged)
 
     def budget(self, name: str) -> Budget:
         return budget(self.evidence(name))
@@ -474,6 +488,7 @@ class Subjects:
     twin: nn.Module | None = None  # the original on the CPU, where the others are on a GPU
     shrunk: Sizes | None = None  # what the twin runs at where a variant's own sizes would take it too long
     asked: dict[Variant, Exception | None] = field(default_factory=dict)  # what the twin raised
+    known: dict[Any, Observed] = field(default_factory=dict)  # small references, which several checks ask for
     quick: dict[Sizes, bool] = field(default_factory=dict)
     built: frozenset[Place] = frozenset()  # attributes that the candidate's model had when it was built
     carried: set[Place] = field(default_factory=set)  # attributes that a call of the original changed: state
@@ -525,8 +540,10 @@ class Subjects:
         values = self._state(variant.parameters, variant.seed)
         if variant.changed in values:
             values = {**values, variant.changed: renewed(values[variant.changed], variant.seed)}
-        for model in models:
+        for model in dict.fromkeys(models):
             write_state(model, values)
+            if model is self.original:  # on the device as they are: the others take them from there
+                values = {**values, **{name: t.detach() for name, t in named_state(model)}}
             for name, module in model.named_modules():
                 module.training = variant.training and self.modes.get(name, True)
 
@@ -537,7 +554,7 @@ class Subjects:
             seed = 0  # drawn once: on its own that takes longer than a forward
         if (parameters, seed) not in self.drawn:
             trained = {name for name, _ in self.original.named_parameters()}
-            values = random_state(self.initial, trained, parameters, seed)
+            values = random_state(self.initial, trained, parameters, seed, self.device if self.large else CPU)
             if not self.large:
                 return values
             self.drawn[parameters, seed] = values
@@ -671,9 +688,17 @@ class Subjects:
             assert total is not None
             return total
         if part is None:
+            key = (self._values(variant), self.way.values, self.twist, repr(self.construction), self.low, rounding, seed)
+            if key in self.known:
+                return self.known[key]
             inputs = [widened(each) for each in self.each_input(variant)]
             with in_float64(self.low, rounding, seed):
-                return replace(self.observed(self.exact, inputs, variant), returned=())
+                seen = parked(self.observed(self.exact, inputs, variant))
+            if sum(t.numel() for t in seen.tensors.values()) <= KNOWN:
+                self.known[key] = seen
+                while len(self.known) > MOST_KNOWN:
+                    del self.known[next(iter(self.known))]
+            return seen
         if (error := self._refusal(variant)) is not None:
             raise error.with_traceback(None)
         values = widened(part.inputs(TWISTS[self.twist](self.source.held(variant, self.device))))
@@ -682,7 +707,12 @@ class Subjects:
             seen = observe(
                 self.exact, values, derivatives=variant.derivatives, fixed=variant.fixed, seed=variant.seed, part=part
             )
-            return replace(seen, returned=())
+            return parked(seen)
+
+    def _values(self, variant: Variant) -> Variant:
+        """What tells references apart: the order in memory does not, where the values are the same."""
+        layout = variant.layout if variant.layout in OTHER_VALUES else "contiguous"
+        return replace(variant, group="", shape="", layout=layout)
 
     def operators(self, variant: Variant) -> set[str | Convolution]:
         """The names of the operators the original runs, and its convolutions."""
@@ -767,6 +797,14 @@ class Subjects:
                 why = "changed, but not by the original;"
                 misses[name] = Miss(math.inf, (), math.nan, math.nan, 0.0, why, math.inf)
         return misses
+
+
+def parked(seen: Observed) -> Observed:
+    """A reference's results. Gradients of many parameters wait in the host's memory: there are several references, each judged
+    tensor by tensor."""
+    gradients = {name: t for name, t in seen.tensors.items() if "gradient" in name}
+    many = sum(t.numel() for t in gradients.values()) > PARKED
+    return replace(seen, tensors={**seen.tensors, **{n: t.cpu() for n, t in gradients.items() if many}}, returned=())
 
 
 def doubtful(misses: Mapping[str, Miss]) -> list[str]:

@@ -22,7 +22,7 @@ class Options:
     target: str = "auto"  # the GPU if there is one, else the host
     sanitize: str = ""  # which sanitizer the host build carries
     assume_finite: bool = False  # allow laws that hold only for finite values
-    seeds: int = 2  # how many seeds verification draws
+    seeds: int = 2  # how many seeds verification draws; with one, the given sizes are compared once, and nothing is repeated there
     bench: bool = True  # time the result where a GPU is
     modes: tuple[str, ...] = ("eager",)  # what to time it against: eager PyTorch, and torch.compile in its modes
     gradients: bool = True  # write kernels for backward too; without them it runs PyTorch's operators

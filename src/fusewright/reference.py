@@ -6,7 +6,7 @@ import contextlib
 import functools
 import math
 import os
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -297,7 +297,7 @@ class _InFloat64(TorchDispatchMode):
             return func(*args, **kwargs)
         written = _written(func)
         if self.rounds_to_tf32(name, convolution):
-            args = tuple(a if i in written else pytree.tree_map_only(Tensor, to_tf32, a) for i, a in enumerate(args))
+            args = tuple(a if i in written else mapped(a, to_tf32) for i, a in enumerate(args))
             delta = self.rounding.unit * self._roundings(name, args)
         else:
             delta = self._operand_delta(name, args, convolution)
@@ -309,8 +309,8 @@ class _InFloat64(TorchDispatchMode):
         if name in EXACT or is_view(func):
             return result
         if _written(func):
-            for tensor in pytree.tree_leaves(result):
-                if isinstance(tensor, Tensor) and tensor.is_floating_point():
+            for tensor in tensors_in(result):
+                if tensor.is_floating_point():
                     self._times_noise(tensor, self.rounding.unit)
             return result.clamp_(*BOUNDS[name]) if name in BOUNDS else result
         result = self._rounded(result, max(self.rounding.unit, delta if name in SUMS else 0.0), (args, kwargs))
@@ -320,12 +320,12 @@ class _InFloat64(TorchDispatchMode):
         written = _written(func)
 
         def widen(value: Any) -> Any:
-            if isinstance(value, torch.dtype):
-                return WIDE.get(value, value)
-            return value.to(WIDE[value.dtype]) if isinstance(value, Tensor) and value.dtype in WIDE else value
+            if isinstance(value, Tensor):
+                return value.to(WIDE[value.dtype]) if value.dtype in WIDE else value
+            return WIDE.get(value, value) if isinstance(value, torch.dtype) else mapped(value, widen)
 
-        wide = tuple(a if i in written else pytree.tree_map(widen, a) for i, a in enumerate(args))
-        return wide, {k: v if k == "out" else pytree.tree_map(widen, v) for k, v in kwargs.items()}
+        wide = tuple(a if i in written else widen(a) for i, a in enumerate(args))
+        return wide, {k: v if k == "out" else widen(v) for k, v in kwargs.items()}
 
     def _numbers(self, x: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Any:
         """The arguments of nan_to_num, where an infinity is the largest number of the model's type if nothing else is said."""
@@ -366,11 +366,11 @@ class _InFloat64(TorchDispatchMode):
             of_state = bool(self.part.state) and t.untyped_storage().data_ptr() in self.part.state
             return self._times_noise(t.clone(), delta, self.places_of_state if of_state else None)
 
-        return pytree.tree_map_only(Tensor, change, tree)
+        return mapped(tree, change)
 
     def _rounded(self, result: Any, delta: float, given: Any) -> Any:
         """As `_perturb`, in place where an operator's result is new and dense: as it mostly is."""
-        taken = {t.untyped_storage().data_ptr() for t in pytree.tree_leaves(given) if isinstance(t, Tensor)}
+        taken = {t.untyped_storage().data_ptr() for t in tensors_in(given)}
 
         def change(t: Tensor) -> Tensor:
             if not t.is_floating_point():
@@ -378,7 +378,7 @@ class _InFloat64(TorchDispatchMode):
             own = _dense(t) and t.untyped_storage().data_ptr() not in taken
             return self._times_noise(t if own else t.clone(), delta)
 
-        return pytree.tree_map_only(Tensor, change, result)
+        return mapped(result, change)
 
     def _times_noise(self, tensor: Tensor, delta: float, places: torch.Generator | None = None) -> Tensor:
         """Multiply in place by 1 + δ·u. The numbers u come from one pool, each stretch from a place of its own."""
@@ -464,19 +464,41 @@ def terms(name: str, args: Any) -> int:
     return int(math.prod(first.shape[d] for d in dims)) if dims else first.numel()
 
 
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The tensors of an operator's argument or result changed: it is one, or a list of some. pytree takes ten times as long."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(change(v) if isinstance(v, Tensor) else mapped(v, change) for v in value)
+    return value
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+
+
+@functools.cache
 def base_name(func: OpOverload) -> str:
     """`aten.add_.Tensor` -> `add_`."""
     return func._schema.name.split("::")[-1]
 
 
+@functools.cache
 def is_view(func: OpOverload) -> bool:
     """Its result shares its argument's storage and nothing was written."""
     returns = func._schema.returns
     return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
-def _written(func: OpOverload) -> set[int]:
+@functools.cache
+def _written(func: OpOverload) -> frozenset[int]:
     """Positions of the arguments the operator writes."""
     if base_name(func) in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"):
-        return {3, 4}  # the running statistics, which the schema does not mention
-    return {i for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write}
+        return frozenset({3, 4})  # the running statistics, which the schema does not mention
+    return frozenset(i for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write)

@@ -142,9 +142,28 @@ def verify(
 ) -> Verdict:
     """Run every check. `kind_may_change`: a law may turn a NaN into an Inf or back, never into a finite number.
 
-    `meter`: what counts memory, where it is not a GPU's; without one a host's is not counted.
+    `meter`: what counts memory, where it is not a GPU's; without one a host's is not counted. Where it runs out and nothing smaller
+    is left to try, `Short` is raised: nothing was found out about the candidate.
     """
-    options = options or Options()
+    try:
+        return _verified(problem, candidate, graph, options or Options(), kind_may_change, progress, meter)
+    except Exception as error:
+        if isinstance(error, Short) or not is_short(error):
+            raise
+        words = f"{shown(problem.path)}: verification ran out of memory: {sentence(error)}"
+    release()
+    raise Short(words)
+
+
+def _verified(
+    problem: Problem,
+    candidate: Candidate | Remote,
+    graph: Graph | None,
+    options: Options,
+    kind_may_change: bool,
+    progress: Callable[[str, str], None] | None,
+    meter: Meter | None,
+) -> Verdict:
     say = progress or (lambda name, detail: None)
     checks: list[Check] = []
     say("verify", "constructing ModelNew")
@@ -272,6 +291,11 @@ def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_ch
     variants = fewer(variants, _seconds_for_one(subject, shapes), MOST_SECONDS)
     trial = Trial(subject, shapes, tuple(variants), kind_may_change, options.forward_only, options.as_built)
     return replace(trial, memory=memory, steps=steps)
+
+
+def compact_trial(subject: Subjects, meter: Meter | None = None) -> Trial:
+    """A trial without checks, for one comparison at the given sizes within the memory that verification may take."""
+    return _trial(subject, None, Options(seeds=1), True, Memory(meter or OnGPU()))
 
 
 def _fitting(subject: Subjects, shapes: Shapes, steps: Steps, memory: Memory, gradients: bool) -> Shapes:

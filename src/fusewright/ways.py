@@ -45,6 +45,10 @@ class Calls:
     sizes: tuple[Sizes, ...]
     gradients: bool = False  # of state as of results: a loss kept on self is one
 
+    @property
+    def values(self) -> str:
+        return repr(self)
+
     def calls(self, variant: Variant) -> tuple[Variant, ...]:
         return tuple(replace(variant, seed=variant.seed + i, sizes=sizes) for i, sizes in enumerate(self.sizes))
 
@@ -232,6 +236,10 @@ class Graded(Once):
 
     frozen: bool  # no parameter requires one
     inputs: bool  # the inputs require one
+
+    @property
+    def values(self) -> str:
+        return "graded"  # what requires a gradient is a fact, not a value
 
     def __str__(self) -> str:
         return f"parameters {'frozen' if self.frozen else 'as built'}, inputs {'with' if self.inputs else 'without'} gradients"

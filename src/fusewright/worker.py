@@ -24,6 +24,7 @@ from .arithmetic import Convolution, Library
 from .candidate import load_candidate
 from .checks import Trial, behaviour, sentence
 from .errors import Ended, Refused
+from .memory import is_short
 from .observe import Construction, Once, Subjects, subjects
 from .problem import load_problem
 from .quiet import unsaid
@@ -126,7 +127,7 @@ def answered(worker: Worker, ask: str, given: dict[str, Any]) -> dict[str, Any]:
     except Refused as refused:
         answer = {"refused": str(refused)}
     except BaseException as error:  # the candidate's own code: sys.exit and KeyboardInterrupt too
-        answer = {"raised": sentence(error), "memory": isinstance(error, torch.OutOfMemoryError)}
+        answer = {"raised": sentence(error), "memory": is_short(error)}
     return {**answer, "seconds": time.process_time() - start}
 
 

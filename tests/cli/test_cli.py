@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,7 +63,8 @@ class Pipeline:
             Check("buffers", True, "the model has none", skipped=True),
         )
         worst = "" if self.passed else "element (3, 1) is 2.5 and should be 0.5."
-        return Verdict(self.passed, checks, worst, 2.0, 1.0, (), ())
+        verdict = Verdict(self.passed, checks, worst, 2.0, 1.0, (), ())
+        return replace(verdict, seconds=3.5, peak=2 * 10**9, own_peak=10**9)
 
     def ahead(self, options: Options) -> tuple[str, ...]:
         return ("load", "capture", "build", "bench")
@@ -295,12 +296,14 @@ def test_verify(folder: Path, command: Any, pipeline: Pipeline) -> None:
     outcome = command("verify", "model.py", "new.py", "--target", "host", "--same-process")
     assert (outcome.status, outcome.err) == (0, "")
     assert "ok    state_dict  equal" in outcome.out and outcome.out.endswith("\nequal\n")
+    assert "verified in 3.5 s, 2 GB of GPU memory at most; a training step of the model takes 1 GB" in outcome.out
     assert "skip  buffers  the model has none" in outcome.out and pipeline.options == Options(target="host")
     pipeline.passed = False
     outcome = command("verify", "model.py", "new.py", "--same-process", "--json", "out.json")
     assert "(forward, seed 0): element (3, 1) is 2.5" in one_sentence(outcome, status=1)
     assert outcome.out.endswith("\ndifferent\n")
     found = json.loads((folder / "out.json").read_text())
+    assert (found["seconds"], found["peak_gb"], found["own_peak_gb"]) == (3.5, 2.0, 1.0)
     assert found["verified"] is False and found["checks"][1]["number"] == 2.0
     assert [check["status"] for check in found["checks"]] == ["held", "failed", "skipped"]
     assert [check["passed"] for check in found["checks"]] == [True, False, True]
@@ -626,3 +629,15 @@ def test_a_reader_that_goes_away(folder: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "SCRIPT": LONG_EXPLANATION}
     run = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, timeout=120)
     assert (run.stdout, run.stderr) == ("line\n", "")
+
+
+def test_running_out_of_memory_is_no_fault_of_ours(folder: Path, command: Any, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    class OutOfMemoryError(RuntimeError):
+        """As torch's is named, which no other command imports."""
+
+    def optimize(*_: Any) -> Any:
+        raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.\nmore")
+
+    monkeypatch.setattr(pipeline, "optimize", optimize)
+    outcome = command("optimize", "model.py")
+    assert "out of memory" in one_sentence(outcome, status=2) and not (folder / "model_new.py").exists()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,18 @@ from torch import Tensor, nn
 from verify.counted import Counted
 from verify.test_verify import COPY, problem_of
 
-from fusewright import memory, shrink
+from fusewright import bench_trial, memory, shrink
 from fusewright import verify as verifier
 from fusewright.batch import ROWS, SAME, SUM, kind_of, parts_of
 from fusewright.candidate import load_candidate
 from fusewright.capture import capture
+from fusewright.checks import differentiation, kernels
 from fusewright.errors import Short
 from fusewright.observe import Subjects, _sample, _sample_of, cotangents, observe, subjects
-from fusewright.pipeline import on_the_cpu
+from fusewright.options import Options
+from fusewright.pipeline import compile_problem, on_the_cpu
 from fusewright.problem import Problem
-from fusewright.reference import Rounding, _pool
+from fusewright.reference import Rounding, _pool, in_float64
 from fusewright.variants import Source, Variant
 from fusewright.verify import Verdict, verify
 
@@ -41,8 +45,9 @@ class Desk:
         self.counted, self.exact_runs, self.parts = Counted(most), 0, 0
         patch.setattr(shrink, "MAIN_SECONDS", 1e9)
         patch.setattr("fusewright.observe.COPIED", 2**12)  # as large results are, which a GPU is for
+        patch.setattr("fusewright.observe.MOST_KNOWN", 0)  # a hundred megabytes there, but much beside what is counted here
         patch.setattr(verifier, "Memory", functools.partial(memory.Memory, spare=spare))
-        base, run = Source._base, Subjects.run_exact
+        base, run, wide = Source._base, Subjects.run_exact, in_float64
 
         def kept(source: Source, seed: int) -> list[Any]:
             self.counted.most, before = 2**62, self.counted.most
@@ -52,19 +57,22 @@ class Desk:
             return found
 
         def run_exact(found: Subjects, *given: Any, **named: Any) -> Any:
-            part = named.get("part", given[3] if len(given) > 3 else None)
-            self.exact_runs += not isinstance(part, tuple)
-            self.parts += part is not None
+            self.parts += named.get("part", given[3] if len(given) > 3 else None) is not None
             return run(found, *given, **named)
+
+        def counted(*given: Any) -> Any:
+            self.exact_runs += 1
+            return wide(*given)
 
         patch.setattr(Source, "_base", kept)
         patch.setattr(Subjects, "run_exact", run_exact)
+        patch.setattr("fusewright.observe.in_float64", counted)
 
     def verdict(self, problem: Problem, new: str = COPY, metered: bool = True) -> Verdict:
         graph = capture(*on_the_cpu(problem), str(problem.path))
         self.counted.exempt(_pool(torch.device("cpu"), torch.float64))
         with self.counted:
-            candidate = load_candidate(problem.source + new, "host")
+            candidate = load_candidate(new if "_CUDA_SOURCE" in new else problem.source + new, "host")
             return verify(problem, candidate, graph=graph, meter=self.counted if metered else None)
 
 
@@ -91,10 +99,14 @@ def test_without_a_meter_the_same_takes_several_times_as_much(tmp_path: Path, mo
 
 
 def test_few_runs_in_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two references beside the exact one are enough to accept a result: 215 runs were 292 with four."""
+    """Two references beside the exact one are enough to accept a result, and what several checks ask for is made once: 160 runs, which
+    were more than 270."""
     desk = Desk(monkeypatch)
-    assert desk.verdict(problem_of(tmp_path, CONV[0], CONV[1], "torch.rand(4, 4, 12, 12)"), metered=False).passed
-    assert desk.exact_runs < 230
+    monkeypatch.setattr("fusewright.observe.MOST_KNOWN", 64)
+    problem = problem_of(tmp_path, CONV[0], CONV[1], "torch.rand(4, 4, 16, 16)")
+    new = compile_problem(problem, Options(target="host"))[2].text
+    assert desk.verdict(problem, new, metered=False).passed
+    assert desk.exact_runs < 165
 
 
 WRONG = {
@@ -148,6 +160,59 @@ def test_parts_that_run_out_are_halved(tmp_path: Path, monkeypatch: pytest.Monke
     desk = Desk(monkeypatch, most=9_000_000)
     verdict = desk.verdict(problem_of(tmp_path, *CONV))
     assert verdict.passed and desk.parts and not verdict.shapes_note
+
+
+def test_kernels_for_large_sizes_alone_are_launched_and_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where references of the given sizes do not fit, a kernel that no smaller size calls for is still run, and made a no-op."""
+    problem = problem_of(tmp_path, *NORMED)
+    text = compile_problem(problem, Options(target="host"))[2].text
+    desk = Desk(monkeypatch, spare=-2_000_000)
+    with desk.counted:
+        candidate = load_candidate(text, "host")
+        trial = verifier._trial(
+            subjects(problem, candidate, candidate.build_model(problem)), capture(*on_the_cpu(problem), str(problem.path)),
+            Options(), True, memory.Memory(desk.counted, spare=-2_000_000),
+        )  # fmt: skip
+        main = Variant("gradients", trial.shapes.main, derivatives=1, fixed=True)
+        assert trial.parts(main) is None and trial.compare(main) is not None
+        assert trial.smaller and trial.launched and set(trial.launched.values()) == {main}
+        assert kernels._decoys(trial, main, trial.launched) == []
+        monkeypatch.setattr(type(candidate), "without", lambda self, kernel: contextlib.nullcontext())
+        assert kernels._decoys(trial, main, trial.launched) == list(trial.launched)
+
+
+@pytest.mark.parametrize("what", ["", "one sample"])
+def test_compared_again_after_timing(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, problem = Desk(monkeypatch), problem_of(tmp_path, *CONV)
+    new = f"\n\nclass ModelNew(Model):\n    def forward(self, x):\n        {WRONG[what]}\n" if what else COPY
+    monkeypatch.setattr(bench_trial, "large_on_gpu", lambda subject, got: True)
+    monkeypatch.setattr(bench_trial, "compact_trial", functools.partial(verifier.compact_trial, meter=desk.counted))
+    desk.counted.exempt(_pool(torch.device("cpu"), torch.float64))
+    with desk.counted:
+        candidate = load_candidate(problem.source + new, "host")
+        wrong, note = bench_trial.rechecked(problem, candidate, candidate.build_model(problem), 3)
+    assert desk.parts > 10 and bool(wrong) == bool(what) and not note, wrong
+    assert desk.counted.highest <= 2 * 2_691_400 + SPARE
+
+
+@pytest.mark.parametrize("model", [CONV, NORMED], ids=["parts", "smaller sizes"])
+def test_what_takes_long_is_asked_of_a_part_or_of_smaller_sizes(
+    model: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole would be more than verification may take."""
+    problem, desk = problem_of(tmp_path, *model), Desk(monkeypatch, spare=0)
+    with desk.counted:
+        candidate = load_candidate(problem.source + COPY, "host")
+        found, graph = subjects(problem, candidate, candidate.build_model(problem)), capture(*on_the_cpu(problem), str(problem.path))
+        trial = verifier._trial(found, graph, Options(), True, memory.Memory(desk.counted, spare=0))
+        main = Variant("gradients", trial.shapes.main, derivatives=1, fixed=True)
+        monkeypatch.setattr(Subjects, "device", property(lambda self: torch.device("cuda" if sys._getframe(1).f_code is code else "cpu")))
+        code = differentiation._takes_long.__code__
+        asked, right = [], Subjects.run_exact
+        monkeypatch.setattr(Subjects, "run_exact", lambda s, v, *a, **k: asked.append((v.sizes, k.get("part"))) or right(s, v, *a, **k))
+        assert not differentiation._takes_long(trial, main)
+    assert all(part is not None or sizes != main.sizes for sizes, part in asked)
+    assert asked[-1][0] == main.sizes if model is CONV else main.sizes not in dict(asked)
 
 
 # ---- parts ----

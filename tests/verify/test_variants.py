@@ -163,6 +163,13 @@ def test_fewer_variants_keep_one_of_each_group() -> None:
     assert len(few) < len(variants) / 2
 
 
+def test_one_seed_repeats_nothing_at_the_given_sizes() -> None:
+    shapes = Shapes(((8, 4),), ((8, 4),), ((3, 4),), {"batch + 1": ((4, 4),)})
+    once, usual = planned(shapes, seeds=1), planned(shapes, seeds=2)
+    assert sum(v.sizes == shapes.main for v in once) == 1 and sum(v.sizes == shapes.main for v in usual) == 5
+    assert {v.group for v in once} == {v.group for v in usual} and set(once) < set(usual)
+
+
 def test_variants_name_themselves() -> None:
     text = str(variant(distribution="×3", layout="channels last", parameters="random", training=False, seed=4))
     for words in ("seed 4", "×3 values", "2×3×8×9", "channels last", "random parameters", "evaluation mode"):

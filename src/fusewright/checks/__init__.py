@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -92,14 +93,17 @@ class Trial:
 
     def accepts(self, variant: Variant) -> bool:
         """The original takes these values."""
+        return self.taken(variant) is not None
+
+    def taken(self, variant: Variant) -> Observed | None:
+        """What the original makes of these values, if it takes them."""
         self.subjects.set_state(variant)
         try:
-            self.subjects.run_eager(variant)
+            return replace(self.subjects.run_eager(variant), returned=())
         except Exception as error:  # the user's own code
             if is_short(error):
                 raise
-            return False
-        return True
+            return None
 
     def accepted(self, variant: Variant) -> Variant:
         """It, or the same with values as given where the original refuses those drawn: a loss of probabilities."""
@@ -123,6 +127,8 @@ class Trial:
         Where memory is short references are made of parts of the batch, smaller and smaller ones, then of smaller sizes.
         """
         parts = self.parts(variant)
+        if parts is None:
+            self._launch(variant)
         while parts is not None:
             try:
                 return self._compared(variant, parts)
@@ -132,6 +138,12 @@ class Trial:
             release()  # outside the handler: the error holds frames, and they hold tensors
             parts = self._finer(variant, parts)
         return self._compare_smaller(variant)
+
+    def _launch(self, variant: Variant) -> None:
+        """Run the candidate where its results will be compared at smaller sizes only: kernels that it has for these are launched."""
+        self.subjects.set_state(variant)
+        with contextlib.suppress(Exception):  # what it raises it raises at the smaller sizes, or nobody can say
+            self.observe(variant)
 
     def _compared(self, variant: Variant, parts: tuple[Part, ...]) -> tuple[bool, bool] | None:
         self.subjects.set_state(variant)
@@ -214,7 +226,7 @@ class Trial:
         if isinstance(part, tuple):
             return self.subjects.judge(got, references, variant, self.kind_may_change, part)
         crowded = self.memory is not None and FINER * self._need(variant) > self._free(variant)
-        last = not crowded or (not self._smaller_sizes(variant) if part is None else part.size == 1)
+        last = not crowded or (not self.smaller_sizes(variant) if part is None else part.size == 1)
         misses, eager = self.subjects.judge(got, references, variant, self.kind_may_change, part, condemn=last), references.eager
         if doubtful(misses) and not last and part is None:
             raise torch.OutOfMemoryError("there is no room for more references of the whole batch")
@@ -273,25 +285,29 @@ class Trial:
         if need <= free:
             return ()
         if kinds is None:
-            return () if not self._smaller_sizes(variant) else None
+            return () if not self.smaller_sizes(variant) else None
         batch = self._batch(variant)
         return parts_of(batch, max(1, int(batch * free / need)), self.steps.batched)
 
     def _need(self, variant: Variant) -> float:
-        """Bytes that references of the whole batch, and comparing with them, would take."""
+        """Bytes that references of the whole batch, and comparing with them, would take: of those that fewer samples make fewer."""
         if self.memory is None or self.memory.own is None:
             return 0.0
-        own = self.memory.own.part(elements(variant.sizes) / max(1, elements(self.shapes.main)))
-        run = TRAINING_RUN * own.training if variant.derivatives else FORWARD_RUN * own.forward
-        return run + RESULTS * own.outputs
+        own, gradients = self.memory.own, variant.derivatives > 0
+        run = (TRAINING_RUN if gradients else FORWARD_RUN) * own.of_batch(gradients)
+        return (run + RESULTS * own.outputs) * self._share(variant)
 
     def _free(self, variant: Variant) -> float:
-        """Bytes that are left for them beside what the two models returned."""
+        """Bytes that are left for them beside what the two models returned, rounded parameters and their gradients: a little always."""
         if self.memory is None or self.memory.own is None:
             return 0.0
-        share = elements(variant.sizes) / max(1, elements(self.shapes.main))
-        held = 2 * 4 * self.memory.own.outputs * share + 4 * elements(variant.sizes)
-        return max(0.0, self.memory.bound - self.memory.meter.live() - held)
+        own, bound = self.memory.own, self.memory.bound
+        held = 2 * 4 * own.outputs * self._share(variant) + 4 * elements(variant.sizes)
+        of_state = 2 * own.largest + (2 * own.state if variant.derivatives else 0)
+        return max(0.1 * bound, bound - self.memory.meter.live() - held - of_state)
+
+    def _share(self, variant: Variant) -> float:
+        return elements(variant.sizes) / max(1, elements(self.shapes.main))
 
     def _batch(self, variant: Variant) -> int:
         size = variant.sizes[min(self.steps.batched)]
@@ -340,7 +356,7 @@ class Trial:
             kinds[name] = kind
         return kinds
 
-    def _smaller_sizes(self, variant: Variant) -> list[Sizes]:
+    def smaller_sizes(self, variant: Variant) -> list[Sizes]:
         """Sizes below these, the largest that are thought to fit first."""
         below = self.steps.below(variant.sizes)
         if not below and elements(self.shapes.small) < elements(variant.sizes):
@@ -352,7 +368,7 @@ class Trial:
 
     def _compare_smaller(self, variant: Variant) -> tuple[bool, bool] | None:
         """The same values at smaller sizes; where there are none, nobody can say."""
-        below = self._smaller_sizes(variant)
+        below = self.smaller_sizes(variant)
         if not below:
             raise Short(self.short)
         name = "small sizes" if below[0] == self.shapes.small else "reduced sizes"

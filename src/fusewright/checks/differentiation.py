@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..memory import is_short
 from ..observe import Observed, filled_memory, seeded
 from ..process import now
 from ..stand_ins import kept
@@ -42,15 +43,21 @@ def _takes_long(trial: Trial, variant: Variant) -> bool:
     """Under a dispatch mode some derivatives are loops over elements (cumprod), each of which may be quick to hand over."""
     if trial.subjects.device.type == "cpu":
         return False  # the sizes are small there
-    parts = trial.parts(variant) or ()
+    parts = trial.parts(variant)
+    if parts is None:  # it will be compared at smaller sizes
+        variant = replace(variant, sizes=trial.smaller_sizes(variant)[0])
+        parts = trial.parts(variant) or ()
     trial.subjects.set_state(variant)
-    patience = _Patience(GIVEN_SECONDS / max(1, len(parts)), now)
-    try:
-        with patience:
-            trial.subjects.run_exact(variant, part=parts[0] if parts else None)
-    except Exception:  # no more patience, or what the comparison will meet too
-        torch.cuda.empty_cache()
-    return patience.spent
+    spent = False
+    for share in (1, len(parts)) if parts else (1,):  # of a part, once more: the first call loads what the others find
+        patience = _Patience(GIVEN_SECONDS / share, now)
+        try:
+            with patience:
+                trial.subjects.run_exact(variant, part=parts[0] if parts else None)
+        except Exception:  # no more patience, or what the comparison will meet too
+            torch.cuda.empty_cache()
+        spent = spent or patience.spent
+    return spent
 
 
 def second_derivatives(trial: Trial) -> Outcome:
@@ -63,9 +70,9 @@ def second_derivatives(trial: Trial) -> Outcome:
         with patience:
             trial.subjects.run_eager(small)
             trial.subjects.run_exact(small)
-    except Exception:  # no more patience, or an operator without a second derivative
+    except Exception as error:  # no more patience, or an operator without a second derivative
         if not patience.spent:
-            return skipped("the original has none")
+            return skipped("the original's do not fit in memory" if is_short(error) else "the original has none")
     if patience.spent:
         return skipped(f"the original's take longer than {MOST_SECONDS:g} s")
     return _derivatives(trial, [small])
@@ -98,12 +105,16 @@ def of_their_own(trial: Trial) -> Outcome:
     try:
         with subjects.unmoved(subjects.original):
             allowed = _sharing(subjects.original, subjects.inputs(variant), variant.seed)
-    except Exception:  # no backward, or none of these inputs
+    except Exception as error:  # no backward, or none of these inputs
+        if is_short(error):
+            raise
         return skipped("the original has none")
     try:
         with subjects.unmoved(subjects.new):
             found = _sharing(subjects.new, subjects.inputs(variant), variant.seed)
     except Exception as error:
+        if is_short(error):
+            raise
         return Outcome(False, f"backward raised {sentence(error)}")
     more = [pair for pair in found if pair not in allowed]
     if more:
@@ -165,6 +176,8 @@ def autograd_modes(trial: Trial) -> Outcome:
             with kept(subjects.new), subjects.unmoved(subjects.new), filled_memory(subjects.device), mode(), seeded(variant.seed):
                 leaves = pytree.tree_leaves(subjects.new(*inputs))
         except Exception as error:
+            if is_short(error):
+                raise
             return Outcome(False, f"under {name}: {sentence(error)}")
         outputs = {f"output {i}": t.detach().clone() for i, t in enumerate(leaves) if isinstance(t, torch.Tensor)}
         misses = subjects.judge(Observed(outputs, "", ()), references, variant, trial.kind_may_change)

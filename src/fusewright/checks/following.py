@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..held import own
+from ..memory import is_short
 from ..observe import Construction, Observed, Subjects, Way, copied
 from ..problem import seeded_everything
 from ..reference import widen_module
@@ -57,6 +58,8 @@ def difference(
         with _silently():
             got = subjects.run_plainly(variant)
     except (Exception, SystemExit) as error:
+        if is_short(error):
+            raise
         return f"raised {sentence(error)}"
     if got.structure != eager.structure:
         return f"returns {got.structure} instead of {eager.structure}"
@@ -72,7 +75,9 @@ def difference(
     try:
         with _silently():
             references = subjects.references(variant, draws=2)
-    except Exception:  # an operator that float64 lacks
+    except Exception as error:  # an operator that float64 lacks
+        if is_short(error):
+            raise
         return None
     references = replace(references, eager=replace(references.eager, tensors=wanted))
     with _silently():
@@ -104,7 +109,9 @@ def _taken(subjects: Subjects, variant: Variant) -> Observed | None:
     try:
         with _silently():
             return subjects.run_eager(variant)
-    except Exception:  # the user's own code, called in a way nobody promised it would take
+    except Exception as error:  # the user's own code, called in a way nobody promised it would take
+        if is_short(error):
+            raise
         return None
 
 
@@ -380,6 +387,8 @@ def _difference_of_calls(trial: Trial, subjects: Subjects, variant: Variant, eag
         with _silently():
             ours = subjects.run_plainly(variant).facts[NAMES]
     except (Exception, SystemExit) as error:
+        if is_short(error):
+            raise
         return f"raised {sentence(error)}"
     own_names = {*eager.facts[NAMES], *(place_of(*place) for place in subjects.built)}
     more = [name for name in ours if name not in own_names and not re.search(r"[ .]_\w*$", name)]

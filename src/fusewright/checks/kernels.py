@@ -10,10 +10,12 @@ from dataclasses import replace
 import torch
 
 from ..batch import Part
-from ..budget import Budget, Miss, compare
+from ..budget import Miss, compare
+from ..memory import is_short
 from ..observe import Observed, References, filled_memory
 from ..variants import Variant
 from . import Outcome, Trial, sentence, skipped
+from .bits import same
 
 # Kernels of PyTorch that end a CUDA context when what they read is no probability.
 OF_PROBABILITIES = frozenset("binary_cross_entropy bernoulli bernoulli_ multinomial".split())
@@ -63,17 +65,19 @@ def _all_decoys(trial: Trial, launched: Mapping[str, Variant]) -> list[str]:
 
 def _decoys(trial: Trial, variant: Variant, launched: Mapping[str, Variant]) -> list[str]:
     """Of the kernels to be tried on this variant, those that change nothing: in no part of the batch, where memory is short."""
-    parts = trial.parts(variant) or ()
+    parts = trial.parts(variant)
     trial.subjects.set_state(variant)
     fills = _left_unwritten(trial, variant)
     left = [kernel for kernel, on in launched.items() if on == variant]
+    if parts is None:  # no room for references: then its own result is the measure
+        result = trial.observe(variant)
+        return [kernel for kernel in left if all(_alike_without(kernel, trial, variant, result, *fill) for fill in fills)]
     for part, references in trial.references(variant, parts):
         gradients = [value for name, value in references.eager.tensors.items() if "gradient" in name]
         if variant.derivatives and gradients and not any(value.any() for value in gradients):
             return []  # where every gradient is 0, a kernel on the way to it has nothing to say
-        budgets = {name: references.budget(name) for name in references.eager.tensors}
+        left = [kernel for kernel in left if all(_same_without(kernel, trial, variant, part, references, *fill) for fill in fills)]
         del references
-        left = [kernel for kernel in left if all(_same_without(kernel, trial, variant, part, budgets, *fill) for fill in fills)]
         if not left:
             break
     return left
@@ -82,8 +86,25 @@ def _decoys(trial: Trial, variant: Variant, launched: Mapping[str, Variant]) -> 
 def _left_unwritten(trial: Trial, variant: Variant) -> list[tuple[float, int]]:
     """What memory holds that a no-op leaves: positions that any table and any pool takes, two of them, since not all of PyTorch's
     kernels look first. On a GPU numbers that any probability takes, too."""
-    probabilities = trial.subjects.device.type != "cpu" and bool(trial.subjects.operators(variant) & OF_PROBABILITIES)
+    probabilities = trial.subjects.device.type != "cpu" and _of_probabilities(trial, variant)
     return [(0.5, 0), (0.25, 1)] if probabilities else [(math.nan, 0), (math.nan, 1)]
+
+
+def _of_probabilities(trial: Trial, variant: Variant) -> bool:
+    """The original runs operators that take them, as seen at the small sizes."""
+    return bool(trial.subjects.operators(replace(variant, sizes=trial.shapes.small, shape="small sizes")) & OF_PROBABILITIES)
+
+
+def _alike_without(kernel: str, trial: Trial, variant: Variant, result: Observed, fill: float, whole: int) -> bool:
+    """The same bits without the kernel."""
+    try:
+        with trial.subjects.candidate.without(kernel):
+            got = trial.observe(variant, fill, whole)
+    except Exception as error:  # without it nothing works: it matters
+        if is_short(error):
+            raise
+        return False
+    return all(same(value, got.tensors.get(name)) for name, value in result.tensors.items())
 
 
 def _same_without(
@@ -91,7 +112,7 @@ def _same_without(
     trial: Trial,
     variant: Variant,
     part: Part | tuple[Part, ...] | None,
-    budgets: Mapping[str, Budget],
+    references: References,
     fill: float,
     whole: int,
 ) -> bool:
@@ -99,10 +120,12 @@ def _same_without(
         with trial.subjects.candidate.without(kernel):
             got = trial.observe(variant, fill, whole)
         got = got if part is None else trial.its(variant, got, part)
-    except Exception:  # without it nothing works: it matters
+    except Exception as error:  # without it nothing works: it matters
+        if is_short(error):
+            raise
         return False
-    met = {name: limit for name, limit in budgets.items() if name in got.tensors}
-    return all(compare(got.tensors[name], limit, kind_may_change=True).passed for name, limit in met.items())
+    met = [name for name in references.eager.tensors if name in got.tensors]
+    return all(compare(got.tensors[name], references.budget(name), kind_may_change=True).passed for name in met)
 
 
 def fallback(trial: Trial) -> Outcome:
@@ -116,11 +139,15 @@ def fallback(trial: Trial) -> Outcome:
         try:
             with filled_memory(subjects.device):  # as the candidate runs: some modules take another way under a dispatch mode
                 references = subjects.references(base, draws=2)
-        except Exception:  # the original does not take it
+        except Exception as error:  # the original does not take it
+            if is_short(error):
+                raise
             continue
         try:
             got = subjects.run_candidate(base)
         except Exception as error:
+            if is_short(error):
+                raise
             if strict:
                 return Outcome(False, f"{twist}: raised {sentence(error)}")
             refused.append(twist)

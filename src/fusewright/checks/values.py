@@ -119,11 +119,12 @@ def dependence(trial: Trial) -> Outcome:
     unmoved, refused, worst, at = [], 0, 0.0, ""
     for name in names:
         variant = replace(base, changed=name)
-        if not trial.accepts(variant):
+        eager = trial.taken(variant)
+        if eager is None:
             refused += 1
             continue
         after = trial.observe(variant)
-        references = trial.subjects.references(variant, draws=1)
+        references = trial.subjects.references(variant, draws=1, eager=eager)
         moved = 0.0
         for tensor, exact in references.exact.tensors.items():
             if tensor not in exact_before.tensors or tensor not in after.tensors or tensor not in before.tensors:
