@@ -24,7 +24,7 @@ from fusewright.all_variants import Tried
 from fusewright.errors import Unsupported
 from fusewright.options import Options
 from fusewright.suite import Settings
-from fusewright.verify import Check
+from fusewright.verify import Check, Errors
 
 ROOT = Path(__file__).parents[2]
 REPORT = {
@@ -64,8 +64,9 @@ class Pipeline:
         )
         worst = "" if self.passed else "element (3, 1) is 2.5 and should be 0.5."
         return SimpleNamespace(
-            passed=self.passed, checks=checks, worst=worst, max_error=2.0, tolerance=1.0, kernels=(), library_calls=()
-        )
+            passed=self.passed, checks=checks, worst=worst, max_error=2.0, tolerance=1.0, kernels=(), library_calls=(),
+            errors=Errors(2e-6, 1e-6, "output 0"), gradient_errors=None,
+        )  # fmt: skip
 
     def optimize(self, problem: Any, options: Options, progress: Any) -> SimpleNamespace:
         self._start(options)
@@ -194,6 +195,17 @@ def test_a_sanitizer_implies_the_host(
     assert pipeline.options and pipeline.options.target == "host"
 
 
+@pytest.mark.parametrize("name", ["optimize", "verify"])
+def test_precision(name: str, folder: Path, command: Any, pipeline: Pipeline) -> None:
+    (folder / "new.py").write_text("")
+    files = ["model.py"] if name == "optimize" else ["model.py", "new.py", "--same-process"]
+    command(name, *files)
+    assert pipeline.options and pipeline.options.precision == "eager"
+    command(name, *files, "--precision", "flags")
+    assert pipeline.options.precision == "flags"
+    assert command(name, *files, "--precision", "half").status == 2
+
+
 def test_timing_is_shown(folder: Path, command: Any, pipeline: Pipeline) -> None:
     pipeline.report["timing"] = {"eager_ms": 3.5812, "new_ms": 0.4, "gpu": "H200", "compile_ms": None}
     assert "timing         eager_ms 3.58, new_ms 0.4, gpu H200\n" in command("optimize", "model.py").out
@@ -295,6 +307,8 @@ def test_verify(folder: Path, command: Any, pipeline: Pipeline) -> None:
     assert "(forward, seed 0): element (3, 1) is 2.5" in one_sentence(outcome, status=1)
     assert outcome.out.endswith("\ndifferent\n")
     found = json.loads((folder / "out.json").read_text())
+    assert "results: largest error over rms 2.0e-06, eager 1.0e-06 (output 0)" in outcome.out
+    assert found["errors"] == {"results": {"ours": 2e-6, "eager": 1e-6, "tensor": "output 0"}, "gradients": None}
     assert found["verified"] is False and found["checks"][1]["number"] == 2.0
     assert [check["status"] for check in found["checks"]] == ["held", "failed", "skipped"]
     assert [check["passed"] for check in found["checks"]] == [True, False, True]

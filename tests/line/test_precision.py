@@ -99,7 +99,8 @@ def test_the_convolutions_of_a_model() -> None:
 def test_answers_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A GPU is asked once about each convolution and size; where it cannot answer, the rule does."""
     monkeypatch.setenv("FUSEWRIGHT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     asked: list[Convolution] = []
     wide, narrow = Convolution(64, 64, (3,), (1,), (0,), (1,)), Convolution(3, 64, (3,), (1,), (0,), (1,))
 
