@@ -239,7 +239,7 @@ def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:
         return Tuned(PREDICTED)
     forward_only = functools.partial(front.finish, gradients=False)
     _, predicted = forward_only(PREDICTED)
-    name = key(predicted, torch.cuda.get_device_name())
+    name = key(predicted, torch.cuda.get_device_name(), front.precision.name)
     known = recall(name) if options.tune == "auto" else None
     if known is not None:
         return known

@@ -58,9 +58,14 @@ class Precision:
         """The library computes it in float32, whatever the flags allow."""
         return self.library is not None and not self.library.rounds(convolution)
 
+    @property
+    def name(self) -> str:
+        """Files of one name round alike."""
+        return "flags" if self.library is None else "eager, split" if self.split else "eager"
+
     def to_dict(self) -> dict[str, Any]:
         asked = self.library.to_dict() if self.library is not None else []
-        return {"mode": "flags" if self.library is None else "eager", "split": self.split, "why": self.why, "library": asked}
+        return {"mode": self.name.split(",")[0], "split": self.split, "why": self.why, "library": asked}
 
 
 FLAGS = Precision()

@@ -425,9 +425,9 @@ def own_of(made: Plan) -> frozenset[str]:
 # ---- what was chosen is kept ----
 
 
-def key(emitted: Emitted, gpu: str) -> str:
-    """The same for the same file as predicted, on the same kind of GPU."""
-    text = "\0".join([__version__, torch.__version__, gpu, emitted.text])
+def key(emitted: Emitted, gpu: str, precision: str = "") -> str:
+    """The same for the same file as predicted, on the same kind of GPU, as exact as that."""
+    text = "\0".join([__version__, torch.__version__, gpu, precision, emitted.text])
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 

@@ -18,7 +18,7 @@ from fusewright.options import Options
 from fusewright.pipeline import Front, read_problem
 from fusewright.precision import FLAGS, Precision, decided, split_all
 from fusewright.problem import load_problem
-from fusewright.tune import Choices, convolutions
+from fusewright.tune import Choices, convolutions, key
 
 CPU = torch.device("cpu")
 FOUNDING = Path(__file__).parents[2] / "examples" / "conv2d_groupnorm_logsumexp.py"
@@ -190,6 +190,15 @@ def test_what_a_file_says_and_asks(precision: str, tmp_path: Path) -> None:
     assert f"//   {words[precision]}" in emitted.text
     made, _ = replace(front, precision=split_all(Precision(Library()))).finish(Choices(own=convolutions(front.graph)))
     assert all(kernel.fused.anchor.conv.is_strict for kernel in made.kernels if kernel.fused is not None)
+
+
+def test_choices_are_kept_apart(tmp_path: Path) -> None:
+    """What was timed of files that round is not taken for files that split, also where the predicted file has no such kernel."""
+    library = Choices(own=frozenset())
+    found = [front_of(tmp_path, BATCH_NORM, 3, precision=precision) for precision in ("eager", "flags")]
+    (_, exact), (_, coarse) = (front.finish(library) for front in found)
+    assert exact.text == coarse.text
+    assert key(exact, "a GPU", found[0].precision.name) != key(coarse, "a GPU", found[1].precision.name)
 
 
 def gradients(model: nn.Module, x: torch.Tensor, cotangent: torch.Tensor) -> dict[str, torch.Tensor]:
