@@ -54,6 +54,22 @@ def test_what_averages_out_is_one_product() -> None:
     assert not found.split and "one TF32 product errs" in found.why
 
 
+def test_running_statistics_count_too() -> None:
+    """A sum of log softmaxes that says nothing of its convolution, beside a mean that does."""
+
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(4, 16, 3, bias=False), nn.BatchNorm2d(16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.logsumexp(torch.log_softmax(self.norm(self.conv(x)), 1), 1)
+
+    torch.manual_seed(0)
+    assert of(Normed(), torch.rand(4, 4, 20, 20)).split
+    assert not of(Normed().eval(), torch.rand(4, 4, 20, 20)).split
+
+
 def test_the_founding_model_is_one_product() -> None:
     """Few channels, but a logsumexp over 64 of them: 3e-5 of the rms."""
     front = read_problem(load_problem(FOUNDING), Options(target="host"))
