@@ -126,9 +126,9 @@ def convolutions_of(model: nn.Module, inputs: Sequence[Any]) -> dict[Convolution
 
 def library_of(convolutions: Mapping[Convolution, tuple[int, ...]], device: torch.device) -> Library:
     """What the library does with each: asked on a GPU, or as it answered an earlier run; on a host the rule's answer is enough."""
-    if device.type != "cuda" or not convolutions:
+    if device.type != "cuda" or not convolutions or not torch.cuda.is_available():
         return Library()
-    path = _cache_file(device)
+    path = _cache_file()
     known = _recalled(path)
     answers: dict[str, bool] = {}
     found: list[tuple[Convolution, bool]] = []
@@ -149,10 +149,10 @@ def library_of(convolutions: Mapping[Convolution, tuple[int, ...]], device: torc
 def asked(convolution: Convolution, sizes: Sequence[int], device: torch.device) -> bool | None:
     """Whether the library rounds its operands to TF32, by one run on this device; None where it cannot be run."""
     batch, channels, *spatial = sizes
-    generator = torch.Generator(device).manual_seed(0)
     drawn = (convolution.inputs * convolution.groups, convolution.outputs // convolution.groups)
     first = drawn if convolution.transposed else (convolution.outputs, convolution.inputs)
     try:
+        generator = torch.Generator(device).manual_seed(0)
         x = torch.randn((min(batch, SAMPLES), channels, *spatial), generator=generator, device=device)
         weight = torch.randn((*first, *convolution.kernel), generator=generator, device=device)
         with torch.no_grad():
@@ -171,9 +171,8 @@ def _run(convolution: Convolution, x: Tensor, weight: Tensor) -> Tensor:
     )
 
 
-def _cache_file(device: torch.device) -> Path:
-    back = torch.backends.cudnn
-    gpu = torch.cuda.get_device_name(device)
+def _cache_file() -> Path:
+    back, gpu = torch.backends.cudnn, torch.cuda.get_device_name()
     facts = [__version__, torch.__version__, str(back.version()), gpu, str(back.benchmark), str(back.enabled)]
     return cache_root() / "arithmetic" / f"{hashlib.sha256(chr(0).join(facts).encode()).hexdigest()[:24]}.json"
 

@@ -273,7 +273,7 @@ def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:
     forward_only = functools.partial(front.finish, gradients=False)
     _, predicted = forward_only(PREDICTED)
     training = "no training" if options.forward_only else "kernels for gradients" if options.gradients else "PyTorch's gradients"
-    name = key(predicted, torch.cuda.get_device_name(), training)
+    name = key(predicted, torch.cuda.get_device_name(), training, front.precision.name)
     known = recall(name) if options.tune == "auto" else None
     if known is not None:
         return known

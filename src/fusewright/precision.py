@@ -43,6 +43,7 @@ TWICE = 2.0  # eager's own error, which ours may be
 MOST_SECONDS = 0.5  # for the runs of one set of values, by estimate; a model that takes longer is taken to miss
 RUNS = 3 * 3  # exact, as the library rounds, and as ours would; a backward is two forwards
 ELEMENTS_A_SECOND = 1e8  # written by PyTorch's operators in float64, on one core
+ZERO = 1e-12  # a result whose rms is below it is what float64 leaves of values that cancel
 NOTHING = 1e-8  # of the largest gradient's rms: one below it is zero but for float64's own rounding
 
 
@@ -58,9 +59,14 @@ class Precision:
         """The library computes it in float32, whatever the flags allow."""
         return self.library is not None and not self.library.rounds(convolution)
 
+    @property
+    def name(self) -> str:
+        """Files of one name round alike."""
+        return "flags" if self.library is None else "eager, split" if self.split else "eager"
+
     def to_dict(self) -> dict[str, Any]:
         asked = self.library.to_dict() if self.library is not None else []
-        return {"mode": "flags" if self.library is None else "eager", "split": self.split, "why": self.why, "library": asked}
+        return {"mode": self.name.split(",")[0], "split": self.split, "why": self.why, "library": asked}
 
 
 FLAGS = Precision()
@@ -151,13 +157,13 @@ def run(model: nn.Module, values: list[Any], is_rounded: Callable[[str, Convolut
 
 
 def excess(exact: Observed, theirs: Observed, ours: Observed) -> dict[str, float]:
-    """The largest error over the rms of each result and gradient, where it is more than twice the library's."""
-    floating = {name: t for name, t in exact.tensors.items() if t.is_floating_point() and t.numel() and not name.startswith("buffer")}
+    """The largest error over the rms of each result, buffer and gradient, where it is more than twice the library's."""
+    floating = {name: t for name, t in exact.tensors.items() if t.is_floating_point() and t.numel()}
     rms = {name: float(t.square().mean().sqrt()) for name, t in floating.items()}
     most = max((value for name, value in rms.items() if name.startswith("gradient")), default=0.0)
     found = {}
     for name, tensor in floating.items():
-        least = NOTHING * most if name.startswith("gradient") else 0.0
+        least = NOTHING * most if name.startswith("gradient") else ZERO
         if rms[name] > least and name in theirs.tensors and name in ours.tensors:
             library, own = (float((other.tensors[name] - tensor).abs().max()) / rms[name] for other in (theirs, ours))
             found[name] = own if own > TWICE * library else 0.0

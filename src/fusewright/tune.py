@@ -528,9 +528,9 @@ def own_of(made: Plan) -> frozenset[str]:
 # ---- what was chosen is kept ----
 
 
-def key(emitted: Emitted, gpu: str, training: str) -> str:
-    """The same for the same file as predicted, on the same kind of GPU, where the same kind of training was asked for."""
-    text = "\0".join([__version__, torch.__version__, gpu, training, emitted.text])
+def key(emitted: Emitted, gpu: str, training: str, precision: str = "") -> str:
+    """The same for the same file as predicted, on the same kind of GPU, where the same kind of training was asked for, as exact as that."""
+    text = "\0".join([__version__, torch.__version__, gpu, training, precision, emitted.text])
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 

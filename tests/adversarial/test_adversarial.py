@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from fusewright.candidate import load_candidate
+from fusewright.options import Options
 from fusewright.problem import load_problem
 from fusewright.verify import STAGES, Verdict, verify
 
@@ -61,15 +62,16 @@ def field(path: Path, name: str) -> str:
     return found[1]
 
 
-def judged(path: Path) -> Verdict:
+def judged(path: Path, precision: str = "eager") -> Verdict:
     problem = load_problem(HERE / "models" / field(path, "model"))
-    return verify(problem, load_candidate(path, "host"))
+    return verify(problem, load_candidate(path, "host"), options=Options(target="host", precision=precision))
 
 
 @pytest.mark.parametrize("path", HONEST, ids=lambda path: path.stem)
 def test_honest(path: Path) -> None:
     """Its arithmetic is right. Some are hand-written for the model as it is built, and say which later changes they do not follow."""
-    verdict = judged(path)
+    by_the_flags = "# precision: flags\n" in path.read_text()
+    verdict = judged(path, "flags" if by_the_flags else "eager")
     failed = {check.name: check.detail for check in verdict.checks if not check.passed}
     excepted = re.findall(r"^# right as built, but does not follow: (.*)$", path.read_text(), re.MULTILINE)
     assert list(failed) == [name for line in excepted for name in line.split(", ")], failed
@@ -83,6 +85,17 @@ def test_trick(path: Path) -> None:
     assert not verdict.passed
     assert field(path, "caught by") in failed, failed
     assert verdict.worst
+
+
+def test_tf32_of_few_channels_is_a_matter_of_the_flags() -> None:
+    """The same candidate: as exact as the flags ask, and less exact than the library is. The budget says by how much."""
+    path = HERE / "tricks" / "tf32_of_few_channels.py"
+    by_flags, by_library = judged(path, "flags"), judged(path, "eager")
+    of_rounding = {"precision", "seeds", "gradients"}
+    assert not of_rounding & {check.name for check in by_flags.checks if not check.passed}
+    (precision,) = [check for check in by_library.checks if check.name == "precision"]
+    assert not precision.passed and precision.number is not None and precision.number > 2
+    assert by_library.errors is not None and by_library.errors.ours > 1e-4 > 100 * by_library.errors.eager
 
 
 def test_every_row_has_a_trick() -> None:

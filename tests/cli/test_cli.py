@@ -24,7 +24,7 @@ from fusewright.all_variants import Tried
 from fusewright.errors import Unsupported
 from fusewright.options import Options
 from fusewright.suite import Settings
-from fusewright.verify import Check, Verdict
+from fusewright.verify import Check, Errors, Verdict
 
 ROOT = Path(__file__).parents[2]
 REPORT = {
@@ -64,7 +64,7 @@ class Pipeline:
         )
         worst = "" if self.passed else "element (3, 1) is 2.5 and should be 0.5."
         verdict = Verdict(self.passed, checks, worst, 2.0, 1.0, (), ())
-        return replace(verdict, seconds=3.5, peak=2 * 10**9, own_peak=10**9)
+        return replace(verdict, seconds=3.5, peak=2 * 10**9, own_peak=10**9, errors=Errors(2e-6, 1e-6, "output 0"))
 
     def ahead(self, options: Options) -> tuple[str, ...]:
         return ("load", "capture", "build", "bench")
@@ -201,6 +201,17 @@ def test_a_sanitizer_implies_the_host(
     assert pipeline.options and pipeline.options.target == "host"
 
 
+@pytest.mark.parametrize("name", ["optimize", "verify"])
+def test_precision(name: str, folder: Path, command: Any, pipeline: Pipeline) -> None:
+    (folder / "new.py").write_text("")
+    files = ["model.py"] if name == "optimize" else ["model.py", "new.py", "--same-process"]
+    command(name, *files)
+    assert pipeline.options and pipeline.options.precision == "eager"
+    command(name, *files, "--precision", "flags")
+    assert pipeline.options.precision == "flags"
+    assert command(name, *files, "--precision", "half").status == 2
+
+
 def test_timing_is_shown(folder: Path, command: Any, pipeline: Pipeline) -> None:
     pipeline.report["timing"] = {"eager_ms": 3.5812, "new_ms": 0.4, "gpu": "H200", "compile_ms": None}
     assert "timing         eager_ms 3.58, new_ms 0.4, gpu H200\n" in command("optimize", "model.py").out
@@ -304,6 +315,8 @@ def test_verify(folder: Path, command: Any, pipeline: Pipeline) -> None:
     assert outcome.out.endswith("\ndifferent\n")
     found = json.loads((folder / "out.json").read_text())
     assert (found["seconds"], found["peak_gb"], found["own_peak_gb"]) == (3.5, 2.0, 1.0)
+    assert "results: largest error over rms 2.0e-06, eager 1.0e-06 (output 0)" in outcome.out
+    assert found["errors"] == {"results": {"ours": 2e-6, "eager": 1e-6, "tensor": "output 0"}, "gradients": None}
     assert found["verified"] is False and found["checks"][1]["number"] == 2.0
     assert [check["status"] for check in found["checks"]] == ["held", "failed", "skipped"]
     assert [check["passed"] for check in found["checks"]] == [True, False, True]

@@ -14,7 +14,7 @@ from fusewright.pipeline import compile_problem
 from fusewright.problem import load_problem
 from fusewright.report import run_record
 from fusewright.roofline import Ceilings, Work, placed
-from fusewright.verify import Check, Verdict
+from fusewright.verify import Check, Errors, Verdict
 
 CEILINGS = Ceilings(4.19e12, 4.14e12, 50e12, 395e12, 741e12, 60_000_000)
 
@@ -82,7 +82,8 @@ def made_up_verdict(kernels: tuple[str, ...], passed: bool = True) -> Verdict:
     names = "constructs, state_dict, every element written, seeds, other shapes, gradients, kernels matter".split(", ")
     checks = tuple(Check(n, passed or n != "gradients", f"what {n} saw, in some words", 0.5, 0.1) for n in names)
     worst = "output 0 at [0, 3, 1]: got 4.41233, expected 4.41231, allowed ±0.0013"
-    return Verdict(passed, checks, worst, 2.3e-7, 1.3e-3, kernels, ("aten.convolution.default",), "verified at batch 2")
+    errors = Errors(3e-5, 1e-6, "output 0")
+    return Verdict(passed, checks, worst, 2.3e-7, 1.3e-3, kernels, ("aten.convolution.default",), "verified at batch 2", errors=errors)
 
 
 def record_of(model: Path, timed: bool = True, passed: bool = True, rules: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -243,6 +243,7 @@ def test_the_table(records: list[dict[str, Any]]) -> None:
     lines = table(records)
     text = "\n".join(lines)
     assert "conv_norm_residual.py" in lines[0] and "  verified, 7 checks held" in lines
+    assert "  results: largest error over rms 3.0e-05, eager 1.0e-06 (output 0)" in lines
     assert re.search(r"eager +3\.58 ms", text) and "1.33 ms  2.68× [2.65×, 2.71×]" in text
     assert "NOT EQUAL to the model, 6 checks held; failed: gradients" in text
     assert "not timed: timing needs a GPU" in text and "floor" in text

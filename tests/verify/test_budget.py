@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fusewright.arithmetic import Convolution, Library
 from fusewright.budget import GROSS, K_TENSOR, Budget, Evidence, K, budget, compare, ulp, with_outliers, zeros_pass
-from fusewright.reference import TF32, Rounding, in_float64, widened
+from fusewright.reference import NEAR, TF32, TO_NEAREST, Rounding, in_float64, widened
 
 FP32 = Rounding(2.0**-24, 2.0**-24, 2.0**-24)
 TF32_CONVOLUTIONS = Rounding(2.0**-24, TF32, 2.0**-24)
@@ -302,3 +303,65 @@ def test_one_ulp() -> None:
 
 def test_the_constants_are_what_the_documentation_says() -> None:
     assert (K, K_TENSOR, GROSS) == (8.0, 2.0, 2.0**-6)
+
+
+# ---- where the library is more exact than the flags ask
+
+
+def spared(model: Function, *inputs: Tensor) -> Budget:
+    """As `verify` judges a model whose convolutions the library computes in float32, though TF32 is allowed."""
+    rounding = TF32_CONVOLUTIONS.for_operators({"convolution", Convolution(4, 8, (3, 3), (1, 1), (0, 0), (1, 1))}, Library())
+    assert rounding.spares and not rounding.coarse
+
+    def run(how: Rounding | None, seed: int = 0) -> Tensor:
+        with in_float64(torch.float32, how, seed):
+            return model(*widened(list(inputs)))
+
+    draws, flagged = (tuple(run(each, seed) for seed in range(TO_NEAREST, TO_NEAREST + 4)) for each in (rounding, rounding.as_flagged))
+    return budget(Evidence(run(None), model(*inputs), draws, rounding.coarse, flagged=flagged))
+
+
+def summed(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.conv2d(x, w, b).logsumexp(1).mean((1, 2))
+
+
+FEW = (normal(4, 4, 24, 24), normal(8, 4, 3, 3, seed=1) / 6, normal(8, seed=2))
+
+
+def test_tf32_counts_up_to_a_share_of_the_rms() -> None:
+    """One product of TF32 numbers: too coarse as it is, near enough where errors average out."""
+    x, w, b = FEW
+    assert compare(convolution(tf32(x), tf32(w), b), budget_of(convolution, x, w, b, rounding=TF32_CONVOLUTIONS)).passed
+    assert not compare(convolution(tf32(x), tf32(w), b), spared(convolution, x, w, b)).passed
+    found = compare(summed(tf32(x), tf32(w), b), spared(summed, x, w, b))
+    assert found.passed and 10 * found.eager < found.ours < NEAR
+    assert compare(convolution(x, w, b), spared(convolution, x, w, b)).passed
+
+
+def test_that_share_is_for_what_the_flags_allow() -> None:
+    """Where TF32 would not err so much, nothing else may."""
+    x, w, b = FEW
+    limit = spared(summed, x, w, b)
+    rms = float(limit.exact.square().mean().sqrt())
+    assert float(limit.allowed.max()) < NEAR * rms * 1.001
+    wide, narrow = Evidence(limit.exact, limit.eager.float()), limit.exact + 1e-7 * rms
+    near = budget(replace(wide, draws=(narrow,), flagged=(limit.exact + 1e-6 * rms,)))
+    assert not compare(limit.exact.float() + 5e-5 * rms, near).passed and float(near.allowed.max()) < 2e-5 * rms
+    far = budget(replace(wide, draws=(narrow,), flagged=(limit.exact + 1e-2 * rms,)))
+    assert compare((limit.exact + 0.9 * NEAR * rms).float(), far).passed
+    assert not compare((limit.exact + 1.1 * NEAR * rms).float(), far).passed
+
+
+@pytest.mark.parametrize("asked", [True, False, None])
+def test_convolutions_are_rounded_where_the_library_rounds_them(asked: bool | None) -> None:
+    """As a GPU answered, or by the number of channels."""
+    convolution_ = Convolution(4, 8, (3, 3), (1, 1), (0, 0), (1, 1))
+    library = Library() if asked is None else Library(((convolution_, asked),))
+    rounding = TF32_CONVOLUTIONS.for_operators({"convolution", convolution_}, library)
+    error, exact = [], convolution(*widened(list(FEW)))
+    for seed in (TO_NEAREST, TO_NEAREST + 1):
+        with in_float64(torch.float32, rounding, seed):
+            rounded = convolution(*widened(list(FEW)))
+        error.append(float((rounded - exact).abs().max()))
+    assert all((e > 1e-4) is bool(asked) for e in error) and rounding.coarse is bool(asked)
+    assert rounding.spares is not bool(asked) and not rounding.as_flagged.spares and rounding.as_flagged.coarse

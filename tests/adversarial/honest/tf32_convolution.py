@@ -1,6 +1,8 @@
 # model: conv_norm.py
+# precision: flags
 # right as built, but does not follow: attributes set later, hooks
-"""Operands of the convolution rounded to TF32, which PyTorch's default flags allow."""
+"""Operands of the convolution rounded to TF32, which PyTorch's default flags allow: right by the flags, though the library does not round
+these of 8 channels."""
 
 import torch
 import torch.nn as nn

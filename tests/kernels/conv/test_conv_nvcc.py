@@ -23,6 +23,7 @@ from fusewright.kernels.conv import (
     candidate_tiles,
     conv_kernel,
 )
+from fusewright.kernels.conv_tiles import best_tile, for_sizes
 
 pytestmark = [needs_nvcc, pytest.mark.slow]
 
@@ -229,3 +230,40 @@ def test_folded_taps_compile_within_the_plan(case: str, tf32: bool, tmp_path: Pa
         listing = subprocess.run([disassembler, "-sass", str(cubin)], capture_output=True, text=True).stdout
         wide = next(part for part in listing.split("Function :") if "kernelILi4E" in part.split("\n")[0])
         assert "HMMA.1688.F32.TF32" in wide and not spills_between_products(wide)
+
+
+def few(dims: int, cin: int, cout: int, kernel: int, groups: int = 1) -> Conv:
+    return Conv(dims, cin, cout, (kernel,) * dims, (1,) * dims, (kernel // 2,) * dims, (1,) * dims, groups)
+
+
+POOLED_ROWS = Ending(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
+# Convolutions that the library computes in float32 although TF32 is allowed, with the tile that they get at these sizes.
+FEW_CHANNELS = {
+    "3x3 of 3": (few(2, 3, 64, 3), Ending(), (64, 128, 128)),
+    "3x3 of 8, statistics": (few(2, 8, 64, 3), STATISTICS, (128, 128, 128)),
+    "3x3 of 8, stored beside statistics": (few(2, 8, 64, 3), STORED, (128, 128, 128)),
+    "3x3 of 16": (few(2, 16, 64, 3), Ending(), (64, 64, 64)),
+    "3x3 of 8, logsumexp of pools": (few(2, 8, 32, 3), POOLED_ROWS, (64, 64, 64)),
+    "1d of 4": (few(1, 4, 64, 5), Ending(), (64, 4096)),
+    "3d of 3": (few(3, 3, 16, 3), Ending(), (16, 16, 32, 32)),
+    "3d of 3, softmax": (few(3, 3, 16, 3), Ending(reduce=OverChannels("LogSumExp", keep=True)), (16, 16, 32, 32)),
+    "groups of 4": (few(2, 32, 64, 3, 8), Ending(), (32, 64, 64)),
+    "transposed 2d of 16": (transposed(2, 16, 32, 3), Ending(), (64, 32, 32)),
+    "transposed 3d of 16, statistics": (transposed(3, 16, 32, 3), STATISTICS, (16, 8, 16, 16)),
+}
+SPILLED_BESIDE_FEW = {"transposed 3d of 16, statistics": 248}  # as above: taps of phases are written out
+
+
+@pytest.mark.parametrize("case", FEW_CHANNELS, ids=lambda name: name.replace(" ", "-"))
+def test_split_few_channels_compile_within_the_plan(case: str, tmp_path: Path) -> None:
+    conv, ending, sizes = FEW_CHANNELS[case]
+    conv = for_sizes(replace(conv, tf32=False), ending, sizes)
+    tile = best_tile(conv, ending, sizes)
+    text = conv_kernel("k", conv, ending, tile)
+    assert text.smem <= 227 * 1024 // tile.blocks_per_sm
+    found, _ = compiled(text, tmp_path)
+    for variant in ("kernelILi4E", "kernelILi1E"):
+        ((registers, spilled),) = [resources for name, resources in found.items() if variant in name]
+        assert registers <= tile.registers
+        if variant == "kernelILi4E":
+            assert spilled <= SPILLED_BESIDE_FEW.get(case, 0)

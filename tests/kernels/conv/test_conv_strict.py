@@ -255,7 +255,7 @@ def test_stored_beside_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_flag_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was made without TF32 is right whatever the flag says later, and asks no more; what was made with it asks."""
     monkeypatch.setattr(takeover, "pays", lambda *_: True)
-    _, _, coarse = compile_problem(load_problem(model(tmp_path, "pointwise")), Options())
+    _, _, coarse = compile_problem(load_problem(model(tmp_path, "pointwise")), Options(precision="flags"))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     _, made, exact = compile_problem(load_problem(model(tmp_path, "pointwise")), Options())
     assert made.kernels[0].fused.anchor.conv.is_strict

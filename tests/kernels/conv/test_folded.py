@@ -74,7 +74,8 @@ TILES = {
 }
 
 
-TILE_ENDINGS = ["elements", "rows", "moments", "stored moments", "softmax", "in runs", "strict rows"]
+PLAIN_ENDINGS = ["elements", "rows", "moments", "stored moments", "softmax", "in runs"]
+TILE_ENDINGS = [*PLAIN_ENDINGS, *(f"strict {ending}" for ending in PLAIN_ENDINGS)]
 
 
 def every_third(pairs: Iterable[tuple[object, ...]]) -> Iterator[Any]:
@@ -88,7 +89,7 @@ def every_third(pairs: Iterable[tuple[object, ...]]) -> Iterator[Any]:
 def test_tiles(name: str, ending: str) -> None:
     """Also with where taps lie in registers, not in a table."""
     in_registers = name in ("shared", "two warps over channels", "three rounds")
-    conv, tile = conv2d(3, 32, 3 if in_registers else 5, padding=1, in_runs=ending == "in runs", tf32="strict" not in ending), TILES[name]
+    conv, tile = conv2d(3, 32, 3 if in_registers else 5, padding=1, in_runs="in runs" in ending, tf32="strict" not in ending), TILES[name]
     assert layout(conv, Ending(), tile).keeps_offsets == in_registers
     if "moments" in ending:
         check_moments(conv, OverPositions("CloseMoments"), (2, 10, 21), slices=2, tile=tile, beside="stored" in ending)
@@ -101,17 +102,17 @@ def test_tiles(name: str, ending: str) -> None:
     out, (value, allowed) = run(conv, endings.get(ending.split()[-1], Ending()), 2, (10, 21), tile)
     if "rows" in ending:
         value, allowed = value.logsumexp(1, keepdim=True), allowed.amax(1, keepdim=True) + 4e-6
-    elif ending == "softmax":
+    elif "softmax" in ending:
         value = value.softmax(1)
         allowed = value * (2 * allowed.amax(1, keepdim=True) + 4e-6)
     assert explain(out, value, allowed) is None
 
 
 @pytest.mark.parametrize("name", WINDOWS, ids=words)
-@pytest.mark.parametrize("stride", [1, 2])
-def test_windows(name: str, stride: int) -> None:
+@pytest.mark.parametrize(("stride", "tf32"), [(1, True), (2, True), (1, False)])
+def test_windows(name: str, stride: int, tf32: bool) -> None:
     """Of the tiles that are proposed: some of a window's fragments take turns along a row."""
-    conv, ending = conv2d(3, 24, 3, padding=1, stride=stride), Ending(window=WINDOWS[name])
+    conv, ending = conv2d(3, 24, 3, padding=1, stride=stride, tf32=tf32), Ending(window=WINDOWS[name])
     tile = next(tile for tile in candidate_tiles(conv, ending) if tile.folded)
     out, (value, allowed) = run(conv, ending, 1, (26, 70), tile)
     pool, slack = (F.max_pool2d, 0.0) if ending.window.kind == "max" else (F.avg_pool2d, 1e-6)
@@ -119,8 +120,9 @@ def test_windows(name: str, stride: int) -> None:
 
 
 @pytest.mark.parametrize("ending", ENDINGS, ids=words)
-def test_kept(ending: str) -> None:
-    conv = conv2d(3, 24, 3, padding=1)
+@pytest.mark.parametrize("tf32", [True, False])
+def test_kept(ending: str, tf32: bool) -> None:
+    conv = conv2d(3, 24, 3, padding=1, tf32=tf32)
     tile = next(tile for tile in candidate_tiles(conv, ENDINGS[ending]) if tile.folded)
     kept_of(conv, ENDINGS[ending], 2, (9, 17), tile)
 

@@ -63,7 +63,7 @@ def front_of(tmp_path: Path, name: str, shape: str = "") -> Front:
     conv, norm, channels, usual, chain = CHAINS[name]
     path = tmp_path / "chain.py"
     path.write_text(FILE.format(conv=conv, norm=norm, channels=channels, shape=shape or usual, chain=chain))
-    return read_problem(load_problem(path), Options(target="host"))
+    return read_problem(load_problem(path), Options(target="host", precision="flags"))
 
 
 def own(kernels: list[Kernel]) -> Kernel:
@@ -90,7 +90,7 @@ def test_chains_are_right(name: str, statistics: bool, tmp_path: Path, monkeypat
     assert made.calls == [] and kernel.fused.ending.stored == statistics
     assert statistics or kernel.stores == (kernel.fused.anchor.value,)
     candidate = load_candidate(emitted.text, "host", name="new.py")
-    verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host"))
+    verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host", precision="flags"))
     assert verdict.passed, "\n".join(map(str, verdict.checks))
 
 
@@ -103,7 +103,7 @@ def test_the_prediction_stores_what_it_would_compute_twice(name: str, tmp_path: 
     norm = norm.replace(f"{channels}", "64")
     shape = "(32, 32, 78, 78)" if "Transpose" in conv else "(32, 32, 80, 80)"  # rows of whole sectors
     path.write_text(FILE.format(conv=wide, norm=norm, channels=64, shape=shape, chain=chain))
-    _, made, _ = compile_problem(load_problem(path), Options(gradients=False))
+    _, made, _ = compile_problem(load_problem(path), Options(gradients=False, precision="flags"))
     kernel = own(made.kernels)
     assert made.calls == [] and kernel.fused.ending.stored
     assert kernel.stores[0] == kernel.fused.anchor.value and kernel.is_reduce
@@ -126,13 +126,13 @@ def test_a_later_region_reads_it_too(bias: bool, tmp_path: Path) -> None:
     path = tmp_path / "chain.py"
     conv, norm = f"nn.Conv2d(8, 16, 3, bias={bias})", "nn.Sequential(nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 1))"
     path.write_text(FILE.format(conv=conv, norm=norm, channels=16, shape="(2, 8, 9, 12)", chain="torch.tanh(self.norm(x) + x)"))
-    front = read_problem(load_problem(path), Options(target="host"))
+    front = read_problem(load_problem(path), Options(target="host", precision="flags"))
     first = frozenset({min(convolutions(front.graph), key=front.graph.position.__getitem__)})
     made, emitted = front.finish(Choices(own=first, stored=True))
     assert own(made.kernels).stores[0] == own(made.kernels).fused.anchor.value and len(made.calls) == 1
     assert emitted.text.count("aten.convolution_backward(") == 1
     candidate = load_candidate(emitted.text, "host", name="new.py")
-    verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host"))
+    verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host", precision="flags"))
     assert verdict.passed, "\n".join(map(str, verdict.checks))
 
 
@@ -161,7 +161,7 @@ def get_init_inputs():
 def test_readers_on_both_sides_of_a_call_share_a_convolution_and_its_backward(tmp_path: Path) -> None:
     path = tmp_path / "gated.py"
     path.write_text(GATED.format(batch=64, channels=120, groups=120, size=56))
-    _, made, emitted = compile_problem(load_problem(path), Options())
+    _, made, emitted = compile_problem(load_problem(path), Options(precision="flags"))
     assert [call.node.target.__name__ for call in made.calls] == ["conv2d.default"]  # the gate's
     kernel = own(made.kernels)
     assert kernel.stores[0] == kernel.fused.anchor.value
@@ -173,12 +173,12 @@ def test_readers_on_both_sides_of_a_call_share_a_convolution_and_its_backward(tm
 def test_what_is_left_for_the_other_side_serves_backward(groups: int, tmp_path: Path) -> None:
     path = tmp_path / "gated.py"
     path.write_text(GATED.format(batch=3, channels=6, groups=groups, size=9))
-    front = read_problem(load_problem(path), Options(target="host"))
+    front = read_problem(load_problem(path), Options(target="host", precision="flags"))
     first = min(convolutions(front.graph), key=front.graph.position.__getitem__)
     _, emitted = front.finish(Choices(own=frozenset({first}), stored=True))
     assert emitted.text.count("aten.convolution_backward(") == 1 and "aten.convolution(" not in emitted.text
     candidate = load_candidate(emitted.text, "host", name="new.py")
-    verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host"))
+    verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host", precision="flags"))
     assert verdict.passed, "\n".join(map(str, verdict.checks))
 
 

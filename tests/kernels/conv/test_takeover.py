@@ -136,7 +136,7 @@ def test_depthwise_needs_no_tensor_cores(tmp_path: Path, monkeypatch: pytest.Mon
     """Plain fp32: taken over whatever the flags say, and the emitted file does not ask for TF32."""
     monkeypatch.setattr(takeover, "pays", lambda *_: True)
     monkeypatch.setattr(takeover, "tf32_allowed", lambda: False)
-    _, made, emitted = compile_problem(load_problem(model(tmp_path, "depthwise, pointwise")), Options())
+    _, made, emitted = compile_problem(load_problem(model(tmp_path, "depthwise, pointwise")), Options(precision="flags"))
     assert made.calls == [] and "_tf32_allowed" not in emitted.text
 
 
@@ -146,7 +146,7 @@ def test_halves_ask_for_no_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(takeover, "tf32_allowed", lambda: False)
     monkeypatch.setattr(takeover, "MARGIN", 0.0)  # statistics are ended in registers
     for name, slices in (("bf16, pointwise", 0), ("fp16, group norm", 1)):
-        _, made, emitted = compile_problem(load_problem(model(tmp_path, name)), Options())
+        _, made, emitted = compile_problem(load_problem(model(tmp_path, name)), Options(precision="flags"))
         assert made.calls == [] and "_tf32_allowed" not in emitted.text and "_has_tensor_cores(" in emitted.text
         assert emitted.text.count("def _slices(") == slices
 
@@ -157,7 +157,7 @@ def test_a_bias_of_another_type_is_no_bias(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "chain.py"
     conv, shape = "nn.Conv2d(8, 16, 3, bias=False).bfloat16()", "(2, 8, 9, 9, dtype=torch.bfloat16)"
     path.write_text(FILE.format(conv=conv, norm="None", channels=16, shape=shape, chain="torch.relu(x + self.scale).bfloat16()"))
-    _, made, _ = compile_problem(load_problem(path), Options())
+    _, made, _ = compile_problem(load_problem(path), Options(precision="flags"))
     for kernel in made.kernels:
         assert kernel.fused is None or kernel.fused.anchor.bias is None
 
@@ -183,7 +183,7 @@ def test_a_kernel_computes_one_convolution(tmp_path: Path, monkeypatch: pytest.M
         chain="torch.relu(x + y)",
     )
     path.write_text(text.replace("        x = self.conv(x)\n", "        y = self.norm(x)\n        x = self.conv(x)\n"))
-    _, made, _ = compile_problem(load_problem(path), Options())
+    _, made, _ = compile_problem(load_problem(path), Options(precision="flags"))
     first, second = made.kernels
     assert not made.calls and first.fused is not None and second.fused is not None
     assert first.stores == (first.fused.anchor.value,) and first.stores[0] in second.loads
@@ -214,7 +214,7 @@ def test_a_convolution_alone_is_ours_and_right(name: str, tmp_path: Path, monkey
     conv, shape, chain = ALONE[name]
     path = tmp_path / "alone.py"
     path.write_text(FILE.format(conv=conv, norm="None", channels=1, shape=shape, chain=chain).replace("(1, 1, 1)", "(())"))
-    run = optimize(load_problem(path), Options(target="host"))
+    run = optimize(load_problem(path), Options(target="host", precision="flags"))
     assert run.verdict.passed, "\n".join(map(str, run.verdict.checks))
     assert not any("conv" in str(call) for call in run.report["library_calls"]), run.report["library_calls"]
 
@@ -233,7 +233,7 @@ def test_a_convolution_alone_is_ours_and_right(name: str, tmp_path: Path, monkey
 def test_alone_it_is_ours_where_that_pays(conv: str, shape: str, ours: bool, tmp_path: Path) -> None:
     path = tmp_path / "alone.py"
     path.write_text(FILE.format(conv=conv, norm="None", channels=1, shape=shape, chain="x"))
-    _, made, _ = compile_problem(load_problem(path), Options())
+    _, made, _ = compile_problem(load_problem(path), Options(precision="flags"))
     assert [kernel.fused is not None for kernel in made.kernels] == [True] * ours and len(made.calls) == (not ours)
 
 
@@ -242,6 +242,6 @@ def test_alone_it_is_ours_where_that_pays(conv: str, shape: str, ours: bool, tmp
 def test_chains_are_ours_and_right(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover, "pays", lambda *_: True)
     monkeypatch.setattr(takeover, "MARGIN", 0.0)  # nothing is stored that every reader can end
-    run = optimize(load_problem(model(tmp_path, name)), Options(target="host"))
+    run = optimize(load_problem(model(tmp_path, name)), Options(target="host", precision="flags"))
     assert run.verdict.passed, "\n".join(map(str, run.verdict.checks))
     assert run.report["library_calls"] == []
