@@ -16,6 +16,8 @@ class Clock(Protocol):
 
     def from_idle(self, call: Callable[[], Any]) -> tuple[Any, Any]: ...
 
+    def peak_bytes(self, call: Callable[[], Any]) -> int: ...
+
 
 def in_turn(
     calls: Sequence[Callable[[], Any]], clock: Clock, seconds: float, prepare: Callable[[int], None] = lambda number: None

@@ -29,6 +29,7 @@ from .attention import attentions
 from .candidate import Candidate, gpu_works, load_candidate
 from .emit import Emitted
 from .errors import Refused, first_line
+from .footprint import bound
 from .graph import Graph
 from .layout import is_convolution
 from .options import cache_root, private
@@ -219,6 +220,7 @@ class Way:
     module: nn.Module | None = None
     error: Exception | None = None  # why it cannot be loaded
     ms: float = float("inf")
+    peak: int = -1  # bytes that a call holds beyond what is there before it; not known yet
 
 
 @dataclass(frozen=True)
@@ -291,12 +293,16 @@ class Tuner:
                 best = self.better(best, self.add(changed.name, changed.choices))
         best = self.leave(best)
         self.time([best, self.eager])
-        gained = best.ms <= self.eager.ms and best.made is not None and best.made.every_kernel
+        gained = best.ms <= self.eager.ms and best.made is not None and best.made.every_kernel and not self.is_heavy(best)
         chosen = best.choices if gained else ORIGINAL.choices
         if chosen.plain:
             self.notes.append(f"kernels {best.ms:.4g} ms, PyTorch {self.eager.ms:.4g} ms: the original's forward is kept")
         elif self.trained is not None:
             chosen = replace(chosen, training=self.in_training(chosen))
+        for way in self.ways:
+            if self.is_heavy(way) and way.ms < GAIN * min(best.ms, self.eager.ms):
+                holds = f"{way.peak / 2**20:.0f} MB where eager holds {self.eager.peak / 2**20:.0f}"
+                self.notes.append(f"{way.name} ({way.ms:.4g} ms) was not taken for its memory: {holds}")
         if self.untried:
             self.notes.append(f"not tried, since building took {self.spent:.0f} s already: {', '.join(self.untried)}")
         rows = tuple((way.name, way.ms) for way in [self.eager, *self.ways] if way.ms < float("inf"))
@@ -454,19 +460,30 @@ class Tuner:
         return run
 
     def time(self, ways: Sequence[Way]) -> None:
-        """Time the ways in turn; each gets the median of its rounds."""
+        """Time the ways in turn; each gets the median of its rounds, and once what it holds in memory."""
         running = [way for way in ways if way.module is not None]
         self.say("time: " + ", ".join(way.name for way in running))
         found = in_turn([self.call(way) for way in running], self.clock, self.seconds)
         for way, ms in zip(running, found, strict=True):
             way.ms = ms
+            way.peak = self.clock.peak_bytes(self.call(way)) if way.peak < 0 else way.peak
+
+    def is_heavy(self, way: Way) -> bool:
+        """It holds more memory than eager may be exceeded by."""
+        return way.peak > bound(max(self.eager.peak, 0))
+
+    def beats(self, way: Way, other: Way) -> bool:
+        """Faster, or within eager's memory where the other is not."""
+        if way.module is None or self.is_heavy(way) != self.is_heavy(other):
+            return way.module is not None and self.is_heavy(other)
+        return way.ms < GAIN * other.ms
 
     def fastest(self) -> Way:
         self.time([self.eager, *self.ways])
         first, *others = self.ways
         best = first
         for way in others:
-            if way.ms < GAIN * best.ms:
+            if self.beats(way, best):
                 best = way
         return best
 
@@ -474,7 +491,7 @@ class Tuner:
         if other.module is None:
             return best
         self.time([best, other])
-        return other if other.ms < GAIN * best.ms else best
+        return other if self.beats(other, best) else best
 
     def leave(self, best: Way) -> Way:
         """Regions that lose to PyTorch's operators are left to them."""

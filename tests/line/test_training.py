@@ -332,6 +332,14 @@ def test_a_step_on_a_gpu_is_not_slower_than_eagers(text: str, tmp_path: Path, mo
     assert step["new_ms"] < 1.1 * step["eager_ms"], run.report["tuning"]
 
 
+def test_a_step_takes_no_more_memory_than_eagers(tmp_path: Path, prices: Prices) -> None:
+    front = front_of(TWO, tmp_path)
+    prices.heavy = "gradient"
+    some = tuned(front, prices)
+    _, emitted = front.finish(some.choices)
+    assert KERNELS not in emitted.training.values() and not some.choices.training.original, some
+
+
 # ---- said and kept ----
 
 

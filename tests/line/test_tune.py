@@ -17,6 +17,7 @@ from fusewright import pipeline
 from fusewright.bench_device import Sample
 from fusewright.candidate import Trace, _Operators, load_candidate
 from fusewright.errors import Refused
+from fusewright.footprint import peak_bytes
 from fusewright.host import HostLibrary
 from fusewright.options import Options
 from fusewright.pipeline import Front, read_problem
@@ -55,6 +56,8 @@ class Prices:
 
     kernels: dict[str, float] = field(default_factory=dict)
     spent: float = 0.0
+    heavy: str = ""
+    launched: list[str] = field(default_factory=list)
 
     def from_idle(self, call: Callable[[], Any]) -> tuple[Sample, Any]:
         self.spent, trace = 0.0, Trace()
@@ -63,12 +66,19 @@ class Prices:
         ms = self.spent + len(trace.library_calls)
         return Sample(ms, 0.0, ms), result
 
+    def peak_bytes(self, call: Callable[[], Any]) -> int:
+        """As counted; a kernel whose name holds the word `heavy` takes a gigabyte."""
+        self.launched.clear()
+        peak = peak_bytes(call)
+        return peak + sum(10**9 for kernel in self.launched if self.heavy and self.heavy in kernel)
+
 
 @pytest.fixture
 def prices(monkeypatch: pytest.MonkeyPatch) -> Iterator[Prices]:
     prices, call = Prices(), HostLibrary.call
 
     def priced(library: HostLibrary, kernel: str, *args: Any) -> None:
+        prices.launched.append(kernel)
         prices.spent += next((ms for word, ms in prices.kernels.items() if word in kernel), 0.1)
         call(library, kernel, *args)
 
@@ -103,6 +113,15 @@ def test_a_convolution_goes_to_whoever_is_faster(front: Front, prices: Prices) -
     prices.kernels = {"conv2d": 0.2}
     fast = tuned(front, prices)
     assert len(own_of(front.finish(fast.choices)[0])) == 1, fast
+
+
+def test_what_takes_more_memory_than_eager_is_not_chosen(front: Front, prices: Prices) -> None:
+    prices.kernels, prices.heavy = {"conv2d": 0.2}, "conv2d"
+    light = tuned(front, prices)
+    assert own_of(front.finish(light.choices)[0]) == frozenset() and not light.choices.plain, light
+    assert any("not taken for its memory" in note for note in light.notes), light
+    prices.heavy = "fused"  # whatever kernel of ours
+    assert tuned(front, prices).choices.plain
 
 
 @pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -166,6 +185,9 @@ class Layouts(TorchDispatchMode):
         with self:
             result = call()
         return Sample(self.spent, 0.0, self.spent), result
+
+    def peak_bytes(self, call: Callable[[], Any]) -> int:
+        return 0
 
 
 @pytest.mark.parametrize("quick", [5.0, 40.0])
