@@ -278,7 +278,7 @@ def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_ch
         shapes = Shapes(shapes.given, shapes.given, shapes.given, {})  # values that fit one size only, such as indices
         error = _accepts(subject, shapes.given)
         if error is not None and is_short(error):
-            raise Short(f"{shown(subject.problem.path)}: the model itself does not fit in memory{_size(memory)}") from error
+            raise Short(f"{shown(subject.problem.path)}: out of memory{_size(memory)}: the model itself does not fit") from error
         if error is not None:
             name = shown(subject.problem.path)
             raise Refused(f"{name}: Model.forward() raised {sentence(error)}") from error
@@ -312,7 +312,7 @@ def _fitting(subject: Subjects, shapes: Shapes, steps: Steps, memory: Memory, gr
             return shapes
         instead = f"verified at {steps.name(sizes)} instead of {steps.name(shapes.given)}: {memory.meter.limit() / 1e9:.3g} GB of memory"
         return replace(shapes, main=sizes, note=instead)
-    raise Short(f"{shown(subject.problem.path)}: the model itself does not fit in memory{_size(memory)}")
+    raise Short(f"{shown(subject.problem.path)}: out of memory{_size(memory)}: the model itself does not fit")
 
 
 def _size(memory: Memory | None) -> str:

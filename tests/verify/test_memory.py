@@ -139,7 +139,7 @@ def test_the_original_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     verdict = desk.verdict(problem)
     assert verdict.passed, verdict.worst
     assert "verified at batch 8, 34x34 instead of batch 32, 34x34: 0.0015 GB of memory" in verdict.shapes_note
-    with pytest.raises(Short, match=r"model.py: .*memory"):
+    with pytest.raises(Short, match=r"model.py: .*out of memory"):
         Desk(monkeypatch, most=20_000).verdict(problem)
 
 
