@@ -28,7 +28,7 @@ def fusewright(*arguments: str | Path, **environment: str) -> subprocess.Complet
 @pytest.mark.smoke
 def test_one_model_in_one_verified_file_out(tmp_path: Path, models: Path) -> None:
     model, new, report_file = models / "conv_norm_residual.py", tmp_path / "new.py", tmp_path / "report.json"
-    run = fusewright("optimize", model, "-o", new, "--json", report_file, "--target", "host")
+    run = fusewright("optimize", model, "-o", new, "--json", report_file, "--target", "host", "--precision", "flags")
     assert (run.returncode, run.stderr) == (0, ""), run.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.py", "report.json"]
 

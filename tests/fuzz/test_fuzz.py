@@ -51,7 +51,7 @@ def test_a_failure_is_printed_as_a_model_file(tmp_path: Path, monkeypatch: pytes
 
     def lower(build: object, node: object) -> object:
         value = build.value[node.args[0].name]  # type: ignore[attr-defined]
-        return build.pointwise("", "{0} * 0.9f", [value], node.dtype)  # type: ignore[attr-defined]
+        return build.pointwise("", lambda x: x * 0.9, [value], node.dtype)  # type: ignore[attr-defined]
 
     wrong = type(record)(record.name, record.targets, lower, pointwise=True)
     monkeypatch.setitem(ops.RECORDS, torch.ops.aten.tanh.default, wrong)

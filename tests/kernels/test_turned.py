@@ -162,12 +162,14 @@ def test_an_input_is_turned_once_by_a_kernel(planned: tuple[int, ...], channels:
     new.load_state_dict(original.state_dict())
     order = torch.channels_last if len(spatial) == 2 else torch.channels_last_3d
     x = torch.randn(batch, channels, *(5 + 2 * d for d in range(len(spatial))))
-    for given, launched in ((x, 1), (x.contiguous(memory_format=order), 0), (x.transpose(-1, -2), 1)):
-        given, twin = given.detach().requires_grad_(), given.detach().clone().double().requires_grad_()
+    inputs = [(x, 1), (x.contiguous(memory_format=order), 0), (x.transpose(-1, -2), 1)]
+    for given, launched in inputs:  # before there is a backward: then PyTorch's operators copy what asks for a gradient
         with candidate.trace() as trace:
-            found = new(given)
+            new(given.detach().requires_grad_())
         assert sum("copy" in name for name in trace.kernels) == launched, trace.kernels
-        expected = original.double()(twin)
+    for given, _ in inputs:
+        given, twin = given.detach().requires_grad_(), given.detach().clone().double().requires_grad_()
+        found, expected = new(given), original.double()(twin)
         torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
         (wanted,), (got,) = (torch.autograd.grad(r.sum(), v) for r, v in ((expected, twin), (found, given)))
         torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-4)

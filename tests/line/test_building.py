@@ -26,9 +26,9 @@ NORMED = CHAIN.replace("torch.logsumexp(torch.tanh(self.conv(x)), 1)", "torch.ta
 )
 
 
-def front_of(text: str, folder: Path) -> Front:
+def front_of(text: str, folder: Path, **options: Any) -> Front:
     (folder / "model.py").write_text(text)
-    return read_problem(load_problem(folder / "model.py"), Options(target="host"))
+    return read_problem(load_problem(folder / "model.py"), Options(target="host", **options))
 
 
 @pytest.fixture(autouse=True)
@@ -142,7 +142,7 @@ def test_what_cannot_win_is_not_built(tmp_path: Path, prices: Prices, monkeypatc
 
 def test_the_first_variants_are_built_in_one_go(tmp_path: Path, prices: Prices, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the original runs once meanwhile, for what PyTorch does only once."""
-    front, batches = front_of(NORMED, tmp_path), list[int]()
+    front, batches = front_of(NORMED, tmp_path, precision="flags"), list[int]()
     build = Tuner.build
 
     def counted(self: Tuner, ways: Any, *rest: Any, **named: Any) -> None:
