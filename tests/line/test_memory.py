@@ -326,3 +326,19 @@ def test_a_place_is_as_large_as_the_largest_that_lies_there() -> None:
     x, y = sympy.symbols("x y", integer=True, positive=True)
     assert of_slot([256, 1024]) == 1024 and of_slot([64 * x, 128 * x]) == 128 * x
     assert of_slot([64 * x, 64 * y]) == "max(64 * x, 64 * y)"
+
+
+def test_no_gradients_are_asked_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an input that a kernel turns once: what PyTorch raises there is not the same in each of its versions."""
+    plain = torch.autograd.grad
+
+    def grad(outputs: Any, inputs: Any, *rest: Any, **named: Any) -> Any:
+        if isinstance(outputs, list | tuple) and isinstance(inputs, list | tuple) and not (outputs and inputs):
+            raise ValueError("grad requires non-empty inputs.")
+        return plain(outputs, inputs, *rest, **named)
+
+    monkeypatch.setattr(torch.autograd, "grad", grad)
+    monkeypatch.delenv("FUSEWRIGHT_ZOO", raising=False)
+    problem = load_problem(Path(__file__).parents[2] / "benchmarks" / "unseen" / "generator_layer.py")
+    front = read_problem(problem, Options(target="host", precision="flags"))
+    assert front.finish(Choices(own=frozenset(), channels_last=True))[1].kernels

@@ -66,9 +66,13 @@ def by_pytorch(region: Region, regions: Regions, wanted: Sequence[str]) -> Held 
                     values[node.name] = call(node, values, symbols)
             targets, results = [values[name] for name in wanted], {name: values[name] for name in outputs}
             values.clear()
-            upstream = [torch.empty_like(t) for t in results.values() if t.requires_grad]
+            smooth = [t for t in results.values() if t.requires_grad]
+            if not targets or not smooth:
+                return None
+            upstream = [torch.empty_like(t) for t in smooth]
             before = footprint.peak = footprint.bytes
-            found = torch.autograd.grad([t for t in results.values() if t.requires_grad], targets, upstream, allow_unused=True)
+            found = torch.autograd.grad(smooth, targets, upstream, allow_unused=True)
+            del smooth
             adds = footprint.peak - before
         del found
     except (RuntimeError, NotImplementedError):
