@@ -46,6 +46,7 @@ from .tune_training import EVERY_KERNEL, Trainer, left_words
 UPDATES = (torch.ops.aten._native_batch_norm_legit_functional.default,)  # a call of it by itself has no derivative
 HOPELESS = 2.0  # times what is predicted of the best: such a variant is not built
 MOST_REGIONS = 8  # that are left to PyTorch one by one where each variant is verified
+LITTLE = 56 << 20  # bytes beyond eager's bound of 8 MB that speed is worth, where nothing else beats eager
 MOST_FLIPS = 4  # convolutions, or products, that are tried one by one
 BUILDING = 45.0  # seconds for writing and building ways, after which none is begun: a network is to be through in 90
 
@@ -293,15 +294,17 @@ class Tuner:
                 best = self.better(best, self.add(changed.name, changed.choices))
         best = self.leave(best)
         self.time([best, self.eager])
-        gained = best.ms <= self.eager.ms and best.made is not None and best.made.every_kernel and not self.is_heavy(best)
-        chosen = best.choices if gained else ORIGINAL.choices
+        best = best if self.gains(best) and not self.is_heavy(best) else self.little_heavier() or best
+        chosen = best.choices if self.gains(best) and self.holds_little(best) else ORIGINAL.choices
         if chosen.plain:
             self.notes.append(f"kernels {best.ms:.4g} ms, PyTorch {self.eager.ms:.4g} ms: the original's forward is kept")
         elif self.trained is not None:
             chosen = replace(chosen, training=self.in_training(chosen))
         for way in self.ways:
-            if self.is_heavy(way) and way.ms < GAIN * min(best.ms, self.eager.ms):
-                holds = f"{way.peak / 2**20:.0f} MB where eager holds {self.eager.peak / 2**20:.0f}"
+            holds = f"{way.peak / 2**20:.0f} MB where eager holds {self.eager.peak / 2**20:.0f}"
+            if way is best and not chosen.plain and self.is_heavy(way):
+                self.notes.append(f"{way.name}: {holds}; no variant that holds less beats eager")
+            elif self.is_heavy(way) and way.ms < GAIN * min(best.ms, self.eager.ms):
                 self.notes.append(f"{way.name} ({way.ms:.4g} ms) was not taken for its memory: {holds}")
         if self.untried:
             self.notes.append(f"not tried, since building took {self.spent:.0f} s already: {', '.join(self.untried)}")
@@ -471,6 +474,18 @@ class Tuner:
     def is_heavy(self, way: Way) -> bool:
         """It holds more memory than eager may be exceeded by."""
         return way.peak > bound(max(self.eager.peak, 0))
+
+    def holds_little(self, way: Way) -> bool:
+        """Not so much more than eager that its speed is not worth it."""
+        return way.peak <= bound(max(self.eager.peak, 0)) + LITTLE
+
+    def little_heavier(self) -> Way | None:
+        """Where nothing within eager's memory beats it: the fastest that takes little more."""
+        found = [way for way in self.ways if self.gains(way) and self.holds_little(way)]
+        return min(found, key=lambda way: way.ms, default=None)
+
+    def gains(self, way: Way) -> bool:
+        return way.ms <= self.eager.ms and way.made is not None and bool(way.made.every_kernel)
 
     def beats(self, way: Way, other: Way) -> bool:
         """Faster, or within eager's memory where the other is not."""

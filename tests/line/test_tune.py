@@ -57,6 +57,7 @@ class Prices:
     kernels: dict[str, float] = field(default_factory=dict)
     spent: float = 0.0
     heavy: str = ""
+    gigabytes: float = 1.0
     launched: list[str] = field(default_factory=list)
 
     def from_idle(self, call: Callable[[], Any]) -> tuple[Sample, Any]:
@@ -67,10 +68,10 @@ class Prices:
         return Sample(ms, 0.0, ms), result
 
     def peak_bytes(self, call: Callable[[], Any]) -> int:
-        """As counted; a kernel whose name holds the word `heavy` takes a gigabyte."""
+        """As counted; a kernel whose name holds the word `heavy` takes so many gigabytes."""
         self.launched.clear()
         peak = peak_bytes(call)
-        return peak + sum(10**9 for kernel in self.launched if self.heavy and self.heavy in kernel)
+        return peak + sum(int(self.gigabytes * 10**9) for kernel in self.launched if self.heavy and self.heavy in kernel)
 
 
 @pytest.fixture
@@ -122,6 +123,9 @@ def test_what_takes_more_memory_than_eager_is_not_chosen(front: Front, prices: P
     assert any("not taken for its memory" in note for note in light.notes), light
     prices.heavy = "fused"  # whatever kernel of ours
     assert tuned(front, prices).choices.plain
+    prices.gigabytes = 0.02  # little, and nothing else beats eager
+    little = tuned(front, prices)
+    assert not little.choices.plain and any("no variant that holds less beats eager" in note for note in little.notes), little
 
 
 @pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.slow)])
