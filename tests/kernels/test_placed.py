@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,3 +133,38 @@ def test_a_long_chain_whose_values_are_used_often(tmp_path: Path) -> None:
     x = torch.rand(3, 4, 32) - 3
     with torch.no_grad():
         torch.testing.assert_close(new(x), original(x), rtol=1e-4, atol=1e-4)
+
+
+HEADS = '''
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    """Parts whose rows are joined of two dimensions, one of them in another order."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(2, 48))
+
+    def forward(self, a, b, c):
+        n, t = a.shape[0], a.shape[2]
+        rows = [a.transpose(1, 2), b.permute(0, 3, 1, 2), c.transpose(1, 2)]
+        return torch.cat([part.reshape(n, t, 96) for part in rows], 2) * 2.0, a * self.scale[:, None]
+
+
+def get_inputs():
+    return [torch.randn(2, 2, 40, 48), torch.randn(2, 2, 48, 40), torch.randn(2, 2, 40, 48)]
+
+
+def get_init_inputs():
+    return []
+'''
+
+
+def test_nothing_outside_a_part_is_read(tmp_path: Path) -> None:
+    """Where a part does not count, its row and its column lie outside it, though quotients and rests are said to be inside."""
+    (tmp_path / "heads.py").write_text(HEADS)
+    command = [sys.executable, "-m", "fusewright", "optimize", "heads.py", "--sanitize", "address", "--quick", "--forward-only"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

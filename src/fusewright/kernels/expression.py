@@ -304,8 +304,16 @@ class Evaluator:
     def is_there_anyway(self, prim: Prim, at: Coordinates) -> bool:
         """In a value put at some place: what lies inside its tensor wherever the place is (windows cut out and put back) is read there
         without asking, once for all that want it."""
-        placed = [(first_of_vector(self.settled(c)), size) for c, size in zip(at, prim.shape, strict=True) if c.depends & self.zero]
-        return bool(placed) and all(all(sure(c, c, size)) for c, size in placed)
+        placed = [(c, size) for c, size in zip(at, prim.shape, strict=True) if c.depends & self.zero]
+        return bool(placed) and all(self.lies_inside(c, size) for c, size in placed)
+
+    def lies_inside(self, at: Coordinate, size: Dim | None) -> bool:
+        """Wherever the place is; without a size, not before the beginning. What is divided may be outside where it does not count, and
+        then its quotient and its rest are, too."""
+        here = first_of_vector(self.settled(at))
+        inside = all(sure(here, here, sizes.tidy(here.largest() + 1) if size is None else size))
+        parts = [(axis.divided, sizes.tidy(axis.size * axis.by) if axis.quotient else None) for axis in here.terms]
+        return inside and all(self.lies_inside(divided, most) for divided, most in parts if divided is not None)
 
     def settled(self, at: Coordinate) -> Coordinate:
         """In terms of loop variables, without those that are 0."""
@@ -575,8 +583,7 @@ class Evaluator:
     def between(self, low: Coordinate, high: Coordinate, size: Dim) -> list[str]:
         above, below = sure(first_of_vector(low), first_of_vector(high), size)
         if self.zero:  # what is put at some place may be a part of something else, cut out there
-            anyway = sure(first_of_vector(self.settled(low)), first_of_vector(self.settled(high)), size)
-            above, below = above or anyway[0], below or anyway[1]
+            above, below = above or self.lies_inside(low, None), below or self.lies_inside(high, size)
         tests = [] if above else [f"{paren(self.offset(low))} >= 0"]
         return tests if below else [*tests, f"{paren(self.offset(high))} < {self.size(size)}"]
 
