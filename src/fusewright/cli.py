@@ -513,6 +513,7 @@ def suite(
         Path | None, typer.Option("--output", "-o", metavar="OUT", help="A folder to keep the emitted files in.")
     ] = None,
     bench: Annotated[bool, typer.Option("--bench/--no-bench", help="Time the results where there is a GPU.")] = True,
+    precision: PrecisionOption = PrecisionMode.eager,
     strict: Strict = False,
     sanitize: SanitizeOption = None,
     verbose: Verbose = False,
@@ -532,7 +533,8 @@ def suite(
     from .suite import Settings, run_suite, table
 
     console = Screen()
-    settings = Settings(options.target, time_limit, memory_limit, bench and jobs == 1, options.sanitize, output, jobs == 1)
+    one, limits = jobs == 1, (time_limit, memory_limit)
+    settings = Settings(options.target, *limits, bench and one, options.sanitize, output, one, precision.value)
     try:
         found = run_suite(folder, results, jobs, settings, resume=resume, console=console)
     except KeyboardInterrupt:

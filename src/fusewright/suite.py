@@ -47,6 +47,7 @@ class Settings:
     sanitize: str = ""
     output: Path | None = None  # where to keep the emitted files
     tune: bool = True  # by timing, which models that run beside one another would disturb
+    precision: str = "eager"  # as exact as that, or as the flags allow
 
     @property
     def limits(self) -> Limits:
@@ -54,7 +55,7 @@ class Settings:
 
     def arguments(self) -> list[str]:
         found = ["--target", self.target, *(["--bench", "--modes", "eager,compile"] if self.bench else ["--no-bench"])]
-        found += [] if self.tune else ["--tune", "off"]
+        found += ["--precision", self.precision, *([] if self.tune else ["--tune", "off"])]
         return [*found, "--sanitize", self.sanitize] if self.sanitize else found
 
 

@@ -188,7 +188,9 @@ def test_a_quick_run_is_the_predicted_file_with_one_seed(folder: Path, command: 
 
 def test_a_suite_is_timed_against_torch_compile(folder: Path, command: Any, pipeline: Pipeline) -> None:
     assert command("optimize", "model.py", *Settings(target="host").arguments()).status == 0
+    assert command("optimize", "model.py", *Settings(target="host", precision="flags").arguments()).status == 0
     assert pipeline.options and pipeline.options.bench and pipeline.options.modes == ("eager", "compile")
+    assert pipeline.options.precision == "flags"
     refused = command("optimize", "model.py", "--modes", "fast")
     assert refused.status == 2 and "'fast' is not a mode" in refused.err
 
