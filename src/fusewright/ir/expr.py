@@ -309,15 +309,6 @@ def has_fast_functions(expr: Expr) -> bool:
     return any(isinstance(part, Call) and part.function.fast for part in walk(expr))
 
 
-def with_fast_functions(expr: Expr) -> Expr:
-    """The special-function unit's functions in the place of those that have one."""
-
-    def change(part: Expr) -> Expr:
-        return Call(Function(part.function.fast), part.operands) if isinstance(part, Call) and part.function.fast else part
-
-    return changed(expr, change)
-
-
 # ---- as C++, the last pass
 
 POSTFIX, PREFIX, CHOICE = 100, 90, 10  # how tightly parts hold together

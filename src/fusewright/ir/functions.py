@@ -24,6 +24,7 @@ fabs, fmax, fmin, copysign = (of_the_library(name) for name in ("fabs", "fmax", 
 floor, ceil, rint, trunc = (of_the_library(name) for name in ("floor", "ceil", "rint", "trunc"))
 
 sigmoid = Function("sigmoid_of", fast="sigmoid_fast")
+WITH_FAST = exp, tanh, sigmoid
 larger, smaller = Function("larger"), Function("smaller")  # a NaN is larger, and smaller, as in PyTorch
 absolute, sign_of = Function("absolute"), Function("sign_of")
 choose = Function("choose")  # of two that are both computed

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import sympy
 
+from ..ir import functions as fn
 from ..plan import Kernel, evaluated
 from ..prims import C_TYPES, Prim, Window, arithmetic_type
 from .expression import Evaluator, indent, pointer
@@ -189,7 +190,7 @@ def mentioned(kernel: Kernel, prims: dict[str, Prim]) -> set[str]:
 
 
 # Off by 1e-5 at most: for what is rounded to 8 or 11 bits when it is stored, or was to TF32 before.
-FAST = {"expf": "exp_fast", "tanhf": "tanh_fast", "sigmoid_of": "sigmoid_fast", "LogSumExp": "FastLogSumExp"}
+FAST = {function.name: function.fast for function in fn.WITH_FAST} | {"LogSumExp": "FastLogSumExp"}
 
 
 def with_fast_functions(source: str) -> str:
