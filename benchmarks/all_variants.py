@@ -36,11 +36,11 @@ def one(path: Path, target: str, whole: bool, known: str) -> dict[str, Any]:
     """Its row, but for what the parent knows; short where its texts are `known`."""
     import torch
 
-    from fusewright.all_variants import sweep, try_all, variants
+    from fusewright.driver.all_variants import sweep, try_all, variants
+    from fusewright.driver.pipeline import judge_of, read_problem
     from fusewright.errors import Refused
+    from fusewright.frontend.problem import load_problem
     from fusewright.options import Options
-    from fusewright.pipeline import judge_of, read_problem
-    from fusewright.problem import load_problem
 
     torch.set_num_threads(1)
     options = Options(target=target, all_variants=True)
@@ -71,8 +71,8 @@ def one(path: Path, target: str, whole: bool, known: str) -> dict[str, Any]:
 
 
 def run(path: Path, name: str, known: str, arguments: argparse.Namespace, commit: str) -> dict[str, Any]:
+    from fusewright.driver.suite import SWITCH
     from fusewright.process import Limits, signal_name, watch, with_this_package
-    from fusewright.suite import SWITCH
 
     environment = {**os.environ, "OMP_NUM_THREADS": "1", SWITCH: "" if arguments.full else "small"}
     command = [sys.executable, __file__, "--one", str(path), "--target", arguments.target, "--known", known]
@@ -126,7 +126,7 @@ def read_rows(path: Path | None) -> dict[tuple[str, ...], dict[str, Any]]:
 
 
 def models_of(places: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    from fusewright.suite import find_models
+    from fusewright.driver.suite import find_models
 
     for place in places:
         if place.is_dir():

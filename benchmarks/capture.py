@@ -18,12 +18,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from fusewright.collector import uncollected
+from fusewright.autograd import plan_joint
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tune import PREDICTED
 from fusewright.emit import emit
+from fusewright.frontend.collector import uncollected
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import read_problem
-from fusewright.problem import load_problem
-from fusewright.tune import PREDICTED
 
 STAGES = ("load", "read", "plan", "emit")
 
@@ -37,7 +38,7 @@ def stages(path: Path) -> list[float]:
     marks.append(time.process_time())
     made = replace(front.planned(front.graph, frozenset(), PREDICTED), captured=front.captured)
     marks.append(time.process_time())
-    emit(made, problem.source, front.model, True)
+    emit(plan_joint(made, front.model), problem.source, front.model)
     marks.append(time.process_time())
     return [after - before for before, after in itertools.pairwise(marks)]
 

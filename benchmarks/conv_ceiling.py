@@ -3,8 +3,8 @@
     PYTHONPATH=src python3 benchmarks/conv_ceiling.py
 
 `registers` multiplies the same registers again and again; `loop` runs a generated kernel's own inner loop on one
-stage in shared memory, with no copies and no ending. The distance to a kernel's own rate is what copies, barriers
-and the ending cost.
+stage in shared memory, with no copies and no epilogue. The distance to a kernel's own rate is what copies, barriers
+and the epilogue cost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from conv_founding import CONV1, CONV2, POOLED, build, milliseconds, rounding, source_of, with_prelude
 from kernels.conv.founding import STATISTICS
 
-from fusewright.kernels.conv import Tile, conv_kernel
+from fusewright.codegen.mma.conv import Tile, conv_kernel
 
 REGISTERS = """
 template <int TILES, int FRAGMENTS, bool FRAGMENT_FIRST>
@@ -146,11 +146,11 @@ def main() -> None:
                 )
         one = Tile(4, (1, 4, 1), (1, 2, 4), blocks_per_sm=2, weights="resident")
         two = Tile(4, (2, 4, 1), (1, 2, 4), columns=9)
-        for label, conv, ending, tile, products in (
+        for label, conv, epilogue, tile, products in (
             ("4x4", CONV1, STATISTICS, one, 144), ("4x8", CONV2, POOLED, two, 864),
         ):  # fmt: skip
             for even in (True, False):
-                text = conv_kernel("k", conv, ending, tile)
+                text = conv_kernel("k", conv, epilogue, tile)
                 library = build(folder, f"l{label}{even}", rounding(source_of(text), even) + LOOP.replace("$name", "k"))
                 tflops = rate(library, 144000 // products, 132 * tile.blocks_per_sm, 8 * products)
                 print(f"loop {label}, {'cvt.rn' if even else 'cvt.rna'}: {tflops:.0f} TFLOP/s", flush=True)

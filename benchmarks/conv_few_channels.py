@@ -21,11 +21,13 @@ from founding import median_ms
 from kernels.conv.harness import architecture, source_of
 from kernels.conv.reference import convolved, explain, operands, operator
 
-from fusewright.kernels.conv import Conv, Ending, KernelText, Pointwise, Tile, candidate_tiles, conv_kernel
-from fusewright.kernels.conv_tiles import for_sizes, predicted_ms
+from fusewright.codegen.mma.conv import Conv, Epilogue, KernelText, Pointwise, Tile, candidate_tiles, conv_kernel
+from fusewright.codegen.mma.conv_spec import VALUE
+from fusewright.codegen.mma.conv_tiles import for_sizes, predicted_ms
+from fusewright.ir import functions as fn
 
 SECONDS = 110.0  # what is not timed by then is left out
-RELU = Ending(before=Pointwise(lambda value, n, c, at: ([], f"larger({value}, 0.0f)")))
+RELU = Epilogue(before=Pointwise(fn.larger(VALUE, 0.0)))
 
 
 def images(channels: int, out: int, kernel: int, stride: int = 1, padding: int = 0, bias: bool = True) -> Conv:
@@ -68,7 +70,8 @@ def built(text: KernelText, folder: Path, name: str) -> ctypes.CDLL:
 def ready(library: ctypes.CDLL, text: KernelText, tensors: dict[str, torch.Tensor], sizes: dict[str, int]) -> Callable[[], None]:
     """The launch, with all that it takes prepared."""
     tensors = tensors | {name: torch.empty(int(floats), device="cuda") for name, floats in text.workspace.items()}
-    handed = [ctypes.c_void_p(tensors[a].data_ptr()) if a in tensors else ctypes.c_longlong(sizes[a]) for _, a in text.launcher_args]
+    pointers = {name: ctypes.c_void_p(tensor.data_ptr()) for name, tensor in tensors.items()}
+    handed = [pointers[arg.name] if arg.is_pointer else ctypes.c_longlong(sizes[arg.name]) for arg in text.launcher_args]
     handed.append(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
     launcher = library.k
     launcher.restype = ctypes.c_char_p

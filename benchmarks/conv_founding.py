@@ -25,11 +25,11 @@ import torch.nn.functional as F
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from kernels.conv.founding import CONV1, CONV2, POOLED, STATISTICS, apply_ending  # noqa: E402
+from kernels.conv.founding import CONV1, CONV2, POOLED, STATISTICS, apply_epilogue  # noqa: E402
 from kernels.conv.harness import source_of  # noqa: E402
 
-from fusewright.kernels.conv import KernelText, Tile, conv_kernel  # noqa: E402
-from fusewright.prelude import called, closure, device_text  # noqa: E402
+from fusewright.codegen.mma.conv import KernelText, Tile, conv_kernel  # noqa: E402
+from fusewright.target.helpers import called, closure, device_text  # noqa: E402
 
 PEAK = """
 __global__ void __launch_bounds__(256, 2) peak_kernel(float* out, int rounds) {
@@ -55,7 +55,7 @@ class Variant:
     name: str
     tile: Tile
     nearest_even: bool = False  # to_tf32 as cvt.rn instead of cvt.rna
-    apply: tuple[tuple[str, object], ...] = ()  # choices of the first model's ending
+    apply: tuple[tuple[str, object], ...] = ()  # choices of the first model's epilogue
     stats: Tile | None = None  # the first model's first kernel, where it is cut otherwise
     patch: tuple[tuple[str, str], ...] = ()  # for experiments: text to replace in the source
 
@@ -98,8 +98,8 @@ def registers(folder: Path, label: str) -> str:
 
 def call(library: ctypes.CDLL, text: KernelText, values: dict) -> None:
     args = [
-        ctypes.c_void_p(values[name].data_ptr()) if kind.endswith("*") else ctypes.c_longlong(values[name])
-        for kind, name in text.launcher_args
+        ctypes.c_void_p(values[arg.name].data_ptr()) if arg.is_pointer else ctypes.c_longlong(values[arg.name])
+        for arg in text.launcher_args
     ]
     launcher = getattr(library, text.name)
     launcher.restype = ctypes.c_char_p
@@ -217,7 +217,7 @@ def first_model(folder: Path, pool: ThreadPoolExecutor, variants: list[Variant],
     texts = {}
     for v in variants:
         texts[v.name, "stats"] = conv_kernel("stats", CONV1, STATISTICS, v.stats or v.tile)
-        texts[v.name, "apply"] = conv_kernel("apply", CONV1, apply_ending(**dict(v.apply)), v.tile)
+        texts[v.name, "apply"] = conv_kernel("apply", CONV1, apply_epilogue(**dict(v.apply)), v.tile)
     jobs = {
         key: pool.submit(
             build, folder, f"m1_{key[0]}_{key[1]}",
@@ -238,7 +238,7 @@ def first_model(folder: Path, pool: ThreadPoolExecutor, variants: list[Variant],
     print(f"{'tile':18} {'stats ms':>9} {'apply ms':>9} {'both':>7} {'error':>9}  registers (stats, apply)  smem")
     for v in variants:
         stats, apply = texts[v.name, "stats"], texts[v.name, "apply"]
-        slices = eval(stats.slices, {"batch": 128, "_slices": slices_of})
+        slices = eval(stats.slices.format(batch=128), {"_slices": slices_of})
         moments = torch.full((128, slices, 64, 3), float("nan"), device="cuda")
         values |= {"partials": moments, "moments": moments, "slices": slices, "moment_slices": slices}
         values["out"].fill_(float("nan"))

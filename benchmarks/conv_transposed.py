@@ -18,16 +18,17 @@ from conv_few_channels import built, ready
 from founding import median_ms
 from kernels.conv.reference import convolved, explain, operands, operator
 
-from fusewright.kernels.conv import Conv, Ending, Pointwise, Tile, candidate_tiles, conv_kernel
-from fusewright.kernels.conv_tiles import best_tile, for_sizes, predicted_ms
+from fusewright.codegen.mma.conv import Conv, Epilogue, Pointwise, Tile, candidate_tiles, conv_kernel
+from fusewright.codegen.mma.conv_spec import VALUE
+from fusewright.codegen.mma.conv_tiles import best_tile, for_sizes, predicted_ms
+from fusewright.ir.expr import Function, Name
+from fusewright.ir.stmt import const
 
-PLAIN = Ending()
-SIGMOIDS = Ending(
+PLAIN, SIGMOID = Epilogue(), Function("sigmoid_fast")
+SIGMOIDS = Epilogue(
     before=Pointwise(
-        lambda value, n, c, at: (
-            [f"const float a = sigmoid_fast({value});", "const float b = a * sigmoid_fast(a) + a;"],
-            "tanh_fast(b)",
-        )
+        Function("tanh_fast")(Name("b")),
+        (const("float", "a", SIGMOID(VALUE)), const("float", "b", Name("a") * SIGMOID(Name("a")) + Name("a"))),
     )
 )
 
@@ -66,14 +67,14 @@ def words(tile: Tile) -> str:
     return f"{tile.channel_tiles} of {fragments}, {tile.warps_c}x{warps} warps x {tile.blocks_per_sm}, {form}"
 
 
-def chosen(of: Conv, ending: Ending, sizes: tuple[int, ...], count: int) -> list[tuple[float, Tile]]:
+def chosen(of: Conv, epilogue: Epilogue, sizes: tuple[int, ...], count: int) -> list[tuple[float, Tile]]:
     """The tile that is taken, and the best of each other shape."""
     found = sorted(
-        ((predicted_ms(of, ending, sizes, t), t) for t in candidate_tiles(of, ending)), key=lambda pair: pair[0]
+        ((predicted_ms(of, epilogue, sizes, t), t) for t in candidate_tiles(of, epilogue)), key=lambda pair: pair[0]
     )
     kept: dict[tuple[object, ...], tuple[float, Tile]] = {}
-    best = best_tile(of, ending, sizes)
-    for ms, t in [(predicted_ms(of, ending, sizes, best), best), *found]:
+    best = best_tile(of, epilogue, sizes)
+    for ms, t in [(predicted_ms(of, epilogue, sizes, best), best), *found]:
         kept.setdefault((t.channel_tiles, t.fragments, t.warps_c, t.alone, t.warpgroups), (ms, t))
     return list(kept.values())[:count]
 
@@ -94,12 +95,12 @@ def main() -> None:
     print(torch.cuda.get_device_name(), torch.__version__, "cuDNN", torch.backends.cudnn.version())
     with ThreadPoolExecutor(16) as pool, torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         work = []
-        for i, (name, (of, sizes, ending)) in enumerate(CASES.items()):
-            of = for_sizes(of, ending, sizes)
-            made = [(ms, tile, conv_kernel("k", of, ending, tile)) for ms, tile in chosen(of, ending, sizes, count)]
+        for i, (name, (of, sizes, epilogue)) in enumerate(CASES.items()):
+            of = for_sizes(of, epilogue, sizes)
+            made = [(ms, tile, conv_kernel("k", of, epilogue, tile)) for ms, tile in chosen(of, epilogue, sizes, count)]
             rows = [(*row, pool.submit(built, row[2], Path(folder), f"k{i}_{j}")) for j, row in enumerate(made)]
-            work.append((name, of, sizes, ending, rows))
-        for name, of, sizes, ending, rows in work:
+            work.append((name, of, sizes, epilogue, rows))
+        for name, of, sizes, epilogue, rows in work:
             x, w, b = (None if t is None else t.cuda() for t in operands(of, sizes[0], sizes[1:]))
             out_shape, some = (sizes[0], of.out_channels, *of.out_sizes(sizes[1:])), [0, sizes[0] - 1]
             named = dict(zip(("in_d", "in_h", "in_w")[3 - of.dims :], sizes[1:], strict=True)) | {"batch": sizes[0]}
@@ -111,7 +112,7 @@ def main() -> None:
                 value, allowed = convolved(of, x[some], w, b, tile.warpgroups)
                 wrong = (
                     explain(out[some], value, allowed)
-                    if ending is PLAIN
+                    if epilogue is PLAIN
                     else None
                     if out.isfinite().all()
                     else "not finite"
@@ -121,7 +122,7 @@ def main() -> None:
                     f"  {ms:.4f} ms ({expected:.4f} expected)  {words(tile)}{f'  WRONG: {wrong}' if wrong else ''}",
                     flush=True,
                 )
-            if ending is PLAIN:
+            if epilogue is PLAIN:
                 print(library_times(of, x, w, b, flush))
     print(f"{time.perf_counter() - started:.0f} s")
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from founding import median_ms
 
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tune import Choices
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import read_problem
-from fusewright.problem import load_problem
-from fusewright.tune import Choices
 
 CASES = [(128, 1, 64), (128, 0, 64), (122, 0, 64), (130, 0, 64), (127, 0, 64), (128, 1, 8), (128, 0, 8), (122, 0, 8), (130, 0, 8)]
 

@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fusewright.candidate import load_candidate
-from fusewright.observe import cotangents
+from fusewright.driver.front import Front
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tune import Choices, convolutions
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import Front, read_problem
-from fusewright.problem import load_problem
-from fusewright.tune import Choices, convolutions
+from fusewright.verify.candidate import load_candidate
+from fusewright.verify.observe import cotangents
 
 NOTHING = 1e-8  # of the largest gradient's rms: zero, but for rounding
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from fusewright.driver.pipeline import compile_problem
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import load_problem
 
 FOUNDING = ["conv2d_groupnorm_logsumexp", "conv3d_maxpool_logsumexp", "convtranspose2d_mean_logsumexp"]
 

@@ -26,10 +26,10 @@ def one(path: str, lock: str) -> dict[str, object]:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    from fusewright import tune
+    from fusewright.driver import tune
+    from fusewright.driver.pipeline import read_problem
+    from fusewright.frontend.problem import load_problem
     from fusewright.options import Options
-    from fusewright.pipeline import read_problem
-    from fusewright.problem import load_problem
 
     problem = load_problem(Path(path))
     emitted = read_problem(problem, Options()).finish(tune.PREDICTED, gradients=False)[1]

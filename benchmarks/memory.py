@@ -3,8 +3,9 @@
     PYTHONPATH=src python3 benchmarks/memory.py [--every-variant] [--json FILE] FILE_OR_FOLDER ...
 
 Each model is planned as predicted, at the file's own sizes, and runs at them: tensors have sizes and no memory, kernels are not
-launched, and `fusewright.footprint` counts what exists. Bytes beyond parameters and inputs; a step is a forward and the gradients of
+launched, and `schedule/footprint.py` counts what exists. Bytes beyond parameters and inputs; a step is a forward and the gradients of
 all parameters (of inputs, where there are none), the second one: in the first some regions compute once more what later ones save.
+Gradients of results are given, or the results are summed: eager keeps the gradient of a sum as one number, expanded.
 Workspaces of cuDNN and cuBLAS are not seen, on either side. The bound is eager's peak + 5 % + 8 MB. Worst first; exit status 1 where
 one is over.
 `--every-variant`: every file that tuning could choose, and the worst of each model is shown.
@@ -22,13 +23,13 @@ from typing import Any
 
 from torch import nn
 
-from fusewright.all_variants import variants
-from fusewright.footprint import Peaks, bound, built, on_meta, peaks_of, placeless
+from fusewright.driver.all_variants import variants
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.suite import find_models
+from fusewright.driver.tune import PREDICTED
+from fusewright.frontend.problem import Problem, load_problem
 from fusewright.options import Options
-from fusewright.pipeline import read_problem
-from fusewright.problem import Problem, load_problem
-from fusewright.suite import find_models
-from fusewright.tune import PREDICTED
+from fusewright.schedule.footprint import Peaks, bound, built, on_meta, peaks_of, placeless
 
 
 @dataclass(frozen=True)
@@ -42,17 +43,17 @@ class Row:
 
     def over(self) -> float:
         """How many times the bound, the worse of inference and step."""
-        pairs = [(self.ours.inference, self.eager.inference)]
-        if self.ours.step is not None and self.eager.step is not None:
-            pairs.append((self.ours.step, self.eager.step))
-        return max(ours / bound(eager) for ours, eager in pairs)
+        ours, eager = self.ours, self.eager
+        pairs = [(ours.inference, eager.inference), (ours.step, eager.step), (ours.summed, eager.summed)]
+        return max(new / bound(old) for new, old in pairs if new is not None and old is not None)
 
     def __str__(self) -> str:
         cells = [f"{megabytes(self.eager.inference)} {megabytes(self.ours.inference)} {ratio(self.ours.inference, self.eager.inference)}"]
         cells.append(f"{megabytes(self.eager.step)} {megabytes(self.ours.step)} {ratio(self.ours.step, self.eager.step)}")
+        cells.append(f"{megabytes(self.eager.summed)} {megabytes(self.ours.summed)} {ratio(self.ours.summed, self.eager.summed)}")
         words = [f"{self.left} left to PyTorch in training"] if self.left else []
         words += [self.variant] if self.variant else []
-        return f"{self.model[:48]:<48} {cells[0]}  {cells[1]}  {'OVER' if self.over() > 1 else '    '} {', '.join(words)}".rstrip()
+        return f"{self.model[:48]:<48} {'  '.join(cells)}  {'OVER' if self.over() > 1 else '    '} {', '.join(words)}".rstrip()
 
 
 def megabytes(size: int | None) -> str:
@@ -124,7 +125,8 @@ def main() -> int:
             print(f"{row}", file=sys.stderr, flush=True)
     rows.sort(key=lambda row: -row.over())
     columns = f"{'eager':>9} {'ours':>9} {'ratio':>6}"
-    print(f"{'MB beyond parameters and inputs':<48} {columns}  {columns}\n{'':<48} {'inference':>26}  {'training step':>26}")
+    print(f"{'MB beyond parameters and inputs':<48} {columns}  {columns}  {columns}")
+    print(f"{'':<48} {'inference':>26}  {'training step':>26}  {'of a summed loss':>26}")
     print(*rows, sep="\n")
     over = [row for row in rows if row.over() > 1]
     print(f"{len(rows)} models, {len(over)} over eager + 5 % + 8 MB")

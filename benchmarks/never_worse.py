@@ -249,7 +249,7 @@ def read_rows(path: Path | None) -> dict[tuple[str, ...], Row]:
 
 def models_of(places: Sequence[Path]) -> dict[str, Path]:
     """By path in this repository, however they were given, so that rows of different runs meet."""
-    from fusewright.suite import find_models
+    from fusewright.driver.suite import find_models
 
     paths = [path for place in places for path in (find_models(place).values() if place.is_dir() else [place])]
     return {name_of(path): path for path in paths}
@@ -277,8 +277,8 @@ class Runner:
         return time.monotonic() - self.started > factor * self.arguments.until
 
     def row_of(self, name: str, path: Path, *flags: str) -> Row:
+        from fusewright.driver.suite import SWITCH
         from fusewright.process import Limits, signal_name, watch, with_this_package
-        from fusewright.suite import SWITCH
 
         given = self.arguments
         sizes = "full" if given.target == "cuda" else "small"

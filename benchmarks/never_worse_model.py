@@ -25,23 +25,34 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from zoo_gpu import alone, interleaved
 
-from fusewright import bench_device
-from fusewright.budget import K
-from fusewright.candidate import Candidate, load_candidate
+import fusewright
+from fusewright.bench import gpu
+from fusewright.driver.front import Front, new_file
+from fusewright.driver.pipeline import optimize, read_problem, tuned_for
+from fusewright.driver.tune import PREDICTED, Tuned, able_of, candidates
 from fusewright.errors import Refused, first_line
-from fusewright.observe import copied
+from fusewright.frontend.problem import Problem, load_problem
 from fusewright.options import Options
-from fusewright.pipeline import Front, new_file, optimize, read_problem, tuned_for
-from fusewright.problem import Problem, load_problem
-from fusewright.reference import RANDOM, TO_NEAREST, Rounding, in_float64, rounding_of, type_of, widen_module, widened
-from fusewright.tune import PREDICTED, Tuned, able_of, candidates
+from fusewright.verify.budget import K
+from fusewright.verify.candidate import Candidate, load_candidate
+from fusewright.verify.observe import copied
+from fusewright.verify.reference import (
+    RANDOM,
+    TO_NEAREST,
+    Rounding,
+    in_float64,
+    rounding_of,
+    type_of,
+    widen_module,
+    widened,
+)
 
 REPEATS, STEPS = 25, 15  # timings of a forward and of a training step, each
 HURRY = 2.5  # beside others tuning takes fewer rounds: 0.16 s a comparison instead of 0.4
 CLOSE = 1e-4  # of the rms: an error that is always allowed
 APART = 0.1  # of the rms: of a model that draws random numbers, no rounding but another draw
 CUTS = (1, 2, 4, 8, 16, 32)  # parts of the batch at which errors are tried where memory runs out
-CHOOSERS = ("tune*.py", "timing.py", "training.py", "bench_device.py")  # the sources that choose one of the variants
+CHOOSERS = ("driver/tune*.py", "bench/timing.py", "schedule/training.py", "bench/gpu.py")  # the sources that choose one of the variants
 Step = Callable[[], Any]
 
 
@@ -82,7 +93,7 @@ def candidates_hash(front: Front) -> str:
     made, _ = forward_only(PREDICTED)
     first = [named.choices for named in candidates(made, able_of(made, forward_only)).first]
     texts = [forward_only(choices)[1].text for choices in first] + [front.finish(PREDICTED)[1].text]
-    folder = Path(bench_device.__file__).parent
+    folder = Path(fusewright.__file__).parent
     sources = [path.read_text() for name in CHOOSERS for path in sorted(folder.glob(name))]
     return short_hash("\0".join([*texts, *sources]))
 
@@ -94,25 +105,25 @@ def short_hash(text: str) -> str:
 @contextlib.contextmanager
 def taking_turns(lock: str, hurry: float) -> Iterator[None]:
     """Each call that tuning times is alone on the GPU; in a hurry each counts for more of the time that it may take."""
-    plain, held = bench_device.Gpu.from_idle, False
+    plain, held = gpu.Gpu.from_idle, False
 
-    def from_idle(gpu: bench_device.Gpu, call: Step) -> tuple[bench_device.Sample, Any]:
+    def from_idle(clock: gpu.Gpu, call: Step) -> tuple[gpu.Sample, Any]:
         nonlocal held
         if held:  # a part of what is timed: the lock is ours, and is not given twice
-            return plain(gpu, call)
+            return plain(clock, call)
         with alone(lock):
             held = True
             try:
-                sample, result = plain(gpu, call)
+                sample, result = plain(clock, call)
             finally:
                 held = False
         return replace(sample, wall_ms=hurry * sample.wall_ms), result
 
-    bench_device.Gpu.from_idle = from_idle  # type: ignore[method-assign]
+    gpu.Gpu.from_idle = from_idle  # type: ignore[method-assign]
     try:
         yield
     finally:
-        bench_device.Gpu.from_idle = plain  # type: ignore[method-assign]
+        gpu.Gpu.from_idle = plain  # type: ignore[method-assign]
 
 
 # ---- both sides ----

@@ -27,9 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fusewright.driver.pipeline import compile_problem
+from fusewright.frontend.problem import Problem, load_problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import Problem, load_problem
 
 ROUNDS, SECONDS = 40, 0.03  # of timing for each column: how often, how long each
 COLUMNS = ("eager", "earlier forward", "forward", "earlier step", "step")
@@ -73,7 +73,7 @@ def without_library(text: str) -> str:
     def change(function: re.Match[str]) -> str:
         return call.sub(rf'\1\2 = _again("{function[1]} \2", \3, ', function[0])
 
-    return re.sub(r"^ *def (forward|\w+_gradient)\((?:.*\n)(?:^ +.*\n)+", change, text, flags=re.MULTILINE)
+    return re.sub(r"^ *def (forward|\w+_grad(?:ient)?)\((?:.*\n)(?:^ +.*\n)+", change, text, flags=re.MULTILINE)
 
 
 class Emitted:
@@ -83,9 +83,9 @@ class Emitted:
         self.library, self.inputs = Library(), problem.inputs()
         space: dict[str, Any] = {"__name__": "emitted", "_again": self.library.again}
         exec(compile(without_library(text), "emitted", "exec"), space)
-        kernels = [*space["_KERNELS"], *space["_GRADIENT_KERNELS"]]
+        kernels = [*space["_KERNELS"], *space.get("_GRADIENT_KERNELS", ())]
         library = stub_library(kernels, Path(tempfile.mkdtemp(dir=folder)))
-        space["_library"] = lambda gradients=False, keeping=False: library
+        space["_library"] = lambda *source: library
         space["_on_device"] = on_cpu
         space["_raw_stream"] = lambda index: 0
         space["_current_device"] = lambda: 0

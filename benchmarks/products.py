@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from conv_founding import build, call, milliseconds, registers, source_of
 
-from fusewright.kernels.conv import Ending
-from fusewright.kernels.product import Product, ProductTile, product_kernel, product_ms, product_tile
+from fusewright.codegen.mma.conv import Epilogue
+from fusewright.codegen.mma.product import Product, ProductTile, product_kernel, product_ms, product_tile
 
 SHAPES = {  # rows, depth, columns, whether the matrix lies by columns
     "square 4096": (4096, 4096, 4096, False),
@@ -64,7 +64,7 @@ def measured(case: Case, library, folder: Path, label: str) -> str:
     right = weight if product.turned else weight.t()
     out = torch.full((rows, product.columns), float("nan"), device="cuda")
     sums = torch.full((case.tile.splits * rows * product.columns,), float("nan"), device="cuda")
-    text = product_kernel("k", product, Ending(), case.tile)
+    text = product_kernel("k", product, Epilogue(), case.tile)
     values = {"input": x, "weight": weight, "out": out, "sums": sums, "rows": rows}
     call(library, text, values)
     some = torch.arange(0, rows, max(1, rows // 64), device="cuda")  # fp64 products of all rows would take long
@@ -85,7 +85,7 @@ def main() -> None:
     print(torch.cuda.get_device_name(), torch.__version__)
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(15) as pool:
         folder = Path(name)
-        sources = [source_of(product_kernel("k", case.product, Ending(), case.tile)) for case in todo]
+        sources = [source_of(product_kernel("k", case.product, Epilogue(), case.tile)) for case in todo]
         built = [pool.submit(build, folder, f"k{i}", source) for i, source in enumerate(sources)]
         for i, (case, library) in enumerate(zip(todo, built, strict=True)):
             print(measured(case, library.result(), folder, f"k{i}"), flush=True)

@@ -22,9 +22,9 @@ from pathlib import Path
 def one(path: Path, rows: int) -> None:
     import torch
 
+    from fusewright.driver.pipeline import optimize
+    from fusewright.frontend.problem import load_problem
     from fusewright.options import Options
-    from fusewright.pipeline import optimize
-    from fusewright.problem import load_problem
 
     spans: list[tuple[str, float, float]] = []
     stage, since = "load", time.perf_counter()

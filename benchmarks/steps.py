@@ -78,9 +78,9 @@ def training_step(module: Any, inputs: list[Any]) -> Callable[[], Any]:
 def one(path: str, ready: str, go: str) -> None:
     import torch
 
+    from fusewright.driver.pipeline import compile_problem
+    from fusewright.frontend.problem import load_problem
     from fusewright.options import Options
-    from fusewright.pipeline import compile_problem
-    from fusewright.problem import load_problem
 
     problem = load_problem(Path(path))
     space: dict[str, Any] = {"__name__": "emitted"}

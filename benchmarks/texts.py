@@ -25,12 +25,12 @@ def models(places: list[Path]) -> Iterator[Path]:
 
 
 def write(folder: Path, places: list[Path], every: bool) -> None:
-    from fusewright.all_variants import variants
+    from fusewright.driver.all_variants import variants
+    from fusewright.driver.pipeline import read_problem
+    from fusewright.driver.tune import PREDICTED
     from fusewright.errors import Refused
+    from fusewright.frontend.problem import load_problem
     from fusewright.options import Options
-    from fusewright.pipeline import read_problem
-    from fusewright.problem import load_problem
-    from fusewright.tune import PREDICTED
 
     folder.mkdir(parents=True, exist_ok=True)
     for file in models(places):

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from fusewright.driver.pipeline import compile_problem
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import load_problem
 
 ROUNDS = 50
 now = time.perf_counter

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from founding import median_ms
 
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tune import Choices
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import read_problem
-from fusewright.problem import load_problem
-from fusewright.tune import Choices
 
 
 def show(name: str, run: Callable[[], Any], flush: torch.Tensor) -> None:

@@ -86,11 +86,11 @@ def difference(a: Any, b: Any) -> float:
 def one(path: str, lock: str, compare: bool, backward: bool, tuned: bool) -> dict[str, Any]:
     import torch
 
-    from fusewright import tune
-    from fusewright.bench_device import Gpu
+    from fusewright.bench.gpu import Gpu
+    from fusewright.driver import tune
+    from fusewright.driver.pipeline import read_problem
+    from fusewright.frontend.problem import load_problem
     from fusewright.options import Options
-    from fusewright.pipeline import read_problem
-    from fusewright.problem import load_problem
 
     problem = load_problem(Path(path))
     front = read_problem(problem, Options())

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from fusewright.guard import snapshot
+from fusewright.verify.guard import snapshot
 
 MODELS = Path(__file__).parent / "models"
 EXAMPLES = Path(__file__).parent.parent / "examples"

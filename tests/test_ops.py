@@ -16,14 +16,15 @@ import pytest
 import torch
 from torch._ops import OpOverload
 
-from fusewright import ops
-from fusewright.budget import ulp
-from fusewright.candidate import load_candidate
-from fusewright.capture import capture
+from fusewright.autograd import plan_joint
 from fusewright.emit import emit
-from fusewright.lower import lower
-from fusewright.planner import plan
-from fusewright.problem import Problem, load_problem
+from fusewright.frontend.capture import capture
+from fusewright.frontend.problem import Problem, load_problem
+from fusewright.ops import registry
+from fusewright.ops.lower import lower
+from fusewright.schedule.planner import plan
+from fusewright.verify.budget import ulp
+from fusewright.verify.candidate import load_candidate
 
 ULPS = 4.0  # what CUDA promises for its functions is 1 to 4 ulps; an expression of several may also err as eager does
 TINY, LARGE = [0.0, 1e-40, 1e-30, 1e-7], [20.5, 88.0, 104.0, 1e4, 1e10, 3e38, math.inf]
@@ -87,7 +88,7 @@ class Case:
 
 
 def cases(whole: bool = False) -> Iterator[Case]:
-    for target, record in ops.RECORDS.items():
+    for target, record in registry.RECORDS.items():
         if not record.pointwise or not isinstance(target, OpOverload):
             continue
         for given in NUMBERS.get(str(target), [{}]):
@@ -165,7 +166,7 @@ def run(
     problem: Problem = load_problem(path)
     model = problem.model()
     made = plan(lower(capture(model, problem.inputs(), str(path))))
-    candidate = load_candidate(emit(made, problem.source, model, gradients=False).text, "host", name=path.name)
+    candidate = load_candidate(emit(plan_joint(made, model, gradients=False), problem.source, model).text, "host", name=path.name)
     with torch.no_grad(), candidate.launches() as launched:
         results = candidate.build_model(problem)(*inputs)
     assert launched, "nothing was fused"

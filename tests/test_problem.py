@@ -17,8 +17,8 @@ from bad_models import BAD, GOOD, changed
 from torch import nn
 
 from fusewright.errors import Refused, Unsupported
+from fusewright.frontend.problem import Problem, check_output, load_problem
 from fusewright.options import Options
-from fusewright.problem import Problem, check_output, load_problem
 
 
 def write(folder: Path, source: str | bytes, name: str = "model.py") -> Path:

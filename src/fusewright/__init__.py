@@ -9,11 +9,11 @@ __version__ = "0.1.0"
 __all__ = ["Refused", "__version__", "load", "optimize"]
 
 if TYPE_CHECKING:
+    from .driver.pipeline import optimize_module as optimize
     from .errors import Refused
-    from .loaded import load
-    from .pipeline import optimize_module as optimize
+    from .host.loaded import load
 
-_PLACES = {"Refused": ("errors", "Refused"), "load": ("loaded", "load"), "optimize": ("pipeline", "optimize_module")}
+_PLACES = {"Refused": ("errors", "Refused"), "load": ("host.loaded", "load"), "optimize": ("driver.pipeline", "optimize_module")}
 
 
 def __getattr__(name: str) -> Any:

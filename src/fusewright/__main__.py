@@ -1,5 +1,5 @@
 """`python -m fusewright` is the same command as `fusewright`."""
 
-from .cli import main
+from .driver.cli import main
 
 main()

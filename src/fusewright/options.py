@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .errors import Refused
+from .target.machine import by_name
 
 TARGETS = ("auto", "cuda", "host")
 TUNINGS = ("auto", "again", "off")
@@ -31,6 +32,7 @@ class Options:
     as_built: bool = False  # verify: a candidate need not follow other arguments, attributes set later and hooks
     forward_only: bool = False  # nobody asks the file for gradients: they are not checked, and backward gets no kernels
     precision: str = "eager"  # eager: as exact as PyTorch's library in fact is, or within 1e-4 of the rms | flags: as its flags allow
+    arch: str = ""  # the machine to plan for (target/machine.py); without one, the GPU that is here, or else an H200
     tune: str = "auto"  # auto: choose by timing where a GPU is, or as an earlier run chose | again: time anew | off
 
     def quickly(self) -> Options:
@@ -48,6 +50,8 @@ class Options:
             raise Refused(f"tune {self.tune!r} is not one of {', '.join(TUNINGS)}")
         if self.precision not in PRECISIONS:
             raise Refused(f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
+        if self.arch:
+            by_name(self.arch)
         if self.seeds < 1:
             raise Refused("verification needs at least one seed")
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fusewright.candidate import load_candidate
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.problem import load_problem
-from fusewright.verify import STAGES, Verdict, verify
+from fusewright.verify.candidate import load_candidate
+from fusewright.verify.verifier import STAGES, Verdict, verify
 
 HERE = Path(__file__).parent
 HONEST = sorted((HERE / "honest").glob("*.py"))

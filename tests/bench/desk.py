@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fusewright.bench_device import Sample, Span
-from fusewright.candidate import Candidate, load_candidate
-from fusewright.problem import Problem, load_problem
-from fusewright.roofline import Ceilings
+from fusewright.bench.gpu import Sample, Span
+from fusewright.bench.roofline import Ceilings
+from fusewright.frontend.problem import Problem, load_problem
+from fusewright.verify.candidate import Candidate, load_candidate
 
 MODEL = """
 import torch

@@ -15,14 +15,14 @@ import pytest
 import torch
 from bench.desk import FORWARD, MODEL, Desk, candidate, candidate_text, problem_in
 
-from fusewright import bench_trial
-from fusewright.bench import Row, Timing, bench
-from fusewright.bench_device import Sample, flags
-from fusewright.bench_trial import CONTROL, disagreement, rolled_into, wipe
-from fusewright.candidate import Candidate
+from fusewright.bench import trial
+from fusewright.bench.comparison import Row, Timing, bench
+from fusewright.bench.gpu import Sample, flags
+from fusewright.bench.trial import CONTROL, disagreement, rolled_into, wipe
 from fusewright.errors import Refused
+from fusewright.frontend.problem import Problem
 from fusewright.options import Options
-from fusewright.problem import Problem
+from fusewright.verify.candidate import Candidate
 
 EXACT = candidate_text(f"return {FORWARD}")
 
@@ -47,7 +47,7 @@ def only(timing: Timing) -> Row:
 
 def test_an_honest_candidate(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     """With as many rounds on every machine."""
-    monkeypatch.setattr(bench_trial, "rounds_for", lambda *_: 21)
+    monkeypatch.setattr(trial, "rounds_for", lambda *_: 21)
     timing = timed(problem, candidate(EXACT), backward=True)
     assert [row.name for row in timing.rows] == ["eager", CONTROL, "new.py"]
     row = only(timing)
@@ -84,7 +84,7 @@ def test_a_model_that_draws_random_numbers(tmp_path: Path) -> None:
 
 
 def test_a_model_that_changes_its_buffers(models: Path) -> None:
-    from fusewright.problem import load_problem
+    from fusewright.frontend.problem import load_problem
 
     problem = load_problem(models / "batch_norm_train.py")
     row = only(timed(problem, candidate(problem.source.replace("class Model(", "class ModelNew(")), backward=True))

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from fusewright import bench_device, roofline
-from fusewright.bench_device import Gpu
+from fusewright.bench import gpu as bench_gpu
+from fusewright.bench import roofline
+from fusewright.bench.gpu import Gpu
 
 CPU = torch.device("cpu")
 
@@ -55,11 +56,11 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: next(held))
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 700)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 24, 1 << 25))
-    monkeypatch.setattr(bench_device, "_Event", FakeEvent)
-    monkeypatch.setattr(bench_device, "_record", FakeEvent.record)
-    monkeypatch.setattr(bench_device, "_elapsed", FakeEvent.elapsed_time)
-    monkeypatch.setattr(bench_device, "_synchronize", lambda device: world.note("synchronize"))
-    monkeypatch.setattr(bench_device, "_stream", lambda device: None)
+    monkeypatch.setattr(bench_gpu, "_Event", FakeEvent)
+    monkeypatch.setattr(bench_gpu, "_record", FakeEvent.record)
+    monkeypatch.setattr(bench_gpu, "_elapsed", FakeEvent.elapsed_time)
+    monkeypatch.setattr(bench_gpu, "_synchronize", lambda device: world.note("synchronize"))
+    monkeypatch.setattr(bench_gpu, "_stream", lambda device: None)
     monkeypatch.setattr(Gpu, "flush", lambda self: world.note("flush"))
     return world
 

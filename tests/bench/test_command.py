@@ -11,8 +11,9 @@ import pytest
 import torch
 from bench.desk import FORWARD, MODEL, Desk, candidate_text
 
-import fusewright.bench
-from fusewright import candidate, cli
+import fusewright.bench.comparison
+from fusewright.driver import cli
+from fusewright.verify import candidate
 
 
 @pytest.fixture
@@ -27,16 +28,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def desk(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command, with a stand-in for the GPU."""
-    measure, load = fusewright.bench.bench, candidate.load_candidate
+    measure, load = fusewright.bench.comparison.bench, candidate.load_candidate
 
     def on_desk(problem: Any, candidates: Any, options: Any, modes: Any, **rest: Any) -> Any:
         # time for as many rounds as there ever are, on the busiest machine: what the desk's noise makes of them is always the same
         return measure(problem, candidates, None, modes, **{**rest, "device": Desk(), "seconds": 60.0})
 
-    monkeypatch.setattr(fusewright.bench.secrets, "randbits", lambda bits: 1)
-    monkeypatch.setattr(fusewright.bench, "needs_a_gpu", lambda options=None: None)
-    monkeypatch.setattr(fusewright.bench, "bench", on_desk)
-    monkeypatch.setattr(fusewright.bench, "load_candidate", lambda path, target, name: load(path, "host", name=name))
+    monkeypatch.setattr(fusewright.bench.comparison.secrets, "randbits", lambda bits: 1)
+    monkeypatch.setattr(fusewright.bench.comparison, "needs_a_gpu", lambda options=None: None)
+    monkeypatch.setattr("fusewright.driver.bench.bench", on_desk)
+    monkeypatch.setattr("fusewright.driver.bench.load_candidate", lambda path, target, name: load(path, "host", name=name))
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -91,9 +92,9 @@ def test_only_baselines(folder: Path, desk: None, capsys: pytest.CaptureFixture[
 def test_what_fusewright_writes_comes_with_its_plan(
     folder: Path, desk: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from fusewright.driver.pipeline import compile_problem
+    from fusewright.frontend.problem import load_problem
     from fusewright.options import Options
-    from fusewright.pipeline import compile_problem
-    from fusewright.problem import load_problem
 
     emitted = compile_problem(load_problem(folder / "model.py"), Options())[2]
     (folder / "new.py").write_text(emitted.text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusewright.bench_device import (
+from fusewright.bench.gpu import (
     Span,
     busy_ms,
     by_kernel,

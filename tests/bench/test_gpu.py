@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fusewright.bench import Row, Timing, bench
-from fusewright.bench_device import Gpu, build_seconds
-from fusewright.candidate import load_candidate
+from fusewright.bench.comparison import Row, Timing, bench
+from fusewright.bench.gpu import Gpu, build_seconds
+from fusewright.frontend.problem import Problem, load_problem
 from fusewright.options import Options
-from fusewright.problem import Problem, load_problem
-from fusewright.verify import verify
+from fusewright.verify.candidate import load_candidate
+from fusewright.verify.verifier import verify
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -189,7 +189,7 @@ def test_what_lay_in_the_cache_is_gone() -> None:
 
 @pytest.fixture(scope="module")
 def emitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Problem, str, Timing]:
-    from fusewright.pipeline import compile_problem
+    from fusewright.driver.pipeline import compile_problem
 
     folder = tmp_path_factory.mktemp("emitted")
     (folder / "model.py").write_text(MODEL)

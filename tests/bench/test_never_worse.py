@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 
-from fusewright.candidate import load_candidate
-from fusewright.problem import load_problem
+from fusewright.frontend.problem import load_problem
+from fusewright.verify.candidate import load_candidate
 
 ROOT = Path(__file__).parents[2]
 Row = dict[str, Any]
@@ -321,7 +321,7 @@ def test_memory_that_runs_out_in_float64_makes_the_batch_smaller(one: ModuleType
 
 def test_tuning_holds_the_lock_while_it_times(one: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that is timed inside another one does not wait for it."""
-    gpu, lock, free = one.bench_device.Gpu, tmp_path / "lock", list[bool]()
+    gpu, lock, free = one.gpu.Gpu, tmp_path / "lock", list[bool]()
 
     def from_idle(self: Any, call: Any) -> tuple[Any, Any]:
         with lock.open("w") as file:
@@ -330,7 +330,7 @@ def test_tuning_holds_the_lock_while_it_times(one: ModuleType, tmp_path: Path, m
                 free.append(True)
             except BlockingIOError:
                 free.append(False)
-        return one.bench_device.Sample(1.0, 0.0, 2.0), call()
+        return one.gpu.Sample(1.0, 0.0, 2.0), call()
 
     monkeypatch.setattr(gpu, "from_idle", from_idle)
     with one.taking_turns(str(lock), 2.5):

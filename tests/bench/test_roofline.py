@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fusewright.roofline import (
+from fusewright.bench.roofline import (
     Ceilings,
     Work,
     floor_ms,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusewright.bench_statistics import (
+from fusewright.bench.statistics import (
     REPEATS,
     Evidence,
     Ratio,
@@ -24,7 +24,7 @@ from fusewright.bench_statistics import (
     rounds_for,
     spread,
 )
-from fusewright.report_words import is_number, percent, shown_amount, shown_ms, times
+from fusewright.words import is_number, percent, shown_amount, shown_ms, times
 
 
 def test_quantiles_lie_between_the_nearest_values() -> None:

@@ -19,12 +19,12 @@ import pytest
 from bad_models import BAD, GOOD
 
 import fusewright
-from fusewright import cli
-from fusewright.all_variants import Tried
+from fusewright.driver import cli
+from fusewright.driver.all_variants import Tried
+from fusewright.driver.suite import Settings
 from fusewright.errors import Unsupported
 from fusewright.options import Options
-from fusewright.suite import Settings
-from fusewright.verify import Check, Errors, Verdict
+from fusewright.verify.verifier import Check, Errors, Verdict
 
 ROOT = Path(__file__).parents[2]
 REPORT = {
@@ -96,8 +96,8 @@ class Pipeline:
 @pytest.fixture
 def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     stand_in = Pipeline()
-    monkeypatch.setitem(sys.modules, "fusewright.pipeline", stand_in)
-    monkeypatch.setattr(fusewright, "pipeline", stand_in, raising=False)
+    monkeypatch.setitem(sys.modules, "fusewright.driver.pipeline", stand_in)
+    monkeypatch.setattr(fusewright.driver, "pipeline", stand_in, raising=False)
     return stand_in
 
 
@@ -578,7 +578,7 @@ def test_version_and_help() -> None:
 
 
 def test_importing_fusewright_brings_no_torch() -> None:
-    run = python("-c", "import sys, fusewright, fusewright.cli; print('torch' in sys.modules)")
+    run = python("-c", "import sys, fusewright, fusewright.driver.cli; print('torch' in sys.modules)")
     assert run.stdout == "False\n", run.stderr
 
 
@@ -591,13 +591,13 @@ SLOW_MODEL = "import time\nprint('started', flush=True)\ntime.sleep(100)\n"
 
 STAND_IN = """\
 import sys, time, types
-from fusewright import cli
-pipeline = types.ModuleType("fusewright.pipeline")
+from fusewright.driver import cli
+pipeline = types.ModuleType("fusewright.driver.pipeline")
 def optimize(problem, options, progress):
     progress("build", "started")
     time.sleep(100)
 pipeline.optimize, pipeline.ahead = optimize, lambda options: ()
-sys.modules["fusewright.pipeline"] = pipeline
+sys.modules["fusewright.driver.pipeline"] = pipeline
 cli.main()
 """
 
@@ -631,10 +631,10 @@ def test_ctrl_c(where: str, folder: Path) -> None:
 
 LONG_EXPLANATION = """\
 import sys, types
-from fusewright import cli
-pipeline = types.ModuleType("fusewright.pipeline")
+from fusewright.driver import cli
+pipeline = types.ModuleType("fusewright.driver.pipeline")
 pipeline.explain = lambda problem, options: "line\\n" * 200_000
-sys.modules["fusewright.pipeline"] = pipeline
+sys.modules["fusewright.driver.pipeline"] = pipeline
 cli.main()
 """
 

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from fusewright.console import Screen, amount, counted, peak_words, say, stages, words
+from fusewright.driver.console import Screen, amount, counted, peak_words, say, stages, words
 from fusewright.steps import Step
 from fusewright.steps import counted as steps_counted
 

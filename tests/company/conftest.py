@@ -8,10 +8,10 @@ from types import ModuleType
 import pytest
 
 import fusewright
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tune import Choices
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import read_problem
-from fusewright.problem import load_problem
-from fusewright.tune import Choices
 
 MODEL = '''
 import torch
@@ -53,7 +53,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     front = read_problem(load_problem(folder / "model.py"), Options(target="host"))
     convolution = frozenset(node.name for node in front.graph.nodes if "conv" in str(node.target))
     _, emitted = front.finish(Choices(own=convolution))
-    assert "keeps=True, stored=True" in emitted.text
+    assert "saves=True, late=True" in emitted.text
     (folder / "model_new.py").write_text(emitted.text)
     return folder / "model_new.py"
 

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from company.work import at_once, inputs, step
 
 import fusewright
-from fusewright import loaded
+from fusewright.driver.pipeline import compile_problem
+from fusewright.frontend.problem import load_problem
+from fusewright.host import loaded
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import load_problem
 from fusewright.process import with_this_package
 
 

@@ -67,7 +67,8 @@ def test_the_kernels_are_built_once(file: Path) -> None:
         return str(compile_host('extern "C" const char* nothing() { return nullptr; }'))
 
     space["load_inline"] = build
-    libraries = at_once([space["_library"], lambda: space["_library"](False), lambda: space["_library"](gradients=True)] * 2)
+    units = [space["_CUDA_SOURCE"], space["_CUDA_SOURCE"], space["_CUDA_GRADIENTS"]] * 2
+    libraries = at_once([functools.partial(space["_library"], unit) for unit in units])
     assert len(building) == len(set(building)) == 2
     assert len({id(library) for library in libraries}) == 2
 

@@ -59,14 +59,14 @@ def compare(chains: list[Chain], folder: Path, sanitize: str, gradients: bool) -
     """What is wrong with the model of these chains, or nothing."""
     import torch
 
-    from fusewright.candidate import load_candidate
-    from fusewright.checks import Trial
-    from fusewright.observe import subjects
+    from fusewright.driver.pipeline import compile_problem
+    from fusewright.frontend.problem import load_problem
     from fusewright.options import Options
-    from fusewright.pipeline import compile_problem
-    from fusewright.problem import load_problem
-    from fusewright.shrink import Shapes
-    from fusewright.variants import Variant
+    from fusewright.verify.candidate import load_candidate
+    from fusewright.verify.checks import Trial
+    from fusewright.verify.observe import subjects
+    from fusewright.verify.shrink import Shapes
+    from fusewright.verify.variants import Variant
 
     path = folder / f"chains_{chains[0].seed}_{len(chains)}.py"
     path.write_text(model_text(chains))

@@ -42,19 +42,19 @@ def test_every_chain_is_a_model_and_the_same_each_time() -> None:
 
 def test_a_failure_is_printed_as_a_model_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong operator among several chains: the failure names the chain that holds it and can be run on its own."""
-    from fusewright import ops
+    from fusewright.ops import registry
 
     chosen = [draw(seed) for seed in range(40)]
     guilty = next(c for c in chosen if sum("torch.tanh(" in line for line in c.lines) == 1)
     innocent = next(c for c in chosen if not any("tanh" in line or "gelu" in line for line in c.lines))
-    record = ops.RECORDS[torch.ops.aten.tanh.default]
+    record = registry.RECORDS[torch.ops.aten.tanh.default]
 
     def lower(build: object, node: object) -> object:
         value = build.value[node.args[0].name]  # type: ignore[attr-defined]
         return build.pointwise("", lambda x: x * 0.9, [value], node.dtype)  # type: ignore[attr-defined]
 
     wrong = type(record)(record.name, record.targets, lower, pointwise=True)
-    monkeypatch.setitem(ops.RECORDS, torch.ops.aten.tanh.default, wrong)
+    monkeypatch.setitem(registry.RECORDS, torch.ops.aten.tanh.default, wrong)
     (failure,) = fuzz.examine([innocent, guilty], tmp_path)
     assert failure.seeds == (guilty.seed,) and "times its budget" in failure.why
     assert failure.text == model_text([guilty]) and "fusewright optimize" in str(failure)

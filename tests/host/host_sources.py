@@ -8,7 +8,7 @@ from pathlib import Path
 import fusewright
 
 HERE = Path(__file__).parent
-PRELUDE = (Path(fusewright.__file__).parent / "prelude_ptx.cuh").read_text()
+PRELUDE = (Path(fusewright.__file__).parent / "target" / "prelude_ptx.cuh").read_text()
 RIGHT = (HERE / "right.cu").read_text()
 
 

@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from fusewright.candidate import load_candidate
+from fusewright.driver.pipeline import compile_problem
+from fusewright.frontend.problem import Problem, load_problem
+from fusewright.ir.plan import Plan
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.plan import Plan
-from fusewright.problem import Problem, load_problem
+from fusewright.report.code import cuda_source
+from fusewright.verify.candidate import load_candidate
 
 FILE = """import torch
 import torch.nn.functional as F
@@ -86,7 +87,7 @@ def compare(original: nn.Module, new: nn.Module, shapes: Iterable[tuple[int, ...
 
 def cuda_of(text: str) -> str:
     """The CUDA source in an emitted file."""
-    return text.partition("_CUDA_SOURCE = '''")[2].partition("'''")[0].replace("\\\\", "\\")
+    return cuda_source(text)
 
 
 def weight_of(shape: tuple[int, ...]) -> str:

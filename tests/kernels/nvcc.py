@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from torch.utils.cpp_extension import COMMON_NVCC_FLAGS
 
 NVCC = shutil.which("nvcc")
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not on the PATH")
@@ -16,10 +17,11 @@ Resources = dict[str, tuple[int, int]]  # by kernel: registers, and bytes that a
 
 
 def cubin_of(source: str, folder: Path, arch: str = "sm_90") -> tuple[Resources, str, Path]:
-    """What each kernel takes, ptxas's report, and the file it wrote."""
+    """What each kernel takes, ptxas's report, and the file it wrote. The flags are those that PyTorch builds with: halves convert to
+    nothing by themselves."""
     file, cubin = folder / "kernel.cu", folder / "kernel.cubin"
     file.write_text(source)
-    command = [str(NVCC), f"-arch={arch}", "-std=c++17", "-cubin", "-Xptxas", "-v", "-o", str(cubin), str(file)]
+    command = [str(NVCC), f"-arch={arch}", "-std=c++17", *COMMON_NVCC_FLAGS, "-cubin", "-Xptxas", "-v", "-o", str(cubin), str(file)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-3000:]
     return resources(result.stderr), result.stderr, cubin

@@ -9,8 +9,8 @@ import torch
 from kernels.frame import made_of
 from kernels.test_windows import check, problem_of
 
+from fusewright.driver.pipeline import compile_problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
 
 LINE, IMAGE, VOLUME = (3, 4, 61), (3, 4, 18, 23), (2, 3, 9, 10, 11)
 POOLS = {

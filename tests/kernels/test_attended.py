@@ -8,15 +8,16 @@ import pytest
 import torch
 from kernels.frame import a_part, models_of, problem_of
 
-from fusewright.attention import attentions
-from fusewright.candidate import load_candidate
+from fusewright.codegen.mma.attention import Attention, attention_ms
+from fusewright.driver.front import Front
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tune import Choices, own_of
 from fusewright.host import HostLibrary
-from fusewright.kernels.attention import Attention, attention_ms
 from fusewright.options import Options
-from fusewright.pipeline import Front, read_problem
-from fusewright.products import products
-from fusewright.tune import Choices, own_of
-from fusewright.verify import verify
+from fusewright.schedule.attention_fusion import attentions
+from fusewright.schedule.product_fusion import products
+from fusewright.verify.candidate import load_candidate
+from fusewright.verify.verifier import verify
 
 QKV = ["q, k, v = x.view(x.shape[0], x.shape[1], 3, 2, 8).permute(2, 0, 3, 1, 4)"]
 TOGETHER = ".transpose(1, 2).reshape(x.shape[0], x.shape[1], 16)"
@@ -170,7 +171,7 @@ def test_products_of_our_own_stay_steps(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_backward_has_the_same_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a kernel beside the steps as without: where regions end on the way, nothing is copied for it."""
-    monkeypatch.setattr("fusewright.products.pays", lambda anchor, plan: True)
+    monkeypatch.setattr("fusewright.schedule.product_fusion.pays", lambda anchor, plan: True)
     forward = f"self.out((torch.softmax(q @ k.mT * 0.3, -1) @ v){TOGETHER.replace('16', '32')})"
     lines = ["q, k, v = (y.view(y.shape[0], y.shape[1], 2, 16).transpose(1, 2) for y in self.qkv(x).split(32, 2))"]
     init = "self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)"
@@ -178,7 +179,7 @@ def test_backward_has_the_same_work(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     work = []
     for own in (products(front.graph), products(front.graph) | attentions(front.graph)):
         made, emitted = front.finish(Choices(own=own))
-        functions = [part for part in emitted.text.split("\ndef ") if "_gradient(" in part.split("\n", 1)[0]]
+        functions = [part for part in emitted.text.split("\ndef ") if "_grad(" in part.split("\n", 1)[0]]
         work.append([sum(part.count(call) for part in functions) for call in ("_launch(", "torch.", "aten.")])
     assert len(made.shortcuts) == 1 and work[0][0] == work[1][0] and work[1][2] <= work[0][2], work
 
@@ -226,7 +227,7 @@ def test_masks_that_leave_keys_out(forward: str, tmp_path: Path) -> None:
 
 
 def test_not_where_the_library_may_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fusewright.attention.tf32_allowed", lambda: True)
+    monkeypatch.setattr("fusewright.schedule.attention_fusion.tf32_allowed", lambda: True)
     front = front_of(tmp_path, "softmax")
     assert front.finish(Choices(own=attentions(front.graph)))[0].shortcuts == ()
 

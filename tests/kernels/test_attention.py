@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from kernels.conv.chains import C, N
 from kernels.conv.harness import launch, load
 from kernels.conv.test_conv_host import check_sanitized
 from kernels.conv.test_conv_nvcc import compiled
 from torch import Tensor
 
-from fusewright.kernels.attention import Attention, AttentionTile, attention_kernel
-from fusewright.kernels.conv import Pointwise
+from fusewright.codegen.mma.attention import Attention, AttentionTile, attention_kernel
+from fusewright.codegen.mma.conv import Param, Pointwise
+from fusewright.codegen.mma.conv_spec import VALUE, reading
+from fusewright.ir.expr import Name, element, equal, select
+from fusewright.ir.stmt import const
 
-SCALED = Pointwise(lambda value, n, c, position: ([], f"{value} * 0.25f"))
+SCALED = Pointwise(VALUE * 0.25)
 MASKED = Pointwise(
-    lambda value, n, c, position: ([f"const float kept = mask_ptr[{n} * columns + {c}];"], f"kept == 0.0f ? -INFINITY : {value} * 0.25f"),
-    (("const float* __restrict__", "mask_ptr"), ("int", "columns")),
+    select(equal(Name("kept"), 0.0), -math.inf, VALUE * 0.25),
+    (const("float", "kept", element(Name("mask_ptr"), N * Name("columns") + C)),),
+    (*reading("float", "mask_ptr"), Param("int", "columns")),
 )
-CAUSAL = Pointwise(lambda value, n, c, position: ([], f"{c} <= {n} ? {value} * 0.25f : -INFINITY"))
-RELU = Pointwise(lambda value, n, c, position: ([], f"({value} < 0.0f ? 0.0f : {value}) * 0.1f"))
+CAUSAL = Pointwise(select(C <= N, VALUE * 0.25, -math.inf))
+RELU = Pointwise(select(VALUE < 0.0, 0.0, VALUE) * 0.1)
 
 
 def steps_of(name: str, x: Tensor) -> dict[str, int]:

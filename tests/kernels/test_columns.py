@@ -10,10 +10,10 @@ import torch
 from kernels.frame import made_of
 from kernels.test_windows import IMAGE, LINE, MAXIMA, SUMS, VOLUME, check, other_sizes, problem_of
 
-from fusewright.kernels import pointwise
+from fusewright.codegen.loops import pointwise
+from fusewright.driver.pipeline import compile_problem
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import load_problem
 
 CASES = {f"maxima {name}": case for name, case in MAXIMA.items()} | {f"sums {name}": case for name, case in SUMS.items()}
 CASES |= {
@@ -28,7 +28,7 @@ CASES |= {
 
 @pytest.fixture(autouse=True)
 def columns_at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pointwise, "RESIDENT", 0)
+    monkeypatch.setattr(pointwise, "resident", lambda machine: 0)
     monkeypatch.setattr(pointwise, "BUSY", 0)
 
 

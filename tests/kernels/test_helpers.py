@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from kernels.nvcc import cubin_of, needs_nvcc
 
+from fusewright.codegen.mma.product import support
 from fusewright.host import compile_host
-from fusewright.kernels.product import support
-from fusewright.prelude import BASE, Helper, called, closure, device_names, device_text, helpers
+from fusewright.target.helpers import BASE, Helper, called, closure, device_names, device_text, helpers
 
 EVERY = [*helpers().values(), support()]
 INCLUDE = [helper.name for helper in EVERY if "#include" in helper.text]

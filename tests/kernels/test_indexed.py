@@ -11,13 +11,13 @@ import torch
 from kernels.frame import cuda_of, made_of, models_of, problem_of
 from torch import Tensor
 
+from fusewright.driver.pipeline import compile_problem, read_problem
+from fusewright.driver.tune import Choices
 from fusewright.errors import Unsupported
 from fusewright.host import compile_host, run_sanitized, sanitizer_report
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem, read_problem
-from fusewright.prelude import host_text
-from fusewright.products import products
-from fusewright.tune import Choices
+from fusewright.schedule.product_fusion import products
+from fusewright.target.helpers import host_text
 
 ROWS = "self.table = nn.Embedding(13, 8)"
 WEIGHT = "self.weight = nn.Parameter(torch.rand(5, 6) + 0.5)"
@@ -177,14 +177,14 @@ def test_many_single_elements_are_picked_once(tmp_path: Path) -> None:
     assert len(reading) == 1 and len(plan.kernels) == 2
 
 
-ENDINGS = [
+EPILOGUES = [
     ("F.relu(self.conv(x) + self.bias(y)[:, :, None, None])", "nn.Conv2d(8, 16, 3)", "(2, 8, 10, 10)", 2),
     ("torch.logsumexp(self.conv(x) + self.bias(y)[:, :, None, None], 1)", "nn.Conv2d(8, 16, 3)", "(2, 8, 10, 10)", 2),
     ("F.gelu(self.conv(x) + self.bias(y))", "nn.Linear(32, 16)", "(40, 32)", 40),
 ]
 
 
-@pytest.mark.parametrize(("forward", "layer", "shape", "count"), ENDINGS, ids=[ending[0] for ending in ENDINGS])
+@pytest.mark.parametrize(("forward", "layer", "shape", "count"), EPILOGUES, ids=[epilogue[0] for epilogue in EPILOGUES])
 def test_ends_a_product(tmp_path: Path, forward: str, layer: str, shape: str, count: int) -> None:
     """The chain behind a convolution or a matrix product of our own picks from a table."""
     init = f"self.conv, self.bias = {layer}, nn.Embedding(7, 16)"

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from kernels.frame import models_of, problem_of
 
-from fusewright.kernels import pointwise
+from fusewright.codegen.loops import pointwise
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tune import Choices
 from fusewright.options import Options
-from fusewright.pipeline import read_problem
-from fusewright.tune import Choices
 
 FINISHES = ("{}", "torch.tanh({})", "{} * self.weight", "{} * self.weight + 1")
 POOLS = ("F.max_pool{rank}d(y, {kernel}, {stride})", "F.avg_pool{rank}d(y, {kernel}, {stride})")
@@ -76,7 +76,7 @@ def result_of(case: Drawn) -> torch.Size:
 
 
 def check(folder: Path, case: Drawn, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(pointwise, "RESIDENT", 0)
+    monkeypatch.setattr(pointwise, "resident", lambda machine: 0)
     monkeypatch.setattr(pointwise, "BUSY", case.busy)
     monkeypatch.setattr(pointwise, "ALONE", {rows: 1.0 if rows == case.rows else 100.0 for rows in (1, 2, 3, 4)})
     rank, ones = len(case.extents), ", ".join(["1"] * len(case.extents))

@@ -10,11 +10,12 @@ import pytest
 import torch
 from kernels.frame import cuda_of, models_of, problem_of
 
+from fusewright.driver.front import Front
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tune import Choices
 from fusewright.host import compile_host, run_sanitized, sanitizer_report
 from fusewright.options import Options
-from fusewright.pipeline import Front, read_problem
-from fusewright.prelude import host_text
-from fusewright.tune import Choices
+from fusewright.target.helpers import host_text
 
 CASES = {
     "softmax": "torch.softmax(x * 2, 1)",
@@ -32,7 +33,7 @@ def front_of(folder: Path, forward: str, channels: int, dtype: str = "float32") 
 
 def steps(text: str) -> int | None:
     """Elements that a thread keeps, in the kernel of forward."""
-    found = re.search(r"constexpr int STEPS = (\d+);", text.partition("_CUDA_GRADIENTS")[0])
+    found = re.search(r"constexpr int STEPS = (\d+);", text.partition("\n_CUDA_GRADIENTS = ")[0])
     return int(found[1]) if found else None
 
 

@@ -9,9 +9,9 @@ import torch
 from kernels import frame
 from kernels.frame import made_of, weight_of
 
+from fusewright.driver.pipeline import compile_problem
+from fusewright.frontend.problem import Problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import Problem
 
 IMAGE, ROW, VOLUME = (3, 4, 6, 9), (3, 4, 11), (2, 3, 4, 5, 6)
 CASES = [

@@ -12,9 +12,9 @@ import pytest
 import torch
 from kernels.frame import cuda_of, made_of, problem_of
 
+from fusewright.driver.pipeline import compile_problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.prelude import closure
+from fusewright.target.helpers import closure
 
 SOURCE = """
 #define __device__

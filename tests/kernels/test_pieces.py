@@ -9,10 +9,10 @@ import pytest
 import torch
 from kernels.frame import compare, cuda_of, made_of, problem_of
 
+from fusewright.driver.pipeline import compile_problem
 from fusewright.host import compile_host, run_sanitized, sanitizer_report
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.prelude import host_text
+from fusewright.target.helpers import host_text
 
 WEIGHT = "self.weight = nn.Parameter(torch.randn(4, 1, 1))"
 LINES = ["y = x * self.weight"]
@@ -47,7 +47,7 @@ def test_the_gradient_is_no_scatter(tmp_path: Path) -> None:
     """Positions look at the windows they lie in, in backward too."""
     problem = problem_of(tmp_path, "F.unfold(y, 3, padding=1, stride=2).tanh()", "torch.randn(2, 4, 7, 9)", init=WEIGHT, lines=LINES)
     text = compile_problem(problem, Options())[2].text
-    backward = text.partition("_gradient(sizes")[2].partition("\n\n\n")[0]
+    backward = text.partition("_grad(sizes")[2].partition("\n\n\n")[0]
     assert "_launch(" in backward and "aten." not in backward
 
 

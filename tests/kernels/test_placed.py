@@ -12,7 +12,7 @@ import torch
 from kernels import frame
 from kernels.frame import cuda_of, made_of, weight_of
 
-from fusewright.problem import Problem
+from fusewright.frontend.problem import Problem
 
 IMAGE, ROW = (3, 4, 6, 16), (5, 4, 32)
 CASES = {

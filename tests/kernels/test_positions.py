@@ -9,12 +9,12 @@ import torch
 from kernels.frame import made_of
 from kernels.test_windows import IMAGE, LINE, MAXIMA, VOLUME, other_sizes, problem_of
 
-from fusewright.candidate import load_candidate
-from fusewright.kernels import pointwise
+from fusewright.codegen.loops import pointwise
+from fusewright.driver.pipeline import compile_problem
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import load_problem
-from fusewright.verify import verify
+from fusewright.verify.candidate import load_candidate
+from fusewright.verify.verifier import verify
 
 POOLS = {name: (forward[:-1] + ", return_indices=True)", shape) for name, (forward, shape) in MAXIMA.items()}
 BESIDE = {
@@ -30,7 +30,7 @@ BESIDE = {
 @pytest.fixture(params=["rows", "elements"], autouse=True)
 def walked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With several rows to a thread, as at sizes that fill a GPU, or element by element."""
-    monkeypatch.setattr(pointwise, "RESIDENT", 0 if request.param == "rows" else 1 << 60)
+    monkeypatch.setattr(pointwise, "resident", lambda machine: 0 if request.param == "rows" else 1 << 60)
 
 
 def kinds_of(shape: tuple[int, ...]) -> list[torch.Tensor]:

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernels.conv.chains import C, N
 from kernels.conv.harness import launch, load
 from kernels.conv.test_conv_host import check_sanitized
 from kernels.conv.test_conv_nvcc import compiled
 from kernels.frame import a_part
 from torch import Tensor
 
-from fusewright.candidate import load_candidate
-from fusewright.kernels.conv import Ending, Pointwise
-from fusewright.kernels.product import (
+from fusewright.codegen.mma.conv import Epilogue, Pointwise
+from fusewright.codegen.mma.conv_spec import VALUE
+from fusewright.codegen.mma.product import (
     Product,
     ProductTile,
     Triangle,
@@ -25,12 +26,15 @@ from fusewright.kernels.product import (
     product_ms,
     product_tile,
 )
+from fusewright.driver.front import Front
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tune import Choices, own_of
+from fusewright.frontend.problem import load_problem
+from fusewright.ir.expr import select, to_cpp
 from fusewright.options import Options
-from fusewright.pipeline import Front, read_problem
-from fusewright.problem import load_problem
-from fusewright.products import product_axes, products
-from fusewright.tune import Choices, own_of
-from fusewright.verify import verify
+from fusewright.schedule.product_fusion import product_axes, products
+from fusewright.verify.candidate import load_candidate
+from fusewright.verify.verifier import verify
 
 NARROW, WIDE = ProductTile(fragments=8), ProductTile()
 SHAPES = {  # rows, depth, columns; the tile; whether the matrix lies by columns, and the rows do
@@ -54,7 +58,7 @@ def multiplied(
 ) -> Tensor:
     (rows, depth), columns = x.shape, weight.shape[0]
     product = Product(depth, columns, bias is not None, turned, rows_turned, varies)
-    text = product_kernel("k", product, Ending(), tile)
+    text = product_kernel("k", product, Epilogue(), tile)
     out = torch.full((rows, columns), float("nan"))
     x = x.t().contiguous() if rows_turned else x
     values = {"input": x, "weight": weight.t().contiguous() if turned else weight, "out": out, "rows": rows, "depth": depth}
@@ -69,7 +73,7 @@ def multiplied(
 def test_batches(turned: bool, rows_turned: bool, columns: int) -> None:
     x, matrices = torch.randn(3, 70, 45), torch.randn(3, columns, 45)
     product = Product(45, columns, False, turned, rows_turned, varies=True, columns_vary=True, batched=True)
-    text = product_kernel("k", product, Ending(), NARROW)
+    text = product_kernel("k", product, Epilogue(), NARROW)
     out = torch.full((3, 70, columns), float("nan"))
     values = {"input": x.mT.contiguous() if rows_turned else x, "weight": matrices.mT.contiguous() if turned else matrices}
     launch(load(text), text, **values, out=out, batch=3, rows=70, depth=45, columns=columns)
@@ -128,8 +132,8 @@ def test_what_is_not_finite(tile: ProductTile, turned: bool) -> None:
 @pytest.mark.parametrize("tile", [NARROW, replace(NARROW, splits=2)], ids=str)
 @pytest.mark.parametrize("columns", [33, 40])
 def test_the_product_is_kept_where_there_is_memory_for_it(tile: ProductTile, columns: int) -> None:
-    double = Pointwise(lambda value, n, c, position: ([], f"{value} * 2.0f"))
-    text = product_kernel("k", Product(64, columns, True, kept=True), Ending(before=double), tile)
+    double = Pointwise(VALUE * 2.0)
+    text = product_kernel("k", Product(64, columns, True, kept=True), Epilogue(before=double), tile)
     x, weight, bias = torch.randn(70, 64), torch.randn(columns, 64), torch.randn(columns)
     library, sums = load(text), torch.empty(tile.splits * 70 * columns)
     for keeps in (True, False):
@@ -148,9 +152,9 @@ TRIANGLES = [Triangle(True), Triangle(False), Triangle(True, -40), Triangle(True
 @pytest.mark.parametrize("triangle", TRIANGLES, ids=str)
 def test_triangles(triangle: Triangle, tile: ProductTile) -> None:
     """Of tiles that nobody wants one step is multiplied: all of a column's NaN lies in the others. Those kept for backward are whole."""
-    test = f"{{c}} - {{n}} {'<=' if triangle.lower else '>='} {triangle.diagonal}"
-    body = Pointwise(lambda value, n, c, position: ([], f"({test.format(n=n, c=c)} ? {value} : 0.0f)"))
-    text = product_kernel("k", Product(96, 201, kept=True, triangle=triangle), Ending(before=body), tile)
+    inside = triangle.diagonal >= C - N if triangle.lower else triangle.diagonal <= C - N
+    body = Pointwise(select(inside, VALUE, 0.0))
+    text = product_kernel("k", Product(96, 201, kept=True, triangle=triangle), Epilogue(before=body), tile)
     x, weight, sums = torch.randn(260, 96), torch.randn(201, 96), torch.empty(tile.splits * 260 * 201)
     x[5, 90], weight[150, 95] = torch.inf, torch.nan
     right, library = x @ weight.t(), load(text)
@@ -181,7 +185,7 @@ def test_tiles_are_chosen_by_counting() -> None:
 @pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
 @pytest.mark.parametrize(("tile", "turned"), [(WIDE, False), (replace(NARROW, splits=2), True)], ids=str)
 def test_sanitized(sanitize: str, tile: ProductTile, turned: bool) -> None:
-    text = product_kernel("k", Product(70, 37, True, turned, turned), Ending(), tile)
+    text = product_kernel("k", Product(70, 37, True, turned, turned), Epilogue(), tile)
     floats = {"input": 131 * 70, "weight": 37 * 70, "bias": 37, "out": 131 * 37, "sums": tile.splits * 131 * 37}
     check_sanitized(text, floats, {"rows": 131}, sanitize)
 
@@ -201,7 +205,7 @@ def test_sanitized(sanitize: str, tile: ProductTile, turned: bool) -> None:
 )
 def test_compiles_within_the_plan(product: Product, tile: ProductTile, tmp_path: Path) -> None:
     """Without spills, and no product waits for the one before it (`compiled` asserts that)."""
-    found, _ = compiled(product_kernel("k", product, Ending(), tile), tmp_path, "sm_90a")
+    found, _ = compiled(product_kernel("k", product, Epilogue(), tile), tmp_path, "sm_90a")
     kernels = {name: what for name, what in found.items() if "kernelILi" in name}
     assert len(kernels) == 2
     assert all(registers <= 255 and spilled == 0 for registers, spilled in kernels.values()), found
@@ -312,7 +316,7 @@ def test_names_that_kernels_use(name: str, tmp_path: Path) -> None:
 
 def test_the_depth_of_many_rows_is_not_split() -> None:
     """A file for few rows, called with many: there are tiles enough, and the sums of all would fill memory."""
-    text = product_kernel("k", Product(1024, 40), Ending(), replace(NARROW, splits=2), split_rows=70)
+    text = product_kernel("k", Product(1024, 40), Epilogue(), replace(NARROW, splits=2), split_rows=70)
     library = load(text)
     weight = torch.randn(40, 1024)
     for rows in (70, 71):
@@ -344,7 +348,7 @@ def test_backward_is_handed_the_product(tmp_path: Path) -> None:
     """It is not computed again, and who only infers does not write it."""
     front = front_of(tmp_path, *FORWARDS["a chain"][:2])
     text = front.finish(Choices(own=products(front.graph)))[1].text
-    assert "is not None else 0" in text and "keeps=True" in text
+    assert "is not None else 0" in text and "saves=True" in text
     assert "addmm(" not in text and "functional.linear" in text  # the meaning has it
 
 
@@ -365,12 +369,12 @@ BACKWARD = {  # what is returned; how many different products backward has
 @pytest.mark.parametrize("case", BACKWARD, ids=lambda name: name.replace(" ", "-"))
 def test_products_in_backward(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where forward has products of ours, backward has too; kernels of one shape stand there once."""
-    monkeypatch.setattr("fusewright.products.pays", lambda anchor, plan: True)
+    monkeypatch.setattr("fusewright.schedule.product_fusion.pays", lambda anchor, plan: True)
     forward, shape, count = BACKWARD[case]
     front = front_of(tmp_path, forward, shape)
     text = front.finish(Choices())[1].text
     backward = text[text.index("_CUDA_GRADIENTS = ") : text.index("_GRADIENT_KERNELS = ")]
-    functions = [part for part in text.split("\ndef ") if "_gradient(" in part.split("\n", 1)[0]]
+    functions = [part for part in text.split("\ndef ") if "_grad(" in part.split("\n", 1)[0]]
     assert backward.count("_detail {") == count and functions and not any("mm(" in function for function in functions)
     candidate = load_candidate(text, "host", name="new.py")
     found = verify(front.problem, candidate, graph=front.graph, options=Options(target="host"))
@@ -380,7 +384,7 @@ def test_products_in_backward(case: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_gradient_of_a_sum_reaches_a_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One number that stands for all: a kernel of ours that multiplies reads it from memory, where all must be."""
-    monkeypatch.setattr("fusewright.products.pays", lambda anchor, plan: True)
+    monkeypatch.setattr("fusewright.schedule.product_fusion.pays", lambda anchor, plan: True)
     front = front_of(tmp_path, *BACKWARD["two layers"][:2])
     new = load_candidate(front.finish(Choices())[1].text, "host", name="new.py").build_model(front.problem)
     old = front.problem.model()
@@ -429,11 +433,11 @@ def test_the_prediction_is_what_was_measured() -> None:
 
 def test_not_where_the_library_may_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With TF32 the library is three times as fast as a product of split numbers can be."""
-    monkeypatch.setattr("fusewright.products.tf32_allowed", lambda: True)
+    monkeypatch.setattr("fusewright.schedule.product_fusion.tf32_allowed", lambda: True)
     front = front_of(tmp_path, "F.gelu(self.first(x))", (5, 48))
     assert own_of(front.finish(Choices(own=products(front.graph)))[0]) == frozenset()
 
 
 def test_rows_of_several_dimensions_are_one() -> None:
     at = product_axes((3, 5, 7))
-    assert [c.text() for c in at] == ["((n) / 5)", "((n) % 5)", "c"]
+    assert [to_cpp(c.expr()) for c in at] == ["((n) / 5)", "((n) % 5)", "c"]

@@ -9,10 +9,10 @@ import torch
 from kernels import frame
 from kernels.frame import made_of, weight_of
 
-from fusewright.kernels import pointwise
+from fusewright.codegen.loops import pointwise
+from fusewright.driver.pipeline import compile_problem
+from fusewright.frontend.problem import Problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import Problem
 
 LINE, IMAGE, VOLUME = (3, 4, 17), (3, 4, 9, 13), (2, 3, 5, 6, 7)
 NEAREST = {  # that are the same bits as PyTorch's
@@ -67,7 +67,7 @@ AMONG_OTHERS = {
 def walked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With several rows to a thread, as at sizes that fill a GPU, or with neighbouring elements."""
     if request.param == "rows":
-        monkeypatch.setattr(pointwise, "RESIDENT", 0)
+        monkeypatch.setattr(pointwise, "resident", lambda machine: 0)
 
 
 def problem_of(folder: Path, forward: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Problem:

@@ -9,7 +9,7 @@ import torch
 from kernels.frame import made_of, problem_of
 from torch import nn
 
-from fusewright.plan import Plan
+from fusewright.ir.plan import Plan
 
 
 def made(folder: Path, init: str, forward: str, shape: str) -> tuple[Plan, str, nn.Module, nn.Module]:

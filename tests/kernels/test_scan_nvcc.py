@@ -8,8 +8,8 @@ import pytest
 from kernels.frame import cuda_of, problem_of
 from kernels.nvcc import check_resources, cubin_of, needs_nvcc
 
+from fusewright.driver.pipeline import compile_problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
 
 pytestmark = [needs_nvcc, pytest.mark.slow]
 

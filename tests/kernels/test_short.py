@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
-import re
 import subprocess
 from collections.abc import Callable
 
@@ -16,8 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from fusewright.kernels.text import with_fast_functions
-from fusewright.prelude import called, closure
+from fusewright.ir import functions as fn
+from fusewright.ir.expr import Arg, to_cpp, with_fast_functions
+from fusewright.target.helpers import called, closure
 
 FUNCTIONS = ("log1p_unit({x})", "expm1_below({x})", "sigmoid_of({x})", "mish_of({x}, expf({x}))", "sigmoid_fast({x})", "inverse_of({x})")
 FUNCTIONS += ("exp_below({x})", "turn_of({x})")
@@ -150,4 +150,4 @@ def test_angles_without_their_whole_turns(short: Function) -> None:
 
 
 def test_halves_take_the_shorter_one() -> None:
-    assert re.sub(r"\s", "", with_fast_functions("x * sigmoid_of(x)")) == "x*sigmoid_fast(x)"
+    assert to_cpp(with_fast_functions(Arg(0) * fn.sigmoid(Arg(0))), ("x",)) == "x * sigmoid_fast(x)"

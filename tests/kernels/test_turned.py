@@ -11,13 +11,15 @@ import torch
 from kernels.frame import a_part, cuda_of, models_of, problem_of
 from kernels.nvcc import check_resources, cubin_of, needs_nvcc
 
-from fusewright.candidate import load_candidate
+from fusewright.codegen.loops.transpose import turned_loads
+from fusewright.driver.front import Front
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tune import Choices
+from fusewright.frontend.problem import Problem
 from fusewright.host import compile_host, run_sanitized, sanitizer_report
 from fusewright.options import Options
-from fusewright.pipeline import Front, read_problem
-from fusewright.prelude import host_text
-from fusewright.problem import Problem
-from fusewright.tune import Choices
+from fusewright.target.helpers import host_text
+from fusewright.verify.candidate import load_candidate
 
 CHANNELS_LAST = Choices(own=frozenset(), channels_last=True)
 IMAGE, VOLUME = (90, 80), (12, 40, 30)
@@ -210,13 +212,25 @@ SANITIZED: dict[str, list[str | int]] = {  # floats of each tensor that the kern
 def test_sanitized(case: str, sanitize: str, tmp_path: Path) -> None:
     planned = copied(tmp_path, 12, 8, 40, 40) if case == "an input" else front_of(tmp_path, *CASES[case], 37)
     source = kernel_source(planned)
-    launcher = re.findall(r'extern "C" const char\* (\w+)', source)[0]
+    launcher = re.findall(r'^extern "C" const char\* (\w+)', source, re.MULTILINE)[0]
     library = compile_host(source, include_text=host_text(), sanitize=sanitize)
     script = Path(__file__).parent.parent / "host" / "sanitized_calls.py"
     command = [str(script), str(library), json.dumps([[launcher, SANITIZED[case]]])]
     process = run_sanitized(command, sanitize, env={"PYTHONMALLOC": "malloc"})
     assert sanitizer_report(process.stderr) is None, process.stderr[-2000:]
     assert process.returncode == 0 and "nothing found" in process.stdout, process.stderr[-2000:]
+
+
+@needs_nvcc
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_halves_compile(dtype: str, tmp_path: Path) -> None:
+    """An input of halves that is turned for a convolution: outside a tile there is a zero of its type."""
+    init = f"self.conv = nn.Conv2d(16, 16, 3).to(torch.{dtype})"
+    image = f"torch.randn(8, 16, 40, 40, dtype=torch.{dtype})"
+    problem = problem_of(tmp_path, "torch.relu(y)", image, init=init, lines=["y = self.conv(x)"])
+    made, emitted = read(problem).finish(CHANNELS_LAST, gradients=False)
+    assert any(turned_loads(kernel, made.lowered.prims, made.graph) for kernel in made.kernels)
+    cubin_of(cuda_of(emitted.text), tmp_path)
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ import torch
 from kernels import frame
 from kernels.frame import made_of, weight_of
 
-from fusewright.kernels import pointwise
-from fusewright.problem import Problem
+from fusewright.codegen.loops import pointwise
+from fusewright.frontend.problem import Problem
 
 LINE, IMAGE, VOLUME = (3, 4, 17), (3, 4, 18, 13), (2, 3, 9, 10, 11)
 MAXIMA = {  # that are the same bits as PyTorch's
@@ -57,7 +57,7 @@ PLACES = {
 
 @pytest.fixture(autouse=True)
 def rows_at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pointwise, "RESIDENT", 0)
+    monkeypatch.setattr(pointwise, "resident", lambda machine: 0)
 
 
 def problem_of(folder: Path, forward: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Problem:

@@ -10,8 +10,8 @@ from kernels.frame import cuda_of
 from kernels.nvcc import cubin_of, needs_nvcc
 from kernels.test_windows import problem_of
 
+from fusewright.driver.pipeline import compile_problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
 
 pytestmark = [needs_nvcc, pytest.mark.slow]
 

@@ -10,13 +10,14 @@ import sympy
 import torch
 from torch import Tensor, nn
 
-import fusewright.rules  # noqa: F401  fills LAWS
-from fusewright.capture import capture
-from fusewright.graph import Graph, Node, Output, Ref
-from fusewright.interpret import interpret
+import fusewright.laws.book  # noqa: F401  fills LAWS
+from fusewright.frontend.capture import capture
+from fusewright.ir.graph import Graph, Node, Output, Ref
+from fusewright.ir.interpret import interpret
+from fusewright.laws.law import LAWS, NONFINITE_KIND, Applied, Law
+from fusewright.laws.ranges import range_of
+from fusewright.laws.rewrite import rewrite
 from fusewright.options import Options
-from fusewright.ranges import range_of
-from fusewright.rewrite import LAWS, NONFINITE_KIND, Applied, Law, rewrite
 
 FINITE = Options(assume_finite=True)  # laws that need it are tried too
 NAMES = {law.name: law for law in LAWS}

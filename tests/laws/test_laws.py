@@ -8,10 +8,11 @@ import pytest
 import torch
 from laws import lawbook
 
+from fusewright.ir.names import FORBIDDEN
+from fusewright.laws.book import Example
+from fusewright.laws.law import HIDES_NONFINITE, LAWS, NONFINITE_KIND, REASSOCIATES, Law
+from fusewright.laws.rewrite import rewrite
 from fusewright.options import Options
-from fusewright.rewrite import HIDES_NONFINITE, LAWS, NONFINITE_KIND, REASSOCIATES, Law, rewrite
-from fusewright.rules import Example
-from fusewright.source import FORBIDDEN
 
 
 def marks_of(number: int, law: Law) -> list[pytest.MarkDecorator]:

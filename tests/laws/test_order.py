@@ -11,14 +11,15 @@ from laws import lawbook
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fusewright.graph import Graph
-from fusewright.lower import lower
+from fusewright.ir.graph import Graph
+from fusewright.ir.prims import Reduce
+from fusewright.laws.examples import Chain, OfOne, OfTwo
+from fusewright.laws.law import LAWS
+from fusewright.laws.patterns import CONVOLUTIONS, PRODUCTS, TRANSPOSED
+from fusewright.laws.rewrite import rewrite
+from fusewright.ops.lower import lower
 from fusewright.options import Options
-from fusewright.planner import plan
-from fusewright.prims import Reduce
-from fusewright.rewrite import LAWS, rewrite
-from fusewright.rules.examples import Chain, OfOne, OfTwo
-from fusewright.rules.patterns import CONVOLUTIONS, PRODUCTS, TRANSPOSED
+from fusewright.schedule.planner import plan
 
 aten = torch.ops.aten
 

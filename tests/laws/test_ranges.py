@@ -12,10 +12,10 @@ from laws import lawbook
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fusewright.dependence import unused_inputs
-from fusewright.ranges import range_of
-from fusewright.rewrite import rewrite
-from fusewright.rules.examples import Chain, OfOne, OfTwo
+from fusewright.frontend.dependence import unused_inputs
+from fusewright.laws.examples import Chain, OfOne, OfTwo
+from fusewright.laws.ranges import range_of
+from fusewright.laws.rewrite import rewrite
 
 INF = float("inf")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fusewright.driver.pipeline import optimize
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import optimize
-from fusewright.problem import load_problem
 
 HEAD = """
 import torch

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from torch import nn
 
-from fusewright import names, prelude
 from fusewright.emit.surroundings import _globals as globals_of
+from fusewright.ir import names
+from fusewright.target import helpers
 
 SPECIAL = (
     "NAN M_PI INFINITY I EOF errno assert linux unix stdin major minor x_entry x x_0 x_1 x_ptr x_acc x_size0 q k v out n c d h w in_d "
@@ -31,7 +32,7 @@ def words(emitted: str) -> list[str]:
     """Helpers, keywords and builtins of Python, words of C++ and CUDA, and the names that an emitted file has."""
     ours = emitted[emitted.index("# Below: written by") :]
     reserved = {word for word in names.RESERVED if not word.rpartition("_")[2].isdigit()}  # of those with numbers some are special
-    found = {*prelude.device_names(), *keyword.kwlist, *dir(builtins), *reserved, *globals_of(ours), *SPECIAL}
+    found = {*helpers.device_names(), *keyword.kwlist, *dir(builtins), *reserved, *globals_of(ours), *SPECIAL}
     return sorted(found)
 
 

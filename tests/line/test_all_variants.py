@@ -10,18 +10,20 @@ import pytest
 import torch
 from kernels.frame import problem_of
 
-from fusewright import all_variants, pipeline
-from fusewright.all_variants import BY_PYTORCH, Tried, sweep, try_all, variants
-from fusewright.bench_device import Sample
-from fusewright.candidate import load_candidate
+from fusewright.bench.gpu import Sample
+from fusewright.codegen.loops import pointwise
+from fusewright.codegen.loops.evaluator import Evaluator
+from fusewright.driver import all_variants, pipeline
+from fusewright.driver.all_variants import BY_PYTORCH, Tried, sweep, try_all, variants
+from fusewright.driver.front import Front
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tune import MOST_REGIONS, Tuner, groups
 from fusewright.errors import Refused, first_line
-from fusewright.kernels import pointwise
-from fusewright.kernels.expression import Evaluator, paren
+from fusewright.ir.expr import Expr, Grouped, Name
 from fusewright.options import Options
-from fusewright.pipeline import Front, read_problem
-from fusewright.shrink import choose, space_of
-from fusewright.tune import MOST_REGIONS, Tuner, groups
-from fusewright.verify import Check, Verdict
+from fusewright.verify.candidate import load_candidate
+from fusewright.verify.shrink import choose, space_of
+from fusewright.verify.verifier import Check, Verdict
 
 POOLED = "self.lin(self.two(F.max_pool2d(self.conv(x), 2)).flatten(1))"
 LAYERS = "self.conv, self.two, self.lin = nn.Conv2d(2, 8, 1), nn.Conv2d(8, 3, 1), nn.Linear(27, 2)"
@@ -93,15 +95,15 @@ def test_what_is_wrong_and_what_does_not_build(front: Front, monkeypatch: pytest
     assert different and all(one.detail == "seeds: far off" for one in different)
 
 
-def of_one_image(self: Evaluator, below: Any, op: Any, tap: str) -> str:
+def of_one_image(self: Evaluator, below: Any, op: Any, tap: str) -> Expr:
     """The end of rows as it once was: one image's, though the loop goes through all of them."""
     assert self.rows is not None
     steps = op.stride[below.dim] * 3  # rows of an image of this model
-    return f"{paren(f'{self.rows.along} * {below.step} + {tap}')} < {steps}"
+    return Grouped(Name(self.rows.along) * below.step + Name(tap)) < steps
 
 
 def test_a_kernel_that_only_tuning_could_choose_is_seen_to_be_wrong(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pointwise, "RESIDENT", 0)
+    monkeypatch.setattr(pointwise, "resident", lambda machine: 0)
     monkeypatch.setattr(pointwise, "ALONE", {rows: 1.0 if rows == 4 else 100.0 for rows in (1, 2, 3, 4)})
     wanted = ("predicted", "the library's, channels-last")
 

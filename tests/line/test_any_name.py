@@ -11,11 +11,11 @@ import pytest
 import torch
 from line import drawn
 
-from fusewright.candidate import load_candidate
+from fusewright.driver.pipeline import compile_problem
+from fusewright.frontend.problem import load_problem
+from fusewright.ir.names import FORBIDDEN
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import load_problem
-from fusewright.source import FORBIDDEN
+from fusewright.verify.candidate import load_candidate
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "tests" / "models"

@@ -12,14 +12,15 @@ import pytest
 from line.test_tune import CHAIN, Prices, forward_only
 from line.test_tune import prices as prices  # the fixture
 
-from fusewright import building
-from fusewright.candidate import Candidate, load_candidate
-from fusewright.guard import snapshot
+from fusewright.driver import building
+from fusewright.driver.front import Front
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tune import PREDICTED, Choices, Tuner, tune
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import Front, read_problem
-from fusewright.problem import load_problem
-from fusewright.training import Training
-from fusewright.tune import PREDICTED, Choices, Tuner, tune
+from fusewright.schedule.training import Training
+from fusewright.verify.candidate import Candidate, load_candidate
+from fusewright.verify.guard import snapshot
 
 NORMED = CHAIN.replace("torch.logsumexp(torch.tanh(self.conv(x)), 1)", "torch.tanh(self.norm(self.conv(x)))").replace(
     "self.lin =", "self.norm = nn.GroupNorm(4, 16)\n        self.lin ="
@@ -49,7 +50,7 @@ def keeping(tmp_path: Path) -> str:
     """A file with all kinds of units: its convolution stores what backward wants, and backward has kernels."""
     front = front_of(CHAIN.replace("16, 16)", "18, 18)").replace("Linear(14, 12)", "Linear(16, 12)"), tmp_path)
     text = front.finish(Choices(own=frozenset(n.name for n in front.graph.nodes if "conv" in str(n.target))))[1].text
-    assert "#ifdef KEEPING" in text and "_CUDA_GRADIENTS = '''" in text
+    assert "#ifdef KEEPING" in text and "_CUDA_GRADIENTS = " in text
     return text
 
 
@@ -66,8 +67,7 @@ def test_a_file_finds_what_was_built_before(keeping: str) -> None:
     assert len(units) == 3 and len(building.units_of(candidate, training=False)) == 1
     building.build(units)
     assert sorted(built) == sorted(unit.source for unit in units)
-    library = candidate.module._library
-    assert len({library(), library(True), library(False, True)}) == 3 and len(built) == 3
+    assert len({candidate.module._library(unit.source) for unit in units}) == 3 and len(built) == 3
 
 
 def test_units_are_built_at_the_same_time_and_each_text_once(keeping: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,9 +97,9 @@ def test_what_nvcc_says_is_raised_where_the_file_asks(keeping: str) -> None:
     vars(second.module)["load_inline"] = lambda name, **given: name
     building.build(building.units_of(second))
     for module in (first.module, second.module):
-        assert module._library() and module._library(True)
+        assert module._library(module._CUDA_SOURCE) and module._library(module._CUDA_GRADIENTS)
         with pytest.raises(RuntimeError, match="nvcc is tired"):
-            module._library(False, True)
+            module._library("#define KEEPING\n" + module._CUDA_SOURCE)
 
 
 def test_what_is_written_at_last_was_built_while_tuning(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_what_cannot_win_is_not_built(tmp_path: Path, prices: Prices, monkeypatc
     def plan_ms(made: Any) -> float:
         return {0: 5.0, predicted: 1.0}.get(convolving(made), 20.0)
 
-    monkeypatch.setattr("fusewright.tune.plan_ms", plan_ms)
+    monkeypatch.setattr("fusewright.driver.tune.plan_ms", plan_ms)
     found = tune(front.problem, forward_only(front), prices, "host", seconds=0.0)
     timed = [name for name, _ in found.rows]
     (note,) = [note for note in found.notes if note.startswith("not built, since 1 ms")]
@@ -156,7 +156,7 @@ def test_the_first_variants_are_built_in_one_go(tmp_path: Path, prices: Prices, 
 
 def test_predictions_tell_variants_apart(tmp_path: Path) -> None:
     """Fused kernels move less than the library's convolutions and what follows them."""
-    from fusewright.prediction import plan_ms
+    from fusewright.driver.prediction import plan_ms
 
     wide = CHAIN.replace("rand(2, 8, 16, 16)", "rand(64, 8, 258, 258)").replace("Linear(14, 12)", "Linear(256, 12)")
     front = front_of(wide, tmp_path)

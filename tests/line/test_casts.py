@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fusewright.candidate import load_candidate
+from fusewright.driver.pipeline import compile_problem
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import load_problem
+from fusewright.verify.candidate import load_candidate
 
 FILE = """
 import torch

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fusewright.capture import capture
-from fusewright.composed import COMPOSED, DECOMPOSED, known
-from fusewright.interpret import interpret
-from fusewright.lower import lower
-from fusewright.ops import RECORDS
-from fusewright.planner import plan
-from fusewright.rewrite import rewrite
+from fusewright.frontend.capture import capture
+from fusewright.frontend.composed import COMPOSED, DECOMPOSED, known
+from fusewright.ir.interpret import interpret
+from fusewright.laws.rewrite import rewrite
+from fusewright.ops.lower import lower
+from fusewright.ops.registry import RECORDS
+from fusewright.schedule.planner import plan
 
 Function = Callable[[torch.Tensor, torch.Tensor], Any]
 

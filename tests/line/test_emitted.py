@@ -12,10 +12,11 @@ import pytest
 import torch
 
 import fusewright
+from fusewright.driver.pipeline import compile_problem
+from fusewright.frontend.problem import load_problem
+from fusewright.frontend.source import without_forbidden_remarks
+from fusewright.ir.names import FORBIDDEN
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import load_problem
-from fusewright.source import FORBIDDEN, without_forbidden_remarks
 
 MODELS = Path(__file__).parents[1] / "models"
 GOLDEN = Path(__file__).parents[1] / "golden"

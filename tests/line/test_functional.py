@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from fusewright import capture as capturing
-from fusewright import composed
-from fusewright.functional import Retrace, can_be_retraced, functional
-from fusewright.graph import Graph, Where
-from fusewright.pipeline import on_the_cpu
-from fusewright.problem import load_problem
+from fusewright.driver.pipeline import on_the_cpu
+from fusewright.frontend import capture as capturing
+from fusewright.frontend import composed
+from fusewright.frontend.functional import Retrace, can_be_retraced, functional
+from fusewright.frontend.problem import load_problem
+from fusewright.ir.graph import Graph, Where
 
 MODELS = sorted((Path(__file__).parents[1] / "models").glob("*.py"))
 ZOO = Path(__file__).parents[2] / "zoo"

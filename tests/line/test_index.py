@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._sympy.functions import FloorDiv
 
-from fusewright import sizes
-from fusewright.graph import Dim
-from fusewright.index import Axis, Coordinate, contiguous, linear, reshape
+from fusewright.ir import sizes
+from fusewright.ir.expr import to_cpp
+from fusewright.ir.graph import Dim
+from fusewright.ir.index import Axis, Coordinate, contiguous, linear, reshape
 
 N = sympy.Symbol("N", integer=True, positive=True)
 factors = st.lists(st.integers(1, 4), min_size=1, max_size=4)
@@ -22,7 +23,7 @@ factors = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 
 def value(coordinate: Coordinate, at: dict[str, int]) -> int:
     """Evaluates the C++ text, with C's division (all numbers here are non-negative)."""
-    text = coordinate.text().replace("/", "//")
+    text = to_cpp(coordinate.expr()).replace("/", "//")
     return int(eval(text, {}, at))
 
 
@@ -62,14 +63,14 @@ def test_a_flattened_tensor_is_read_without_division() -> None:
     flat = (Coordinate.of(Axis("row", n)), Coordinate.of(Axis("item", c * h * w)))
     source = reshape(flat, (n, c * h * w), (n, c, h, w))
     offset = linear(source, (n, c, h, w))
-    assert {axis.text for axis in offset.terms} == {"row", "item"}, offset.text()
+    assert {axis.name for axis in offset.terms} == {"row", "item"}, offset
 
 
 def test_groups_of_channels_stay_affine() -> None:
     n, h = (sympy.Symbol(s, integer=True, positive=True) for s in "nh")
     at = tuple(Coordinate.of(Axis(f"i{d}", size)) for d, size in enumerate((n, 16, 4, h)))
     source = reshape(at, (n, 16, 4, h), (n, 64, h))
-    assert source[1].text() == "i1 * 4 + i2"
+    assert to_cpp(source[1].expr()) == "i1 * 4 + i2"
 
 
 def test_sizes_print_the_same_in_python_and_c() -> None:
@@ -98,7 +99,7 @@ def test_what_may_be_negative_is_divided_downwards(offset: Dim, by: Dim) -> None
     for i0, i1, n in itertools.product(range(5, 7), range(2), (2, 3)):
         values = {"i0": i0, "i1": i1, "N": n}
         size, at = (eval(str(text), {}, values) for text in (by, f"i0 * ({by}) + i1 + {offset}"))
-        truncated = [int(eval(text.replace(" / ", " // "), {}, values)) for text in (whole.text(), rest.text())]
+        truncated = [int(eval(text.replace(" / ", " // "), {}, values)) for text in (to_cpp(whole.expr()), to_cpp(rest.expr()))]
         assert truncated == [at // size, at % size]
-        for text in (whole.text(), rest.text()):
+        for text in (to_cpp(whole.expr()), to_cpp(rest.expr())):
             assert all(eval(part, {}, values) >= 0 for part in re.findall(r"\(\((.*?)\) [/%]", text))

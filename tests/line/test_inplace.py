@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fusewright.candidate import load_candidate
+from fusewright.driver.pipeline import compile_problem
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import load_problem
+from fusewright.verify.candidate import load_candidate
 
 HEAD = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
 TAIL = "\n\ndef get_inputs():\n    return [torch.randn({shape})]\n\n\ndef get_init_inputs():\n    return []\n"

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fusewright.candidate import load_candidate
+from fusewright.driver.front import Front
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tune import Choices
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import Front, read_problem
-from fusewright.problem import load_problem
-from fusewright.tune import Choices
+from fusewright.verify.candidate import load_candidate
 
 MODEL = """
 import torch

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from fusewright.driver.front import Front
+from fusewright.driver.pipeline import optimize, read_problem
+from fusewright.driver.tune import Choices
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import Front, optimize, read_problem
-from fusewright.problem import load_problem
-from fusewright.products import product_of
-from fusewright.tune import Choices
+from fusewright.schedule.product_fusion import product_of
 
 RESIDUAL = """
 import torch
@@ -72,7 +73,7 @@ def front_of(text: str, tmp_path: Path) -> Front:
 
 def backward_of(text: str) -> str:
     """The functions that launch gradients."""
-    return "\n".join(re.findall(r"^def \w+_gradient\(.*?\n(?=\S)", text, flags=re.MULTILINE | re.DOTALL))
+    return "\n".join(re.findall(r"^def \w+_grad\(.*?\n(?=\S)", text, flags=re.MULTILINE | re.DOTALL))
 
 
 def test_what_a_layer_leaves_is_where_the_next_one_starts(tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_numbers_made_of_sizes_are_computed_in_kernels(tmp_path: Path) -> None:
     front = front_of(LOSS, tmp_path)
     assert front.graph.symbols
     _, emitted = front.finish(Choices())
-    assert "_gradient(" in backward_of(emitted.text) and re.search(r"double \w+ =", emitted.text)
+    assert "_grad(" in backward_of(emitted.text) and re.search(r"double \w+ =", emitted.text)
     run = optimize(front.problem, Options(target="host"))
     assert run.verdict.passed, "\n".join(map(str, run.verdict.checks))
 
@@ -108,4 +109,4 @@ def test_what_backward_asks_for_is_no_result(tmp_path: Path) -> None:
     ).replace("forward(self, x, y)", "forward(self, x)").replace("torch.randn(16, 6), torch.rand(16, 6)", "torch.randn(16, 64, 36, 36)"))
     front = read_problem(load_problem(path), Options(target="host"))
     made, emitted = front.finish(Choices(own=frozenset(n.name for n in front.graph.nodes if "conv" in str(n.target))))
-    assert not made.calls and "stored=True" in emitted.text and re.search(r"\(\w+,\) = _run\(", emitted.text)
+    assert not made.calls and "late=True" in emitted.text and re.search(r"\(\w+,\) = _run\(", emitted.text)

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from fusewright.candidate import load_candidate
-from fusewright.index import Axis, Coordinate
+from fusewright.driver.front import Front
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tune import Choices, convolutions, own_of
+from fusewright.frontend.problem import load_problem
+from fusewright.ir.index import Axis, Coordinate
+from fusewright.ir.prims import Load, Prim
 from fusewright.options import Options
-from fusewright.pipeline import Front, read_problem
-from fusewright.prims import Load, Prim
-from fusewright.problem import load_problem
-from fusewright.tune import Choices, convolutions, own_of
-from fusewright.verify import verify
+from fusewright.verify.candidate import load_candidate
+from fusewright.verify.verifier import verify
 
 HEAD = """
 import torch
@@ -190,4 +191,4 @@ def test_offsets() -> None:
     at = tuple(Coordinate.of(Axis(f"i{d}", size)) for d, size in enumerate((2, 3, 4, 5)))
     prim = Prim("x", Load(), (), (2, 3, 4, 5), torch.float32, channels_last=True)
     assert prim.strides == torch.empty(2, 3, 4, 5).contiguous(memory_format=torch.channels_last).stride()
-    assert {axis.text: factor for axis, factor in prim.offset(at).terms.items()} == {"i0": 60, "i1": 1, "i2": 15, "i3": 3}
+    assert {axis.name: factor for axis, factor in prim.offset(at).terms.items()} == {"i0": 60, "i1": 1, "i2": 15, "i3": 3}

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from fusewright.candidate import load_candidate
+from fusewright.driver.pipeline import compile_problem
 from fusewright.emit.launches import padded
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import load_problem
+from fusewright.verify.candidate import load_candidate
 
 N = sympy.Symbol("n", integer=True, positive=True)
 FILE = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,15 @@ import torch
 from torch import nn
 
 import fusewright
-from fusewright.bench_device import Gpu
-from fusewright.emit import lifetimes
+from fusewright.autograd import lifetimes
+from fusewright.autograd.lifetimes import Lifetime, arena, in_slots, most
+from fusewright.bench.gpu import Gpu
+from fusewright.driver.pipeline import compile_problem, read_problem
+from fusewright.driver.tune import Choices
 from fusewright.emit.launches import of_slot
-from fusewright.emit.lifetimes import Lifetime, arena, in_slots, most
-from fusewright.footprint import Peaks, bound, built, on_meta, peak_bytes, peaks_of, placeless
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem, read_problem
-from fusewright.problem import load_problem
-from fusewright.tune import Choices
+from fusewright.schedule.footprint import Peaks, bound, built, on_meta, peak_bytes, peaks_of, placeless
 
 HEAD = """
 import torch
@@ -173,6 +174,75 @@ def test_peaks_are_no_larger_than_eagers(name: str, library: bool, tmp_path: Pat
     assert eager.inference > 4 * (8 << 20), "so large that 8 MB hide nothing"
     assert ours.inference <= bound(eager.inference)
     assert eager.step is not None and ours.step is not None and ours.step <= bound(eager.step)
+
+
+NORMED = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+
+    def forward(self, x):
+        return {result}
+
+
+def get_inputs():
+    return [torch.randn({batch}, 16, {size}, {size})]
+
+
+def get_init_inputs():
+    return [16]
+"""
+RESULTS = {
+    "pointwise": "torch.relu(self.norm(self.conv(x)))",
+    "softmax": "torch.softmax(self.norm(self.conv(x)), 1)",
+    "permuted": "torch.relu(self.norm(self.conv(x))).permute(0, 2, 3, 1)",
+    "joined": "torch.cat([torch.relu(self.norm(self.conv(x))), torch.sigmoid(self.conv(x))], 1)",
+}
+
+
+def normed(result: str, batch: int, size: int) -> str:
+    return NORMED.replace("{result}", RESULTS[result]).replace("{batch}", str(batch)).replace("{size}", str(size))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_the_gradient_of_a_sum_is_not_copied(channels_last: bool, tmp_path: Path) -> None:
+    """It is one number that stands for all, however large: kernels read it so, as eager does."""
+    path, choices = tmp_path / "model.py", Choices(own=frozenset(), channels_last=channels_last)
+    eager, ours = peaks(text_of(normed("pointwise", 64, 96), path, choices), path)
+    assert eager.summed is not None and ours.summed is not None and ours.step is not None
+    assert ours.summed <= bound(eager.summed) and ours.summed < 1.01 * ours.step
+
+
+@pytest.mark.parametrize("result", RESULTS)
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_one_number_for_a_large_gradient(
+    result: str, channels_last: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In vectors and by single elements, read along what is written and across it, and as a tensor of its own."""
+    monkeypatch.setattr("fusewright.autograd.gradients.SMALL", 0)
+    choices, path = Choices(own=frozenset(), channels_last=channels_last), tmp_path / "new.py"
+    text = text_of(normed(result, 2, 12), tmp_path / "model.py", choices)
+    path.write_text(text)
+    assert "_step = _with_step(" in text and ", 32)" in text
+    module = fusewright.load(path, target="host")
+    torch.manual_seed(0)
+    original = module.Model(16)
+    new = module.ModelNew(16)
+    new.load_state_dict(original.state_dict())
+    exact = copy.deepcopy(original).double()
+    for size in (12, 11):
+        x = torch.randn(2, 16, size, size)
+        weight = torch.randn_like(original(x))
+        for loss in (lambda y: 3.0 * y.exp().sum(), lambda y: 3.0 * y.sum(), lambda y, weight=weight: (y * weight).sum()):
+            given = ((original, x), (new, x), (exact, x.double()))
+            theirs, ours, wanted = (torch.autograd.grad(loss(model(value)), list(model.parameters())) for model, value in given)
+            for a, b, c in zip(theirs, ours, wanted, strict=True):  # as near to float64 as eager, but for the last bits
+                assert (b - c).abs().max() <= 2 * (a - c).abs().max() + 1e-6 * c.abs().max() + 1e-9
 
 
 @pytest.mark.gpu

@@ -14,15 +14,17 @@ from kernels.frame import made_of, problem_of
 from torch import nn
 from torch.nn import functional as F
 
-from fusewright.capture import capture
+from fusewright.autograd import plan_joint
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tune import Choices
 from fusewright.emit import emit
-from fusewright.lower import lower
-from fusewright.names import RESERVED, value_name
+from fusewright.frontend.capture import capture
+from fusewright.frontend.problem import load_problem
+from fusewright.ir.names import RESERVED, value_name
+from fusewright.ops.lower import lower
 from fusewright.options import Options
-from fusewright.pipeline import read_problem
-from fusewright.planner import plan
-from fusewright.problem import load_problem
-from fusewright.tune import Choices
+from fusewright.report.code import cuda_source
+from fusewright.schedule.planner import plan
 
 ROOT = Path(__file__).parent.parent.parent
 CHANNELS_LAST = Choices(own=frozenset(), channels_last=True)
@@ -77,7 +79,7 @@ def test_no_value_is_called_as_a_variable_of_a_template(case: str) -> None:
     function, *shapes = KERNELS[case]
     model = Named(function)
     made = plan(lower(capture(model, [torch.zeros(shape) for shape in shapes])))
-    source = emit(made, "", model, gradients=False).text.split("_CUDA_SOURCE = '''")[1].split("'''")[0]
+    source = cuda_source(emit(plan_joint(made, model, gradients=False), "", model).text)
     kernels = "\n".join(part for part in source.split("\n\n") if "__global__" in part and "fused_" in part)
     declared = re.findall(r"\b(?:int|Index|bool|float|unsigned|long long) (?:const )?(\w+)(?= =|;|\[|:|,|\))", kernels)
     values = tuple(made.lowered.prims)

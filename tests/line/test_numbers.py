@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fusewright.emit.numbers import joined, shared_texts
-from fusewright.kernels.text import KernelText
+from fusewright.codegen.loops.text import Definition, KernelText, Parameter
+from fusewright.driver.pipeline import compile_problem, optimize
+from fusewright.emit.numbers import shared_texts
+from fusewright.frontend.problem import load_problem
+from fusewright.ir import functions as fn
+from fusewright.ir.expr import Name, element, select
+from fusewright.ir.stmt import Assign, Do, Launch, Statement, array, const
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem, optimize
-from fusewright.problem import load_problem
 
 LOOP = """
 import torch
@@ -51,22 +54,23 @@ def test_the_steps_of_a_loop_share_a_kernel(tmp_path: Path) -> None:
     assert run.verdict.passed, "\n".join(map(str, run.verdict.checks))
 
 
-def kernel(number: int, line: str = "const Index at = {n} * rows;", name: str = "") -> KernelText:
-    name = name or f"k{number}"
-    source = f"""// {name} replaces {number}
-template <typename Index>
-__global__ void __launch_bounds__(256) {name}_kernel(const float* __restrict__ x_ptr, float* __restrict__ y_ptr,
-    Index rows) {{
-  {line.format(n=number)}
-  y_ptr[at] = x_ptr[at] * 0.5f + 1e-5f;
-}}
+AT, ROWS, X, Y = (Name(name) for name in ("at", "rows", "x_ptr", "y_ptr"))
 
-extern "C" const char* {name}(const float* x, float* y, long long rows, void* stream) {{
-  {name}_kernel<int><<<dim3(256), dim3(256), 0, static_cast<cudaStream_t>(stream)>>>(x, y, rows);
-  return launch_error();
-}}
-"""
-    return KernelText(name, source, ("x", "y"), ("rows",), own=frozenset({name, f"{name}_kernel"}))
+
+def by_factor(number: int) -> list[Statement]:
+    return [const("Index", "at", number * ROWS)]
+
+
+def kernel(number: int, lines: Callable[[int], list[Statement]] = by_factor, more: tuple[Parameter, ...] = ()) -> KernelText:
+    name = f"k{number}"
+    pointers = [Parameter("float", "x_ptr", True, True, True), Parameter("float", "y_ptr", False, True, True), *more]
+    stored = Assign(element(Y, AT), element(X, AT) * 0.5 + 1e-5)
+    body = (*lines(number), stored)
+    main = Definition(f"{name}_kernel", (*pointers, Parameter("Index", "rows")), body, "typename Index", "256")
+    handed = [Parameter("float", "x", True, True), Parameter("float", "y", pointer=True), *more, Parameter("long long", "rows")]
+    launch = Launch(f"{name}_kernel", ("int",), fn.dim3(256), fn.dim3(256), (Name("x"), Name("y"), ROWS))
+    launcher = Definition(name, (*handed, Parameter("void", "stream", pointer=True)), (launch,))
+    return KernelText(name, (main, launcher), ("x", "y"), ("rows",), own=frozenset({name, f"{name}_kernel"}))
 
 
 def test_numbers_become_arguments() -> None:
@@ -74,22 +78,30 @@ def test_numbers_become_arguments() -> None:
     assert {name: (text.name, text.sizes) for name, text in found.items()} == {
         "k30": ("k30", ("rows", "30")), "k41": ("k30", ("rows", "41")), "k52": ("k30", ("rows", "52"))
     }  # fmt: skip
-    source = found["k30"].source
-    assert "const Index at = step_1 * rows;" in source and "    Index rows, Index step_1) {" in source
+    source = " ".join(found["k30"].source.split())  # whatever line it is in
+    assert "const Index at = step_1 * rows;" in source and "Index rows, Index step_1) {" in source
     assert "long long rows, long long step_1, void* stream) {" in source and ">>>(x, y, rows, step_1);" in source
-    assert "__launch_bounds__(256)" in source and "0.5f + 1e-5f" in source
+    assert "__launch_bounds__(256)" in source and "0.5f + 9.99999975e-06f" in source
 
 
 def test_a_launcher_over_two_lines() -> None:
-    broken = [replace(text, source=text.source.replace(", void* stream", ",\n    void* stream")) for text in map(kernel, (30, 41, 52))]
-    assert "long long rows, long long step_1,\n    void* stream) {" in shared_texts(broken)["k30"].source
+    many = tuple(Parameter("float", f"tensor_{i}", pointer=True) for i in range(8))
+    source = shared_texts([kernel(n, more=many) for n in (30, 41, 52)])["k30"].source
+    assert "long long rows, long long step_1," in source.replace("\n   ", "") and "rows, step_1);" in source
 
 
 @pytest.mark.parametrize(
-    "line", ["const Index at = rows / {n};", "const Index at = rows % {n};", "float held[{n}]; const Index at = rows;", "f<{n}>(rows);"]
+    "lines",
+    [
+        lambda n: [const("Index", "at", ROWS / n)],
+        lambda n: [const("Index", "at", ROWS % n)],
+        lambda n: [array("float", "held", n), const("Index", "at", ROWS)],
+        lambda n: [Do(fn.merge_row.of(n)(ROWS)), const("Index", "at", ROWS)],
+        lambda n: [const("Index", "at", select(n > ROWS, 0, 1))],
+    ],
 )
-def test_what_the_compiler_should_know_stays_a_number(line: str) -> None:
-    assert joined([kernel(n, line) for n in (30, 41, 52)]) == {}
+def test_what_the_compiler_should_know_stays_a_number(lines: Callable[[int], list[Statement]]) -> None:
+    assert shared_texts([kernel(n, lines) for n in (30, 41, 52)]) == {}
 
 
 def test_two_are_written_out() -> None:

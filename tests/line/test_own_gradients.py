@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
-from fusewright.candidate import load_candidate
+from fusewright.driver.pipeline import compile_problem
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import load_problem
+from fusewright.verify.candidate import load_candidate
 
 FILE = """
 import torch
@@ -56,3 +57,19 @@ def test_a_function_with_a_derivative_of_its_own_keeps_it(tmp_path: Path) -> Non
         model(x).square().sum().backward()
     assert old.weight.grad.abs().sum() > 0  # type: ignore[union-attr,operator]
     torch.testing.assert_close(new.weight.grad, old.weight.grad)
+
+
+def test_a_step_of_it_asks_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The original runs in training anyway: what the model was planned for need not be looked at first."""
+    (tmp_path / "model.py").write_text(FILE)
+    problem = load_problem(tmp_path / "model.py")
+    candidate = load_candidate(compile_problem(problem, Options())[2].text, "host")
+    new, (x,) = candidate.build_model(problem), problem.inputs()
+    looks: list[object] = []
+    follow = vars(candidate.module)["_follow"]
+    monkeypatch.setitem(vars(candidate.module), "_follow", lambda model: looks.append(model) or follow(model))
+    new(x).sum().backward()
+    assert not looks
+    with torch.no_grad():
+        new(x)
+    assert looks

@@ -10,15 +10,20 @@ import pytest
 import torch
 from torch import nn
 
-from fusewright import arithmetic, takeover
-from fusewright.arithmetic import FEW_CHANNELS, Convolution, Library, convolutions_of, library_of
-from fusewright.candidate import load_candidate
-from fusewright.capture import capture
+from fusewright.driver.all_variants import variants
+from fusewright.driver.front import Front
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tune import LIBRARY_TURNED, Choices, convolutions, key
+from fusewright.frontend.capture import capture
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import Front, read_problem
-from fusewright.precision import FLAGS, Precision, decided, split_all
-from fusewright.problem import load_problem
-from fusewright.tune import Choices, convolutions, key
+from fusewright.schedule import fusion
+from fusewright.schedule.layout import coarse_calls
+from fusewright.schedule.library import FEW_CHANNELS, Convolution, Library
+from fusewright.verify import library_arithmetic
+from fusewright.verify.candidate import load_candidate
+from fusewright.verify.library_arithmetic import convolutions_of, library_of
+from fusewright.verify.precision import FLAGS, Precision, decided, split_all
 
 CPU = torch.device("cpu")
 FOUNDING = Path(__file__).parents[2] / "examples" / "conv2d_groupnorm_logsumexp.py"
@@ -120,11 +125,11 @@ def test_answers_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     asked: list[Convolution] = []
     wide, narrow = Convolution(64, 64, (3,), (1,), (0,), (1,)), Convolution(3, 64, (3,), (1,), (0,), (1,))
 
-    def answer(convolution: Convolution, sizes: tuple[int, ...], device: torch.device) -> bool | None:
+    def answer(convolution: Convolution, sizes: tuple[int, ...], device: torch.device, channels_last: bool) -> bool | None:
         asked.append(convolution)
         return None if convolution == narrow else False
 
-    monkeypatch.setattr(arithmetic, "asked", answer)
+    monkeypatch.setattr(library_arithmetic, "asked", answer)
     gpu, both = torch.device("cuda", 0), {wide: (2, 64, 9), narrow: (2, 3, 9)}
     first = library_of(both, gpu)
     assert first == Library(((wide, False),)) and not first.rounds(wide) and not first.rounds(narrow)
@@ -135,18 +140,92 @@ def test_answers_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 def test_a_rounded_convolution_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gap is wide: a CPU computes in float32, and TF32 is emulated."""
-    from fusewright.reference import to_tf32
+    from fusewright.verify.reference import to_tf32
 
     each = [
         (Convolution(3, 64, (7, 7), (2, 2), (3, 3), (1, 1)), (2, 3, 32, 32)),
         (Convolution(512, 16, (3, 3), (1, 1), (0, 0), (1, 1)), (2, 512, 8, 8)),
         (Convolution(4, 8, (4,), (2,), (1,), (1,), 2, True), (2, 8, 9)),
     ]
-    assert [arithmetic.asked(convolution, sizes, CPU) for convolution, sizes in each] == [False, False, False]
-    plain = arithmetic._run
+    assert [library_arithmetic.asked(convolution, sizes, CPU) for convolution, sizes in each] == [False, False, False]
+    plain = library_arithmetic._run
     rounds = lambda c, x, w: plain(c, *((to_tf32(x), to_tf32(w)) if x.dtype is torch.float32 else (x, w)))  # noqa: E731
-    monkeypatch.setattr(arithmetic, "_run", rounds)
-    assert [arithmetic.asked(convolution, sizes, CPU) for convolution, sizes in each] == [True, True, True]
+    monkeypatch.setattr(library_arithmetic, "_run", rounds)
+    assert [library_arithmetic.asked(convolution, sizes, CPU) for convolution, sizes in each] == [True, True, True]
+
+
+# ---- on channels-last data
+
+SHORTCUT = Convolution(24, 32, (1, 1), (2, 2), (0, 0), (1, 1))  # of the model below
+RESIDUAL = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(24, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32)
+        self.shortcut = nn.Sequential(nn.Conv2d(24, 32, 1, 2, bias=False), nn.BatchNorm2d(32))
+
+    def forward(self, x):
+        return torch.relu(self.norm(self.conv(x)) + self.shortcut(x))
+
+
+def get_inputs():
+    return [torch.randn(2, 24, 12, 12)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_library_that_rounds_channels_last_data_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The library has other kernels for it. Each layout is asked, once."""
+    from fusewright.verify.reference import to_tf32
+
+    monkeypatch.setenv("FUSEWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    plain, asked, layouts = library_arithmetic._run, library_arithmetic.asked, list[bool]()
+
+    def rounds(convolution: Convolution, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        turned = x.is_contiguous(memory_format=torch.channels_last) and x.dtype is torch.float32
+        return plain(convolution, *((to_tf32(x), to_tf32(weight)) if turned else (x, weight)))
+
+    def on_the_cpu(convolution: Convolution, sizes: tuple[int, ...], device: torch.device, channels_last: bool) -> bool | None:
+        layouts.append(channels_last)
+        return asked(convolution, sizes, CPU, channels_last)
+
+    monkeypatch.setattr(library_arithmetic, "_run", rounds)
+    monkeypatch.setattr(library_arithmetic, "asked", on_the_cpu)
+    for _ in range(2):
+        library = library_of({SHORTCUT: (2, 24, 12, 12)}, torch.device("cuda", 0))
+        assert not library.rounds(SHORTCUT) and library.rounds(SHORTCUT, channels_last=True)
+    assert layouts == [False, True]
+
+
+@pytest.mark.parametrize("coarser", [False, True])
+def test_a_variant_that_rounds_more_than_eager_is_no_candidate(coarser: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A running mean shows its convolution's arithmetic: the library's channels-last one is not offered where it alone rounds."""
+    library = Library(((SHORTCUT, False),), frozenset({SHORTCUT} if coarser else ()))
+    monkeypatch.setattr("fusewright.verify.precision.library_of", lambda convolutions, device: library)
+    front = front_of(tmp_path, RESIDUAL, 24)
+    every, notes = variants(front)
+    assert (LIBRARY_TURNED in {variant.name for variant in every}) is not coarser
+    assert any(LIBRARY_TURNED in note and "TF32" in note for note in notes) is coarser
+    assert bool(coarse_calls(front.finish(Choices(own=frozenset(), channels_last=True))[0])) is coarser
+    assert not coarse_calls(front.finish(Choices(own=frozenset()))[0])
+
+
+def test_what_does_not_show_stays_a_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind convolutions that the library rounds in any layout."""
+    first = Convolution(3, 32, (3, 3), (1, 1), (1, 1), (1, 1))
+    monkeypatch.setattr("fusewright.verify.precision.library_of", lambda *_: Library(((first, False),), frozenset({first})))
+    torch.manual_seed(0)
+    deep = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), *(nn.Conv2d(32, 32, 3, padding=1) for _ in range(8)))
+    assert not of(deep, torch.rand(2, 3, 8, 8)).plain_only
 
 
 # ---- in files
@@ -179,12 +258,12 @@ PARAMETERS = "self.scale, self.shift = nn.Parameter(torch.ones(16, 1, 1)), nn.Pa
 BEFORE, BEHIND = BY_HAND.index("        y = (y -"), BY_HAND.index("\n\ndef get_inputs")
 
 
-def ending(text: str, parameters: str = "pass") -> str:
+def epilogue(text: str, parameters: str = "pass") -> str:
     """The same convolution, with something else behind it."""
     return (BY_HAND[:BEFORE] + f"        return {text}\n" + BY_HAND[BEHIND:]).replace(PARAMETERS, parameters)
 
 
-BATCH_NORM = ending("torch.relu(self.norm(y))", "self.norm = nn.BatchNorm2d(16)")
+BATCH_NORM = epilogue("torch.relu(self.norm(y))", "self.norm = nn.BatchNorm2d(16)")
 
 
 def front_of(folder: Path, text: str, inputs: int, **options: str) -> Front:
@@ -255,8 +334,8 @@ def as_exact_as_eager(original: nn.Module, new: nn.Module, x: torch.Tensor, upst
 
 def test_a_rounded_convolution_does_not_reach_backward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one TF32 product is near enough for results, gradients are those of the library's float32 convolution."""
-    text = ending("torch.logsumexp(y, 1).mean((1, 2))").replace("24, 24", "26, 26")  # rows of whole sectors, which would be kept
-    monkeypatch.setattr(takeover, "pays", lambda *_: True)
+    text = epilogue("torch.logsumexp(y, 1).mean((1, 2))").replace("24, 24", "26, 26")  # rows of whole sectors, which would be kept
+    monkeypatch.setattr(fusion, "pays", lambda *_: True)
     front = front_of(tmp_path, text, 8)
     made, emitted = front.finish(Choices())
     assert not front.precision.split and any(kernel.fused.anchor.coarser for kernel in made.kernels if kernel.fused is not None)
@@ -274,6 +353,6 @@ def test_a_gpu_answers() -> None:
     gpu = torch.device("cuda", torch.cuda.current_device())
     for inputs in (3, 8, 16, 64):
         convolution = Convolution(inputs, 64, (3, 3), (1, 1), (1, 1), (1, 1))
-        answer = arithmetic.asked(convolution, (8, inputs, 64, 64), gpu)
+        answer = library_arithmetic.asked(convolution, (8, inputs, 64, 64), gpu)
         assert answer is not None
         assert answer or inputs <= FEW_CHANNELS

@@ -9,22 +9,23 @@ import pytest
 import torch
 from torch import nn
 
-from fusewright.capture import capture
+from fusewright.autograd import plan_joint
+from fusewright.driver.pipeline import compile_problem, on_the_cpu
 from fusewright.emit import emit
 from fusewright.emit.values import packed
 from fusewright.errors import Unsupported
-from fusewright.explain import explain_plan
-from fusewright.graph import Graph
-from fusewright.interpret import interpret
-from fusewright.lower import lower
+from fusewright.frontend.capture import capture
+from fusewright.frontend.problem import load_problem
+from fusewright.ir.graph import Graph
+from fusewright.ir.interpret import interpret
+from fusewright.ir.plan import Call, Kernel
+from fusewright.ir.prims import Reduce
+from fusewright.laws.rewrite import rewrite
+from fusewright.ops.lower import lower
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem, on_the_cpu
-from fusewright.plan import Call, Kernel
-from fusewright.planner import plan
-from fusewright.prims import Reduce
-from fusewright.problem import load_problem
-from fusewright.rewrite import rewrite
-from fusewright.takeover import take_over
+from fusewright.report.explain import explain_plan
+from fusewright.schedule.fusion import take_over
+from fusewright.schedule.planner import plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOUNDING = sorted(EXAMPLES.glob("*.py"))
@@ -158,7 +159,7 @@ class Alike(nn.Module):
 def test_every_step_is_explained_also_where_one_kernel_serves_several() -> None:
     model = Alike()
     made = plan(lower(capture(model, [torch.randn(5, 6), torch.randn(6, 6)])))
-    emitted = emit(made, "", model, gradients=False)
+    emitted = emit(plan_joint(made, model, gradients=False), "", model)
     assert len(made.kernels) == 2 and len(emitted.kernels) == 1, "no longer one kernel for both"
     lines = explain_plan(made, emitted).splitlines()
     first, second = (kernel.name for kernel in made.kernels)
@@ -212,7 +213,8 @@ def test_batch_and_heads_joined_and_taken_apart_again_are_not_copied() -> None:
             return torch.linalg.matrix_exp(heads @ heads.mT)
 
     module = Heads()
-    text = emit(plan(lower(capture(module, [torch.randn(3, 5, 16)]))), "", module, False).text
+    made = plan(lower(capture(module, [torch.randn(3, 5, 16)])))
+    text = emit(plan_joint(made, module, gradients=False), "", module).text
     assert ".reshape((x_0, x_1, 2, 4)).permute((0, 2, 1, 3))" in text and "[:, :, 8:16]" in text
 
 

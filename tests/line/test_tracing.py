@@ -10,13 +10,13 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from fusewright import capture as captured
-from fusewright.capture import capture
-from fusewright.tracing import batch_norms_whole, lean, recurrent_layers_whole, without_memory_formats
+from fusewright.frontend import capture as captured
+from fusewright.frontend.capture import capture
+from fusewright.frontend.tracing import batch_norms_whole, lean, recurrent_layers_whole, without_memory_formats
 
 UNITS = """
 import sys, sympy
-from fusewright.tracing import UNITS, NoUnits, without_units
+from fusewright.frontend.tracing import UNITS, NoUnits, without_units
 x = sympy.Symbol("x")
 with without_units():
     assert sympy.simplify((x**2 - 1) / (x - 1)) == x + 1

@@ -13,17 +13,18 @@ from line.test_tune import CHAIN, Prices, forward_only
 from line.test_tune import prices as prices  # the fixture
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fusewright import pipeline
-from fusewright.attention import attentions
-from fusewright.candidate import Candidate, load_candidate
+from fusewright.driver import pipeline
+from fusewright.driver.front import Front
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tune import Choices, Tuned, convolutions, key, tune
+from fusewright.driver.tune_training import EAGER, EVERY_KERNEL, NO_KERNEL, Step, candidates
 from fusewright.emit import Emitted
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import Front, read_problem
-from fusewright.problem import load_problem
-from fusewright.training import KERNELS, KERNELS_FORWARD, LIBRARY_BACKWARD, PYTORCH, WHOLE, Training
-from fusewright.tune import Choices, Tuned, convolutions, key, tune
-from fusewright.tune_training import EAGER, EVERY_KERNEL, NO_KERNEL, Step, candidates
-from fusewright.verify import verify
+from fusewright.schedule.attention_fusion import attentions
+from fusewright.schedule.training import KERNELS, KERNELS_FORWARD, LIBRARY_BACKWARD, PYTORCH, WHOLE, Training
+from fusewright.verify.candidate import Candidate, load_candidate
+from fusewright.verify.verifier import verify
 
 # A norm and a softmax, and a product of the library between them.
 TWO = CHAIN.replace("torch.logsumexp(torch.tanh(self.conv(x)), 1)", "torch.tanh(self.norm(x.mean(1)))").replace(
@@ -212,7 +213,7 @@ def test_kernels_read_what_pytorch_made_as_it_should_lie(tmp_path: Path) -> None
     first = next(iter(predicted.training))
     assert first in predicted.referable
     text = front.finish(Choices(training=Training(by_pytorch=frozenset({first}))))[1].text
-    assert ".contiguous()" in text.split(f"def {first}_meaning")[1].split("\n\n\n")[0].splitlines()[-1]
+    assert ".contiguous()" in text.split(f"def {first}_reference")[1].split("\n\n\n")[0].splitlines()[-1]
 
 
 def test_running_statistics_are_written_by_kernels(tmp_path: Path) -> None:
@@ -260,7 +261,7 @@ def test_the_originals_forward_is_kept_for_training(tmp_path: Path, prices: Pric
     assert "eager's step" in found.choices.training.reasons()[WHOLE]
     _, emitted = front.finish(found.choices)
     assert "not (_Differentiable.trained and _needs_gradients(" in emitted.text
-    assert "_CUDA_GRADIENTS, _GRADIENT_KERNELS = None, ()" in emitted.text
+    assert "_CUDA_GRADIENTS" not in emitted.text
     calls, steps = launched(loaded(emitted), front)
     assert calls and not steps
     assert holds(front, emitted)
@@ -281,7 +282,7 @@ def test_steps_that_fail_leave_what_is_predicted(tmp_path: Path, prices: Prices,
     def tired(*args: Any) -> Any:
         raise RuntimeError("out of memory\nmore")
 
-    monkeypatch.setattr("fusewright.tune_training.Trainer.run", tired)
+    monkeypatch.setattr("fusewright.driver.tune_training.Trainer.run", tired)
     found = tuned(front_of(TWO, tmp_path), prices)
     assert found.choices.training == Training() and not found.whole
     assert "training steps were not timed: out of memory" in found.notes
@@ -296,12 +297,12 @@ def test_the_whole_line_writes_what_was_chosen_and_finds_it_again(tmp_path: Path
         return verify(*args, **{**named, "options": Options(target="host")})
 
     for name, value in {
-        "fusewright.pipeline.choose_target": lambda options: "cuda",
-        "fusewright.pipeline.gpu_works": lambda: True,
-        "fusewright.pipeline.tune": functools.partial(tune, target="host", seconds=0.0),
-        "fusewright.bench_device.Gpu": lambda device: prices,
-        "fusewright.verify.verify": verified,
-        "fusewright.candidate.load_candidate": lambda text, target, *args, **named: load_candidate(text, "host", name="new.py"),
+        "fusewright.driver.pipeline.choose_target": lambda options: "cuda",
+        "fusewright.driver.pipeline.gpu_works": lambda: True,
+        "fusewright.driver.pipeline.tune": functools.partial(tune, target="host", seconds=0.0),
+        "fusewright.driver.pipeline.Gpu": lambda device: prices,
+        "fusewright.driver.pipeline.verify_candidate": verified,
+        "fusewright.driver.pipeline.load_candidate": lambda text, target, *args, **named: load_candidate(text, "host", name="new.py"),
         "torch.cuda.get_device_name": lambda: "some GPU",
         "torch.cuda.current_device": lambda: 0,
     }.items():

@@ -13,17 +13,18 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fusewright import pipeline
-from fusewright.bench_device import Sample
-from fusewright.candidate import Trace, _Operators, load_candidate
+from fusewright.bench.gpu import Sample
+from fusewright.driver import pipeline
+from fusewright.driver.front import Front
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tune import Choices, Tuned, Tuner, Way, cache_file, own_of, recall, remember, tune
 from fusewright.errors import Refused
-from fusewright.footprint import peak_bytes
+from fusewright.frontend.problem import load_problem
 from fusewright.host import HostLibrary
 from fusewright.options import Options
-from fusewright.pipeline import Front, read_problem
-from fusewright.problem import load_problem
-from fusewright.tune import Choices, Tuned, Tuner, Way, cache_file, own_of, recall, remember, tune
-from fusewright.verify import Check, Verdict, verify
+from fusewright.schedule.footprint import peak_bytes
+from fusewright.verify.candidate import Trace, _Operators, load_candidate
+from fusewright.verify.verifier import Check, Verdict, verify
 
 CHAIN = """
 import torch
@@ -224,7 +225,7 @@ def test_a_way_that_cannot_be_built_is_out_of_the_race(
             raise RuntimeError("nvcc is tired\nmore")
         return load_candidate(text, *args, **kwargs)
 
-    monkeypatch.setattr("fusewright.tune.load_candidate", broken)
+    monkeypatch.setattr("fusewright.driver.tune.load_candidate", broken)
     found = tuned(front, prices)
     assert not found.choices.plain and any("nvcc is tired" in note for note in found.notes), found
     assert own_of(front.finish(found.choices)[0]) == frozenset()
@@ -233,7 +234,7 @@ def test_a_way_that_cannot_be_built_is_out_of_the_race(
 
 def test_no_way_is_built_when_building_took_long(front: Front, prices: Prices, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network of a hundred convolutions is built in minutes: of its eleven ways those that are named first are tried."""
-    monkeypatch.setattr("fusewright.tune.BUILDING", 0.0)
+    monkeypatch.setattr("fusewright.driver.tune.BUILDING", 0.0)
     prices.kernels = {"conv2d": 50.0}  # the library's convolutions would be chosen
     found = tuned(front, prices)
     assert [name for name, _ in found.rows] == ["eager", "predicted"] and found.whole
@@ -274,12 +275,12 @@ def test_only_what_verified_is_remembered(
     verdict = Verdict(fails != "verification", (Check("seeds", fails != "verification"),), "", 0.0, 0.0, (), ())
     monkeypatch.setenv("FUSEWRIGHT_CACHE", str(tmp_path / "cache"))
     for name, value in {
-        "fusewright.pipeline.choose_target": lambda options: "cuda",
-        "fusewright.pipeline.gpu_works": lambda: True,
-        "fusewright.pipeline.tune": lambda *args, **named: chosen,
-        "fusewright.bench_device.Gpu": lambda device: None,
-        "fusewright.verify.verify": lambda *args, **named: verdict,
-        "fusewright.candidate.load_candidate": lambda text, target, *args, **named: load_candidate(text, "host", name="new.py"),
+        "fusewright.driver.pipeline.choose_target": lambda options: "cuda",
+        "fusewright.driver.pipeline.gpu_works": lambda: True,
+        "fusewright.driver.pipeline.tune": lambda *args, **named: chosen,
+        "fusewright.driver.pipeline.Gpu": lambda device: None,
+        "fusewright.driver.pipeline.verify_candidate": lambda *args, **named: verdict,
+        "fusewright.driver.pipeline.load_candidate": lambda text, target, *args, **named: load_candidate(text, "host", name="new.py"),
         "torch.cuda.get_device_name": lambda *device: "some GPU",
         "torch.cuda.current_device": lambda: 0,
     }.items():
@@ -291,11 +292,11 @@ def test_only_what_verified_is_remembered(
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, chosen: Tuned, judge: Any) -> None:
     """What `optimize` does on a GPU, with kernels of the host: timing chose this, and verification is this judge's."""
     for name, value in {
-        "fusewright.pipeline.choose_target": lambda options: "cuda",
-        "fusewright.pipeline.tuned_for": lambda *args: chosen,
-        "fusewright.pipeline.gpu_works": lambda: True,
-        "fusewright.verify.verify": judge,
-        "fusewright.candidate.load_candidate": lambda text, target, *args, **named: load_candidate(text, "host", name="new.py"),
+        "fusewright.driver.pipeline.choose_target": lambda options: "cuda",
+        "fusewright.driver.pipeline.tuned_for": lambda *args: chosen,
+        "fusewright.driver.pipeline.gpu_works": lambda: True,
+        "fusewright.driver.pipeline.verify_candidate": judge,
+        "fusewright.driver.pipeline.load_candidate": lambda text, target, *args, **named: load_candidate(text, "host", name="new.py"),
     }.items():
         monkeypatch.setattr(name, value)
 
@@ -343,7 +344,7 @@ def test_convolutions_go_to_the_library_before_all_kernels_do(front: Front, monk
         return Verdict(passed, (Check("seeds", passed),), "seeds: far off", 0.0, 0.0, (), ())
 
     as_on_a_gpu(monkeypatch, chosen, judge)
-    monkeypatch.setattr("fusewright.pipeline.PREDICTED", chosen.choices)
+    monkeypatch.setattr("fusewright.driver.pipeline.PREDICTED", chosen.choices)
     run = pipeline.optimize(front.problem, Options(target="cuda", bench=False, precision="flags"))
     assert run.verdict.passed and run.text == texts[-1] and "torch.conv2d(" in run.text.split("class ModelNew")[1]
     assert any(note.endswith("convolutions and products are the library's") for note in run.report["notes"]), run.report["notes"]
@@ -355,7 +356,7 @@ def test_a_gpu_that_stopped_is_a_sentence(front: Front, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(pipeline, "tune", tune)
     monkeypatch.setattr(pipeline, "gpu_works", lambda: False)
-    monkeypatch.setattr("fusewright.bench_device.Gpu", lambda device: None)
+    monkeypatch.setattr("fusewright.driver.pipeline.Gpu", lambda device: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "some GPU")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     with pytest.raises(Refused, match="illegal memory access; with --tune off"):
@@ -378,10 +379,10 @@ def test_choices_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 
 def test_a_wrong_kernel_of_backward_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fusewright import pipeline
-    from fusewright.emit import gradient as emit_gradient
+    from fusewright.autograd import gradients as planning
+    from fusewright.driver import pipeline
 
-    right = emit_gradient.gradient_graph
+    right = planning.gradient_graph
 
     def wrong(*given: Any) -> Any:
         found = right(*given)
@@ -389,12 +390,12 @@ def test_a_wrong_kernel_of_backward_is_left_out(tmp_path: Path, monkeypatch: pyt
         turned = [replace(n, target=torch.ops.aten.cos.default) if "tanh" in str(n.target) else n for n in found.nodes]
         return replace(found, nodes=tuple(turned))
 
-    monkeypatch.setattr(emit_gradient, "gradient_graph", wrong)
+    monkeypatch.setattr(planning, "gradient_graph", wrong)
     text = CHAIN.replace("torch.softmax(self.lin(y), -1)", "torch.tanh(self.lin(y))")
     (tmp_path / "model.py").write_text(text)
     run = pipeline.optimize(load_problem(tmp_path / "model.py"), Options(target="host"))
     failed = [check for check in run.verdict.checks if not check.passed]
-    assert not failed and "_gradient(" not in run.text
+    assert not failed and "_grad(sizes" not in run.text
     assert any("its kernels did not verify" in note for note in run.report["notes"])
 
 

@@ -10,14 +10,18 @@ import pytest
 import torch
 from torch import nn
 
-from fusewright import gradient, pipeline
-from fusewright.capture import capture
-from fusewright.gradient import Trace
-from fusewright.kernels import conv_tiles
-from fusewright.kernels.conv_spec import Conv, Ending, Pointwise
+from fusewright.autograd import trace
+from fusewright.autograd.trace import Trace
+from fusewright.codegen.mma import conv_tiles
+from fusewright.codegen.mma.conv_spec import VALUE, Conv, Epilogue, Pointwise
+from fusewright.driver import front as driver_front
+from fusewright.driver import pipeline
+from fusewright.driver.tune import PREDICTED
+from fusewright.frontend.capture import capture
+from fusewright.frontend.problem import load_problem
+from fusewright.ir import functions as fn
+from fusewright.ir.expr import Name
 from fusewright.options import Options
-from fusewright.problem import load_problem
-from fusewright.tune import PREDICTED
 
 MODELS = Path(__file__).parents[1] / "models"
 
@@ -32,7 +36,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, where: Any, name: str) -> list[Any]
 
 def test_layers_of_one_form_share_the_search_for_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     conv = Conv(2, 48, 80, (3, 3), (1, 1), (1, 1), (1, 1))
-    first, second = (Ending(Pointwise(lambda value, n, c, at, name=name: ([], f"{value} + {name}"))) for name in "ab")
+    first, second = (Epilogue(Pointwise(VALUE + Name(name))) for name in "ab")
     tiles = conv_tiles.candidate_tiles(conv, first)
     layouts = counted(monkeypatch, conv_tiles, "layout")
     assert tiles and conv_tiles.candidate_tiles(conv, second) == tiles
@@ -42,22 +46,22 @@ def test_layers_of_one_form_share_the_search_for_tiles(monkeypatch: pytest.Monke
 def test_one_tile_is_enough_to_know_that_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     conv = Conv(2, 40, 72, (3, 3), (1, 1), (1, 1), (1, 1))
     layouts = counted(monkeypatch, conv_tiles, "layout")
-    assert conv_tiles.fits(conv, Ending())
+    assert conv_tiles.fits(conv, Epilogue())
     few = len(layouts)
-    assert len(conv_tiles.candidate_tiles(conv, Ending())) > 1
+    assert len(conv_tiles.candidate_tiles(conv, Epilogue())) > 1
     assert few < (len(layouts) - few) / 4
 
 
 def test_instructions_of_a_chain_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = []
-    body = Pointwise(lambda value, n, c, at: written.append(value) or ([], f"fmaxf({value}, 0.0f)"))
-    conv_tiles.best_tile(Conv(2, 56, 88, (3, 3), (1, 1), (1, 1), (1, 1)), Ending(body), (4, 32, 32))
-    assert len(written) == 1
+    counts = counted(monkeypatch, conv_tiles, "slots")
+    body = Pointwise(fn.fmax(VALUE, 0.731))
+    conv_tiles.best_tile(Conv(2, 56, 88, (3, 3), (1, 1), (1, 1), (1, 1)), Epilogue(body), (4, 32, 32))
+    assert [part for part, *_ in counts].count(body.result) == 1
 
 
 def test_a_plan_is_made_once_and_gradients_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     front = pipeline.read_problem(load_problem(MODELS / "conv_norm_residual.py"), Options())
-    plans, traces = counted(monkeypatch, pipeline, "plan"), counted(monkeypatch, gradient, "Trace")
+    plans, traces = counted(monkeypatch, driver_front, "plan"), counted(monkeypatch, trace, "Trace")
     made, _ = front.finish(PREDICTED)
     assert len(plans) == 1
     assert 0 < len(traces) <= len(made.kernels)
@@ -68,13 +72,13 @@ def test_regions_that_differ_in_names_share_a_trace(monkeypatch: pytest.MonkeyPa
     calls = [node for node in graph.nodes if not node.is_leaf]
     leaves = [node.name for node in graph.nodes if node.target == "parameter"]
     each, traces = len(calls) // 3, dict[str, Trace | None]()
-    asked = counted(monkeypatch, gradient, "Trace")
+    asked = counted(monkeypatch, trace, "Trace")
     source = graph.inputs[0]
     for number in range(3):
         nodes = calls[number * each : (number + 1) * each]
         arguments = [source, *leaves[2 * number : 2 * number + 2]]
         source = next(node.name for node in reversed(nodes) if node.shape is not None)
-        assert gradient.gradient_graph(graph, nodes, arguments, [source], arguments, traces) is not None
+        assert trace.gradient_graph(graph, nodes, arguments, [source], arguments, traces) is not None
     assert len(asked) == 1
 
 

@@ -6,15 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fusewright.bench import KernelTime, Measurement, Row, Timing
-from fusewright.bench_statistics import Ratio
-from fusewright.capture import capture
+from fusewright.bench.comparison import KernelTime, Measurement, Row, Timing
+from fusewright.bench.roofline import Ceilings, Work, placed
+from fusewright.bench.statistics import Ratio
+from fusewright.driver.pipeline import compile_problem
+from fusewright.frontend.capture import capture
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import load_problem
-from fusewright.report import run_record
-from fusewright.roofline import Ceilings, Work, placed
-from fusewright.verify import Check, Errors, Verdict
+from fusewright.report.report import run_record
+from fusewright.verify.verifier import Check, Errors, Verdict
 
 CEILINGS = Ceilings(4.19e12, 4.14e12, 50e12, 395e12, 741e12, 60_000_000)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from fusewright.report import page
-from fusewright.report_page import PARTS
+from fusewright.report.page import PARTS
+from fusewright.report.report import page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusewright.report_code import (
+from fusewright.report.code import (
     code_block,
     cuda_source,
     highlighted,

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusewright.report_graph import (
+from fusewright.report.graph import (
     GAP_X,
     Box,
     Cluster,

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fusewright.report import page, table
-from fusewright.report_charts import Point, apart, bars, bars_chart, roofline_chart, roofline_points
-from fusewright.report_page import PARTS
+from fusewright.report.charts import Point, apart, bars, bars_chart, roofline_chart, roofline_points
+from fusewright.report.page import PARTS
+from fusewright.report.report import page, table
 
 VOID = {"meta", "link", "br", "wbr", "rect", "path", "line", "circle", "polyline"}
 

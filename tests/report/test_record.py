@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fusewright import cli
+from fusewright.driver import cli
 from fusewright.errors import Refused
-from fusewright.report import joined, load_records, report, run_record
+from fusewright.report.report import joined, load_records, report, run_record
 
 
 def test_what_a_record_holds(record: dict[str, Any]) -> None:

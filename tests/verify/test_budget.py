@@ -10,9 +10,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fusewright.arithmetic import Convolution, Library
-from fusewright.budget import GROSS, K_TENSOR, Budget, Evidence, K, budget, compare, ulp, with_outliers, zeros_pass
-from fusewright.reference import NEAR, TF32, TO_NEAREST, Rounding, in_float64, widened
+from fusewright.schedule.library import Convolution, Library
+from fusewright.verify.budget import (
+    GROSS,
+    K_TENSOR,
+    Budget,
+    Evidence,
+    K,
+    budget,
+    compare,
+    ulp,
+    with_outliers,
+    zeros_pass,
+)
+from fusewright.verify.reference import NEAR, TF32, TO_NEAREST, Rounding, in_float64, widened
 
 FP32 = Rounding(2.0**-24, 2.0**-24, 2.0**-24)
 TF32_CONVOLUTIONS = Rounding(2.0**-24, TF32, 2.0**-24)

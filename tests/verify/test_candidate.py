@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import fusewright
-from fusewright.candidate import load_candidate
+from fusewright.driver.pipeline import compile_problem
 from fusewright.errors import Refused
+from fusewright.frontend.problem import Problem, load_problem
 from fusewright.host import FOUND_SOMETHING, run_sanitized, sanitizer_report
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import Problem, load_problem
+from fusewright.verify.candidate import load_candidate
 
 ADVERSARIAL = Path(__file__).parent.parent / "adversarial"
 CUDA_KERNEL = ADVERSARIAL / "honest" / "cuda_kernel.py"
@@ -80,7 +80,7 @@ def test_kernels_run_on_the_host(problem: Problem) -> None:
 
 def test_the_host_needs_no_nvcc_beside_a_gpu(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, emitted = compile_problem(problem, Options(target="host"))
-    assert "_library()" in emitted.text
+    assert "_library(_CUDA_SOURCE)" in emitted.text
     monkeypatch.setattr("torch.utils.cpp_extension.load_inline", lambda *args, **named: pytest.fail("nvcc was asked"))
     candidate = load_candidate(emitted.text, "host")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -157,8 +157,8 @@ def test_target_cuda_without_a_gpu() -> None:
 
 RUN = """
 import sys, torch
-from fusewright.candidate import load_candidate
-from fusewright.problem import load_problem
+from fusewright.verify.candidate import load_candidate
+from fusewright.frontend.problem import load_problem
 from pathlib import Path
 candidate = load_candidate(Path(sys.argv[1]), "host", sanitize="address")
 model = candidate.build_model(load_problem(Path(sys.argv[2])))

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fusewright.candidate import load_candidate
-from fusewright.checks import Trial, values
-from fusewright.observe import subjects
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.problem import load_problem
-from fusewright.shrink import Shapes
-from fusewright.verify import Check, Verdict, verify
+from fusewright.verify.candidate import load_candidate
+from fusewright.verify.checks import Trial, values
+from fusewright.verify.observe import subjects
+from fusewright.verify.shrink import Shapes
+from fusewright.verify.verifier import Check, Verdict, verify
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\n"
 COPY = "class ModelNew(Model):\n    ...\n"

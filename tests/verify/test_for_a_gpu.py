@@ -13,18 +13,18 @@ from kernels.frame import problem_of
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-import fusewright.observe
-from fusewright.candidate import load_candidate
-from fusewright.checks import Outcome, Trial, kernels, values
+import fusewright.verify.observe
+from fusewright.driver.pipeline import compile_problem
 from fusewright.errors import Short
-from fusewright.observe import Subjects, cotangents, filled_memory, is_misaligned, observe, settle, subjects
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import load_problem
-from fusewright.reference import Rounding, in_float64
-from fusewright.shrink import Shapes, work
-from fusewright.variants import LAYOUTS, Variant
-from fusewright.verify import _timed, _trial
+from fusewright.verify.candidate import load_candidate
+from fusewright.verify.checks import Outcome, Trial, kernels, values
+from fusewright.verify.observe import Subjects, cotangents, filled_memory, is_misaligned, observe, settle, subjects
+from fusewright.verify.reference import Rounding, in_float64
+from fusewright.verify.shrink import Shapes, work
+from fusewright.verify.variants import LAYOUTS, Variant
+from fusewright.verify.verifier import _timed, _trial
 
 LOSS = """
 import torch
@@ -242,7 +242,7 @@ def test_attention_is_handed_nothing_that_begins_between_16_bytes() -> None:
 
 def test_a_gradient_between_the_elements_of_a_sample_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a large table's gradient a few rows are not 0: whether they are the right ones shows in sums of all."""
-    monkeypatch.setattr(fusewright.observe, "SAMPLE", 64)
+    monkeypatch.setattr(fusewright.verify.observe, "SAMPLE", 64)
     table, ids = nn.Parameter(torch.randn(1000, 3)), torch.tensor([107, 400, 993])
 
     class Picked(nn.Module):

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from fusewright import cli, wire
+from fusewright.driver import cli
+from fusewright.driver.pipeline import compile_problem, verify, verify_apart
 from fusewright.errors import Ended
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem, verify, verify_apart
-from fusewright.problem import load_problem
 from fusewright.process import Limits
-from fusewright.variants import Variant
+from fusewright.verify import wire
+from fusewright.verify.variants import Variant
 
 MODEL = """
 import torch
@@ -50,17 +51,17 @@ HOST = Options(target="host")
 # Each makes a wrong result look right in the process where it runs.
 ATTACKS = {
     "the comparison replaced": """
-import fusewright.budget, fusewright.guard
-fusewright.guard.Snapshot.patched = lambda self: []
-fusewright.budget.Miss.passed = property(lambda self: True)
+import fusewright.verify.budget, fusewright.verify.guard
+fusewright.verify.guard.Snapshot.patched = lambda self: []
+fusewright.verify.budget.Miss.passed = property(lambda self: True)
 fine = dict(ratio=0.0, gross=0.0, why="", got=0.0, expected=0.0, allowed=1.0, index=())
-fusewright.budget.Miss.__init__ = lambda self, *a, **k: self.__dict__.update(fine)
+fusewright.verify.budget.Miss.__init__ = lambda self, *a, **k: self.__dict__.update(fine)
 """,
     "the verdict replaced": """
-import fusewright.verify, fusewright.guard
-fusewright.guard.Snapshot.patched = lambda self: []
+import fusewright.verify.verifier, fusewright.verify.guard
+fusewright.verify.guard.Snapshot.patched = lambda self: []
 equal = lambda checks, findings, trace, note: Verdict(True, tuple(checks), "", 0.0, 1.0, (), (), note)
-fusewright.verify._verdict.__code__ = equal.__code__
+fusewright.verify.verifier._verdict.__code__ = equal.__code__
 """,
     "the end, with a word of its own": """
 import os

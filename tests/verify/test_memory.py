@@ -14,20 +14,21 @@ from torch import Tensor, nn
 from verify.counted import Counted
 from verify.test_verify import COPY, problem_of
 
-from fusewright import bench_trial, memory, shrink
-from fusewright import verify as verifier
-from fusewright.batch import ROWS, SAME, SUM, kind_of, parts_of
-from fusewright.candidate import load_candidate
-from fusewright.capture import capture
-from fusewright.checks import differentiation, kernels
+from fusewright.bench import trial
+from fusewright.driver.pipeline import compile_problem, on_the_cpu
 from fusewright.errors import Short
-from fusewright.observe import Subjects, _sample, _sample_of, cotangents, observe, subjects
+from fusewright.frontend.capture import capture
+from fusewright.frontend.problem import Problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem, on_the_cpu
-from fusewright.problem import Problem
-from fusewright.reference import Rounding, _pool, in_float64
-from fusewright.variants import Source, Variant
-from fusewright.verify import Verdict, verify
+from fusewright.verify import memory, shrink
+from fusewright.verify import verifier as verifier
+from fusewright.verify.batch import ROWS, SAME, SUM, kind_of, parts_of
+from fusewright.verify.candidate import load_candidate
+from fusewright.verify.checks import differentiation, kernels
+from fusewright.verify.observe import Subjects, _sample, _sample_of, cotangents, observe, subjects
+from fusewright.verify.reference import Rounding, _pool, in_float64
+from fusewright.verify.variants import Source, Variant
+from fusewright.verify.verifier import Verdict, verify
 
 CONV = ("self.conv = nn.Conv2d(4, 8, 3)", "def forward(self, x):\n    return torch.relu(self.conv(x))", "torch.rand(32, 4, 34, 34)")
 NORMED = (
@@ -44,8 +45,8 @@ class Desk:
     def __init__(self, patch: pytest.MonkeyPatch, most: int = 2**62, spare: int = SPARE):
         self.counted, self.exact_runs, self.parts = Counted(most), 0, 0
         patch.setattr(shrink, "MAIN_SECONDS", 1e9)
-        patch.setattr("fusewright.observe.COPIED", 2**12)  # as large results are, which a GPU is for
-        patch.setattr("fusewright.observe.MOST_KNOWN", 0)  # a hundred megabytes there, but much beside what is counted here
+        patch.setattr("fusewright.verify.observe.COPIED", 2**12)  # as large results are, which a GPU is for
+        patch.setattr("fusewright.verify.observe.MOST_KNOWN", 0)  # a hundred megabytes there, but much beside what is counted here
         patch.setattr(verifier, "Memory", functools.partial(memory.Memory, spare=spare))
         base, run, wide = Source._base, Subjects.run_exact, in_float64
 
@@ -66,7 +67,7 @@ class Desk:
 
         patch.setattr(Source, "_base", kept)
         patch.setattr(Subjects, "run_exact", run_exact)
-        patch.setattr("fusewright.observe.in_float64", counted)
+        patch.setattr("fusewright.verify.observe.in_float64", counted)
 
     def verdict(self, problem: Problem, new: str = COPY, metered: bool = True) -> Verdict:
         graph = capture(*on_the_cpu(problem), str(problem.path))
@@ -102,7 +103,7 @@ def test_few_runs_in_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Two references beside the exact one are enough to accept a result, and what several checks ask for is made once: 160 runs, which
     were more than 270."""
     desk = Desk(monkeypatch)
-    monkeypatch.setattr("fusewright.observe.MOST_KNOWN", 64)
+    monkeypatch.setattr("fusewright.verify.observe.MOST_KNOWN", 64)
     problem = problem_of(tmp_path, CONV[0], CONV[1], "torch.rand(4, 4, 16, 16)")
     new = compile_problem(problem, Options(target="host"))[2].text
     assert desk.verdict(problem, new, metered=False).passed
@@ -154,9 +155,9 @@ def test_a_candidate_that_runs_out_is_not_called_wrong(tmp_path: Path, monkeypat
 
 def test_parts_that_run_out_are_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is estimated may be wrong: here it says that all of it fits."""
-    monkeypatch.setattr("fusewright.checks.FORWARD_RUN", 0)
-    monkeypatch.setattr("fusewright.checks.TRAINING_RUN", 0)
-    monkeypatch.setattr("fusewright.checks.RESULTS", 0)
+    monkeypatch.setattr("fusewright.verify.checks.FORWARD_RUN", 0)
+    monkeypatch.setattr("fusewright.verify.checks.TRAINING_RUN", 0)
+    monkeypatch.setattr("fusewright.verify.checks.RESULTS", 0)
     desk = Desk(monkeypatch, most=9_000_000)
     verdict = desk.verdict(problem_of(tmp_path, *CONV))
     assert verdict.passed and desk.parts and not verdict.shapes_note
@@ -185,12 +186,12 @@ def test_kernels_for_large_sizes_alone_are_launched_and_matter(tmp_path: Path, m
 def test_compared_again_after_timing(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     desk, problem = Desk(monkeypatch), problem_of(tmp_path, *CONV)
     new = f"\n\nclass ModelNew(Model):\n    def forward(self, x):\n        {WRONG[what]}\n" if what else COPY
-    monkeypatch.setattr(bench_trial, "large_on_gpu", lambda subject, got: True)
-    monkeypatch.setattr(bench_trial, "compact_trial", functools.partial(verifier.compact_trial, meter=desk.counted))
+    monkeypatch.setattr(trial, "large_on_gpu", lambda subject, got: True)
+    monkeypatch.setattr(trial, "compact_trial", functools.partial(verifier.compact_trial, meter=desk.counted))
     desk.counted.exempt(_pool(torch.device("cpu"), torch.float64))
     with desk.counted:
         candidate = load_candidate(problem.source + new, "host")
-        wrong, note = bench_trial.rechecked(problem, candidate, candidate.build_model(problem), 3)
+        wrong, note = trial.rechecked(problem, candidate, candidate.build_model(problem), 3)
     assert desk.parts > 10 and bool(wrong) == bool(what) and not note, wrong
     assert desk.counted.highest <= 2 * 2_691_400 + SPARE
 

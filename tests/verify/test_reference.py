@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fusewright.observe import cotangents
-from fusewright.reference import (
+from fusewright.verify.observe import cotangents
+from fusewright.verify.reference import (
     TF32,
     TO_NEAREST,
     Rounding,

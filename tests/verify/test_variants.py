@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fusewright.capture import capture
-from fusewright.problem import load_problem
-from fusewright.shrink import Shapes, Space, choose, seconds_for, space_of, work
-from fusewright.variants import (
+from fusewright.frontend.capture import capture
+from fusewright.frontend.problem import load_problem
+from fusewright.verify.shrink import Shapes, Space, choose, seconds_for, space_of, work
+from fusewright.verify.variants import (
     DISTRIBUTIONS,
     LAYOUTS,
     NOT_FINITE,

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from fusewright.candidate import load_candidate
-from fusewright.capture import capture
-from fusewright.checks import differentiation
-from fusewright.checks.differentiation import _Patience
+from fusewright.driver.pipeline import compile_problem
 from fusewright.errors import Refused
+from fusewright.frontend.capture import capture
+from fusewright.frontend.problem import Problem, load_problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem
-from fusewright.problem import Problem, load_problem
-from fusewright.verify import STAGES, Verdict, verify
+from fusewright.verify.candidate import load_candidate
+from fusewright.verify.checks import differentiation
+from fusewright.verify.checks.differentiation import _Patience
+from fusewright.verify.verifier import STAGES, Verdict, verify
 
 ADVERSARIAL = Path(__file__).parent.parent / "adversarial"
 COPY = "\n\nclass ModelNew(Model):\n    ...\n"

@@ -14,11 +14,12 @@ from types import ModuleType
 import pytest
 from zoo.test_zoo import DAY, MODELS
 
-from fusewright.all_variants import sweep, variants
+from fusewright.driver.all_variants import sweep, variants
 from fusewright.options import Options
-from fusewright.pipeline import Front, read_problem
-from fusewright.problem import load_problem
-from fusewright.suite import SWITCH
+from fusewright.driver.pipeline import read_problem
+from fusewright.driver.front import Front
+from fusewright.frontend.problem import load_problem
+from fusewright.driver.suite import SWITCH
 
 KINDS = {  # and some of the variants that each has
     "conv/conv2d_batch_norm_pool.py": ["the library's, channels-last", "our convolutions, stored", "our convolutions, computed again"],

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fusewright import suite
+from fusewright.driver import suite
 from fusewright.errors import Refused
-from fusewright.suite import Result, Settings, find_models, read_results, run_suite, summary, table
+from fusewright.driver.suite import Result, Settings, find_models, read_results, run_suite, summary, table
 
 GOOD = """import torch
 import torch.nn as nn
@@ -144,7 +144,7 @@ def test_an_interrupted_suite_ends_its_processes_and_keeps_what_is_done(tmp_path
     (tmp_path / "b.py").write_text(BAD["hang.py"])
     out = tmp_path / "results.json"
     command = [sys.executable, "-m", "fusewright", "suite", str(tmp_path), "--json", str(out), "--target", "host"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(suite.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(suite.__file__).parents[2])}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment)
     deadline = time.monotonic() + 60
     while not (out.exists() and process.poll() is None and children(process.pid)) and time.monotonic() < deadline:

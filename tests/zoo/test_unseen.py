@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fusewright.problem import load_problem
-from fusewright.suite import SWITCH, find_models
+from fusewright.frontend.problem import load_problem
+from fusewright.driver.suite import SWITCH, find_models
 
 ROOT = Path(__file__).parents[2]
 UNSEEN = find_models(ROOT / "benchmarks" / "unseen")

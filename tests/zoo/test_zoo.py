@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from fusewright import pipeline
-from fusewright.candidate import load_candidate
+from fusewright.driver import pipeline
+from fusewright.verify.candidate import load_candidate
 from fusewright.host import compile_host
 from fusewright.options import Options
-from fusewright.prelude import host_text
-from fusewright.problem import load_problem
-from fusewright.suite import SWITCH, Settings, find_models, run_model
+from fusewright.target.helpers import host_text
+from fusewright.frontend.problem import load_problem
+from fusewright.driver.suite import SWITCH, Settings, find_models, run_model
 
 ZOO = Path(__file__).parents[2] / "zoo"
 PARTS, FEW = 20, 80  # so that a part takes some minutes on two cores, and that which goes with every change half a minute

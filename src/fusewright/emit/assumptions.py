@@ -5,17 +5,17 @@ from __future__ import annotations
 import sympy
 import torch
 
-from .. import sizes
+from ..codegen.loops.text import wrapped
 from ..errors import Unsupported
-from ..graph import Dim, Ref
-from ..kernels.text import wrapped
-from ..pytext import plain_text, quoted, shape_text
-from ..training import AS_PREDICTED, PYTORCH, WHOLE, Training, why
-from .kernels import Shared
+from ..ir import sizes
+from ..ir.graph import Dim, Ref
+from ..ir.pytext import plain_text, quoted, shape_text
+from ..schedule.training import AS_PREDICTED, PYTORCH, WHOLE, Training, why
+from .functions import Functions
 from .launches import Launches
 from .signature import Signature
 from .surroundings import OWN_GLOBALS
-from .template import CONV_FLAGS, SLICES, TENSOR_CORES, TENSORS
+from .template import TENSORS
 from .values import ForwardValues
 
 
@@ -26,33 +26,34 @@ class Assumptions:
         self,
         values: ForwardValues,
         launches: Launches,
-        backward: Shared,
+        functions: Functions,
         signature: Signature,
         in_file: bool,
         training: Training = AS_PREDICTED,
     ):
-        self.values, self.launches, self.backward, self.signature, self.in_file = values, launches, backward, signature, in_file
+        self.values, self.launches, self.functions, self.signature, self.in_file = values, launches, functions, signature, in_file
         self.training = training
         self.regions, self.graph, self.prims, self.held = values.regions, values.graph, values.prims, values.held
 
-    def flags_text(self) -> str:
-        """What the file asks of flags and GPU for its tensor cores."""
-        if not self.launches.on_tensor_cores:
-            return ""
-        convolves = any(text.tf32 for text in self.launches.on_tensor_cores)
-        slices = any(text.sizes for text in self.launches.on_tensor_cores)  # which are counted by it
-        return (CONV_FLAGS if convolves else "") + (SLICES if convolves or slices else "") + TENSOR_CORES
+    @property
+    def flags(self) -> set[str]:
+        """What the file asks of flags and GPU for its tensor cores, as `template.py` names it."""
+        texts = self.launches.on_tensor_cores
+        found = {"tensor cores"} if texts else set()
+        found |= {"convolves"} if any(text.tf32 for text in texts) else set()
+        found |= {"guarded"} if any(map(self.functions.guarded, self.regions)) else set()
+        return found | ({"slices"} if any(text.sizes for text in texts) else set())  # which are counted by it
 
     def held_text(self) -> str:
         """Tables of what the plan was made of."""
-        reads = self.graph.reads
+        reads, features = self.graph.reads, self.features
         rows: dict[tuple[str, str], list[str]] = {}
         for path, kind in reads.classes.items():
             attributes = ", ".join(f"{quoted(name)}: {quoted(words)}" for name, words in sorted(reads.attributes[path].items()))
             rows.setdefault((kind, f"{{{attributes}}}"), []).append(path)
-        own = OWN_GLOBALS if self.in_file else "_space(Model.__module__)"
+        own = OWN_GLOBALS if self.in_file else 'getattr(sys.modules.get(Model.__module__), "__dict__", {})'
         text = f"_SPACE = {own}  # what the model's own names stand for\n"
-        text += "_FOLLOWED = (  # of each module on the way: its class, what forward read of it, and where such modules are\n"
+        text += "_GUARDED = (  # of each module on the way: its class, what forward read of it, and where such modules are\n"
         for (kind, attributes), paths in rows.items():
             listed = ", ".join(map(quoted, paths)) + ("," if len(paths) == 1 else "")
             text += "\n".join(wrapped("    (", [quoted(kind), attributes, f"({listed})"], "),", limit=118)) + "\n"
@@ -60,19 +61,36 @@ class Assumptions:
         for methods in reads.methods:
             first, *inner = methods.qualname.split(".")
             owner = ".".join([f"_SPACE[{quoted(first)}]", *inner])
-            text += f"    {quoted(methods.words)}: _methods({owner}, {quoted(' '.join(methods.names))}),\n"
-        text += "}\n_GLOBALS = (\n"
-        text += "".join(f"    ({quoted(m)}, {quoted(n)}, {quoted(words)}),\n" for (m, n), words in reads.globals.items())
-        text += ")\n_TIED = (  # parts of the model that are one under several paths\n"
-        text += "".join(f"    ({', '.join(map(quoted, paths))}),\n" for paths in reads.tied)
-        text += f")\n_STATE = ({''.join(f'{quoted(name)}, ' for name in sorted(reads.state))})  # what forward itself assigns\n"
-        text += "_TENSORS = (  # what forward reads of the model, its type and shape\n"
-        for node in self.values.held_leaves():
-            module, name = node.kwargs.get("global", ("", ""))
-            place = f"({quoted(module)}, {quoted(name)})" if name else quoted(node.args[0])
-            text += f"    ({place}, {node.dtype}, {shape_text(node.shape or ())}),\n"
-        text += f")\n_DEFAULT_DTYPE = {torch.get_default_dtype()}\n"
-        return text + (TENSORS if self.held else "")
+            declared = ", ".join(f"{quoted(name)}: _declared({owner}, {quoted(name)})" for name in methods.names)
+            text += f"    {quoted(methods.words)}: {{{declared}}},\n"
+        text += "}\n"
+        if "globals" in features:
+            text += "_GLOBALS = (  # module, name, value\n"
+            text += "".join(f"    ({quoted(m)}, {quoted(n)}, {quoted(words)}),\n" for (m, n), words in reads.globals.items())
+            text += ")\n"
+        if "tied" in features:
+            text += "_TIED = (  # parts of the model that are one under several paths\n"
+            text += "".join(f"    ({', '.join(map(quoted, paths))}),\n" for paths in reads.tied)
+            text += ")\n"
+        if "state" in features:
+            text += f"_STATE = ({''.join(f'{quoted(name)}, ' for name in sorted(reads.state))})  # what forward itself assigns\n"
+        if "parameters" in features:
+            text += "_TENSORS = (  # what forward reads of the model, its type and shape\n"
+            for node in self.values.held_leaves():
+                module, name = node.kwargs.get("global", ("", ""))
+                place = f"({quoted(module)}, {quoted(name)})" if name else quoted(node.args[0])
+                text += f"    ({place}, {node.dtype}, {shape_text(node.shape or ())}),\n"
+            text += f")\n{TENSORS}"
+        return text + f"_DEFAULT_DTYPE = {torch.get_default_dtype()}\n"
+
+    @property
+    def features(self) -> set[str]:
+        """What the guards of this file need, as `following.py` names it."""
+        found = set(self.graph.reads.features)
+        leaves = self.values.held_leaves()
+        found |= {"parameters"} if leaves else set()
+        found |= {"globals"} if any("global" in node.kwargs for node in leaves) else set()
+        return found
 
     def planned_text(self) -> str:
         """The function that says whether a call is one that was planned for."""
@@ -92,10 +110,10 @@ class Assumptions:
         tests += [f"_shapes_fit({shapes})"] if shapes else []
         on_tensor_cores = self.launches.on_tensor_cores
         if on_tensor_cores:
-            in_backward = [text for _, text in self.backward.anchored.values()]
-            shared = max(text.shared_bytes for text in (*on_tensor_cores, *in_backward))
+            shared = self.shared_bytes()
             allowed = "_tf32_allowed() and " if any(text.tf32 for text in on_tensor_cores) else ""
-            tests.append(f"{allowed}_has_tensor_cores({self.values.device()}, {shared})")
+            planned = self.regions.plan.machine.with_article
+            tests.append(f"{allowed}_has_tensor_cores({self.values.device()}, {shared})  # planned for {planned}")
         read = ", ".join([*inputs, *([f"*{tensors}"] if self.held else [])])
         if self.graph.own_gradients:
             tests.append(f"not _needs_gradients({read})  # the model has its own")
@@ -117,6 +135,12 @@ class Assumptions:
         arguments = ", ".join([*([tensors] if self.held else []), *every])
         body = "\n".join(f"        and {test}" for test in tests[1:])
         return f"{self.shapes_text()}def _planned_for({arguments}):\n    return (\n        {tests[0]}\n{body}\n    )"
+
+    def shared_bytes(self) -> int:
+        """Most that a block takes of a kernel which no region guards."""
+        regions = [region for region in self.regions if not self.functions.guarded(region)]
+        of_shortcuts = [self.launches.anchored[shortcut.kernel.name].shared_bytes for shortcut in self.regions.plan.shortcuts]
+        return max([*of_shortcuts, *map(self.functions.shared_bytes, regions)], default=0)
 
     def shapes_text(self) -> str:
         """The function that says whether inputs of these shapes are."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,22 +10,22 @@ from string import Template
 from torch import nn
 
 from .. import __version__
-from ..following import runtime_text
-from ..gradient import Trace
-from ..plan import Plan, label
-from ..source import FORBIDDEN, without_forbidden_remarks
-from ..training import AS_PREDICTED, PYTORCH, Training
+from ..autograd import JointPlan
+from ..frontend.chosen import chosen
+from ..frontend.following import runtime_text
+from ..frontend.source import without_forbidden_remarks
+from ..ir.names import FORBIDDEN
+from ..ir.plan import label
+from ..schedule.training import PYTORCH
 from .assumptions import Assumptions
+from .backward import Backward
 from .forward import Forward
 from .functions import Functions
-from .gradient import Gradients, find_gradients
-from .kept import storing
-from .kernels import KernelFacts, Shared, comment, cuda_text, facts, names_text, together
+from .kernels import KernelFacts, Shared, comment, facts, together, unit_of, units_text
 from .launches import Launches
-from .regions import Regions, with_overwrites
 from .signature import Signature
 from .surroundings import Surroundings, with_surroundings
-from .template import AS_IT_WAS, FILE, FOR_HOPPER, NEEDS_GRADIENTS, SIDE_BY_SIDE, TRAINS, UNCHANGED
+from .template import FILE, IMPORTS, RUNTIME, UNCHANGED
 from .values import ForwardValues
 
 MANY = 12  # kernels that are worth several threads of nvcc: the hundred of a dense network take one 65 s
@@ -46,37 +45,17 @@ class Emitted:
     referable: frozenset[str] = frozenset()  # regions that PyTorch's operators could compute as a whole
 
 
-def emit(
-    plan: Plan,
-    source: str,
-    model: nn.Module,
-    gradients: bool = True,
-    around: Surroundings = ALONE,
-    training: Training = AS_PREDICTED,
-    traces: dict[str, Trace | None] | None = None,
-) -> Emitted:
-    gradients = gradients and not training.original and not plan.graph.own_gradients
-    regions = Regions(with_overwrites(Regions(plan), model))
-    backward = find_gradients(regions, model, training.by_pytorch, traces) if gradients else Gradients()
-    training = replace(training, heavy=backward.heavy)
-    regions = storing({name: gradient.kept for name, gradient in backward.regions.items()}, regions)
-    calls = tuple(str(call.node.target) for call in plan.calls if call.node.target != "getitem")
-    if not plan.every_kernel:
+def emit(joint: JointPlan, source: str, model: nn.Module, around: Surroundings = ALONE) -> Emitted:
+    calls = tuple(str(call.node.target) for call in joint.plan.calls if call.node.target != "getitem")
+    if not joint.plan.every_kernel:
         return Emitted(behind(source, Template(UNCHANGED).substitute(version=__version__), around), (), calls)
-    return with_kernels(regions, backward, source, model, calls, around, training)
+    return replace(with_kernels(joint, source, model, around), calls=calls)
 
 
-def with_kernels(
-    regions: Regions,
-    backward: Gradients,
-    source: str,
-    model: nn.Module,
-    calls: tuple[str, ...],
-    around: Surroundings,
-    training: Training,
-) -> Emitted:
+def with_kernels(joint: JointPlan, source: str, model: nn.Module, around: Surroundings) -> Emitted:
     """The file. Regions are written first, then `forward`: only then is known what is read of the model."""
-    plan = regions.plan
+    regions, plan, training = joint.regions, joint.plan, joint.training
+    backward = Backward(joint.gradients, regions)
     values, signature = ForwardValues(regions, model), Signature(plan.graph, model)
     launches = Launches(values, Shared())
     unused = {name for shortcut in plan.shortcuts for name in shortcut.steps} if training.original else set()  # training's alone
@@ -85,43 +64,44 @@ def with_kernels(
         launches.add(kernel, comment(kernel, plan))
     launches.share_numbers()
     launchers = list(dict.fromkeys(name for kernel in kernels for name in launches.launchers(kernel)))
-    cuda = cuda_text(launches.unit, launches.first(), launchers)
-    on_hopper = any(helper.on_hopper for helper in launches.unit.helpers(launches.first()))
-    functions = Functions(launches, values, backward.regions, training)
+    functions = Functions(launches, values, joint, backward.functions)
     texts = [functions.unused(region) if label(region.kernels[0]) in unused else functions.text(region) for region in regions]
-    regions_text = "\n\n\n".join([*filter(None, texts), *map(functions.shortcut_text, plan.shortcuts)])
+    texts += map(functions.shortcut_text, plan.shortcuts)
     forward = Forward(values, functions, signature).text()
-    assumptions = Assumptions(values, launches, backward.unit, signature, in_file=bool(source), training=training)
+    assumptions = Assumptions(values, launches, functions, signature, in_file=bool(source), training=training)
+    units = [unit_of("_CUDA_SOURCE", "_KERNELS", launches.unit, launches.first(), launchers)]
+    if backward.kernels:
+        units.append(unit_of("_CUDA_GRADIENTS", "_GRADIENT_KERNELS", backward.unit, backward.kernels, backward.kernels))
+    features = {*functions.features, *assumptions.features, *assumptions.flags}
     looks = plan.shortcuts or plan.graph.own_gradients or training.original or values.behind_changes()
-    asks = NEEDS_GRADIENTS if looks else ""
-    asks += TRAINS if training.original and not plan.shortcuts else ""
-    asks += AS_IT_WAS if values.copies else ""
-    many = max(len(launchers), len(backward.kernels)) > MANY
+    at_once = training.original and not plan.shortcuts
+    there = {
+        "needs gradients": looks, "trains": at_once or plan.graph.own_gradients, "trained": at_once, "copies": values.copies,
+        "elsewhere": not source,
+        "constants": values.constants, "packed": values.packs, "backward": backward.kernels, "apart": launches.apart,
+        "steps": backward.steps, "many": max(len(launchers), len(backward.kernels)) > MANY,
+        "saves early": "saves" in features and "late" not in features,
+        "hopper": any(helper.on_hopper for helper in units[0].helpers),
+    }  # fmt: skip
+    features |= {name for name, needed in there.items() if needed}
     ours = Template(FILE).substitute(
         version=__version__,
-        cuda=cuda,
-        kernels=names_text(launchers),
-        gradients=backward.text(),
-        flags=assumptions.flags_text(),
-        for_hopper=FOR_HOPPER if on_hopper else "",
-        side_by_side=SIDE_BY_SIDE if many else "",
-        options=(", *_for_hopper()" if on_hopper else "") + (", *_side_by_side()" if many else ""),
-        held=assumptions.held_text(),
-        follow=runtime_text(),
-        constants=values.constants_text(),
-        planned=assumptions.planned_text(),
-        regions=asks + regions_text,
+        imports=chosen(IMPORTS, features),
+        runtime=chosen(RUNTIME, features),
+        guards=runtime_text(features),
+        tables=assumptions.held_text().rstrip("\n"),
+        cuda=units_text(units) + values.constants_text(),
+        functions="\n\n\n".join(filter(None, [*texts, assumptions.planned_text()])),
         forward=forward,
     )
-    ours = re.sub(r"\n{4,}", "\n\n\n", ours)
     added = set(FORBIDDEN.findall(ours)) - set(FORBIDDEN.findall(without_forbidden_remarks(source)))
     assert not added, f"the emitted text holds the words {added}"
     known = together([fact for kernel in kernels for fact in facts(kernel, launches.launchers(kernel), plan)])
-    nodes = {region.name: tuple(node.name for node in regions.meaning_nodes(region)) for region in regions}
+    nodes = {region.name: tuple(node.name for node in regions.reference_nodes(region)) for region in regions}
     launched = {kernel.name: launches.launchers(kernel)[0] for kernel in kernels}
-    trained = {region.name: PYTORCH if training.original else functions.in_training(region) for region in regions if nodes[region.name]}
+    trained = {region.name: PYTORCH if training.original else joint.in_training(region) for region in regions if nodes[region.name]}
     referable = frozenset(region.name for region in regions if regions.referable(region))
-    emitted = Emitted(behind(source, ours, around), known, calls, nodes, launched)
+    emitted = Emitted(behind(source, ours, around), known, (), nodes, launched)
     return replace(emitted, training=trained, referable=referable)
 
 

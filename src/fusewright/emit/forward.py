@@ -10,16 +10,17 @@ from typing import Any
 
 from torch import nn
 
-from .. import sizes
+from ..autograd.flow import trainable
+from ..autograd.regions import Region
+from ..codegen.loops.text import wrapped
 from ..errors import Unsupported
-from ..graph import Output, Ref
-from ..kernels.text import wrapped
-from ..layout import is_copy, memory_format
-from ..plan import Call, Shortcut, counts_up, label
-from ..pytext import argument_text, attribute_text, quoted
-from ..training import PYTORCH, WHOLE, why
+from ..ir import sizes
+from ..ir.graph import Output, Ref
+from ..ir.plan import Call, Shortcut, counts_up, label
+from ..ir.pytext import argument_text, attribute_text, quoted
+from ..schedule.layout import is_copy, memory_format
+from ..schedule.training import PYTORCH, WHOLE, why
 from .functions import Functions
-from .regions import Region
 from .signature import Signature
 from .values import ForwardValues, is_batch_norm
 
@@ -61,8 +62,11 @@ class Forward:
         original = f"return super({'' if own else 'ModelNew, self'}).forward({parameters})\n"
         check = ""
         training = self.functions.training
-        if training.original and not self.regions.plan.shortcuts:
-            check += f"        if _trains(self):  # {why(WHOLE, PYTORCH, training)}\n            {original}"
+        if self.graph.own_gradients:  # what `_planned_for` would say at last, said first
+            check += f"        if _trains(self, before=False):  # the model has its own derivatives\n            {original}"
+        elif training.original and not self.regions.plan.shortcuts:
+            always = ", before=False" if self.changes_by_parameters() else ""
+            check += f"        if _trains(self{always}):  # {why(WHOLE, PYTORCH, training)}\n            {original}"
         check += f"        if not _undisturbed():\n            {original}"
         check += f"        {look} = _follow(self)\n"
         check += f"        {tensors} = {look}.tensors()\n" if held else ""
@@ -71,6 +75,11 @@ class Forward:
         check += f"            with torch.cuda.device({self.values.device()}):\n"
         check += f"                return ModelNew.forward(self, {parameters})\n"
         return check
+
+    def changes_by_parameters(self) -> bool:
+        """Gradients of a parameter would flow into what forward changes: the original trains it, so that no backward of ours ever runs."""
+        asked, tensors, behind = trainable(self.graph, self.model), self.values.free_name("tensors"), self.values.behind_changes()
+        return any(node.name in asked and f"{tensors}[{i}]" in behind for i, node in enumerate(self.values.held_leaves()))
 
     def sizes_line(self, position: int) -> str:
         """The sizes of an argument that have names."""
@@ -122,7 +131,9 @@ class Forward:
         if not results:  # it only overwrites buffers
             return [*before, f"{region.name}({sizes_text}, {tensors})"]
         target = f"({', '.join(results)},)" if len(results) == 1 else ", ".join(results)
-        run = f"_run({region.name}_region, {sizes_text}, {tensors})"
+        shared = self.functions.guarded(region)
+        run = f"_run_where_it_fits({shared}, " if shared else "_run("
+        run += f"{region.name}_region, {sizes_text}, {tensors})"
         return [*before, self.unless_turned(region, run) or f"{target} = {run}"]
 
     def freed_after(self, step: Call | Region, later: list[str]) -> list[str]:

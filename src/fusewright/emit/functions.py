@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from ..gradient import plain_form
-from ..graph import Node
-from ..kernels.text import wrapped
-from ..layout import memory_format
-from ..plan import Call, Shortcut, label
-from ..pytext import call_text
-from ..training import AS_PREDICTED, KERNELS, KERNELS_FORWARD, LIBRARY_BACKWARD, PYTORCH, Training, why
-from .flow import meaning_reads
-from .gradient import GradientText
+from ..autograd import JointPlan
+from ..autograd.flow import reference_reads
+from ..autograd.lifetimes import ForwardLifetimes, last_steps
+from ..autograd.regions import Region, Regions, is_asked_for, is_overwritten
+from ..autograd.trace import plain_form
+from ..codegen.loops.text import wrapped
+from ..codegen.mma.anchored import AnchoredText
+from ..ir.graph import Node
+from ..ir.plan import Call, Shortcut, label
+from ..ir.pytext import call_text
+from ..schedule.layout import memory_format
+from ..schedule.training import KERNELS, PYTORCH, why
+from ..target.machine import LEAST_SHARED
 from .launches import Body, Launches, unpacked
-from .lifetimes import ForwardLifetimes, last_steps
-from .regions import Region, Regions, is_asked_for, is_overwritten
 from .values import Values
 
 
 class Functions:
-    """Writes the functions of regions. `values` are those of `forward`, which calls them."""
+    """Writes the functions of regions. `values` are those of `forward`, which calls them; `gradients` are functions of backward."""
 
-    def __init__(
-        self, launches: Launches, values: Values, gradients: Mapping[str, GradientText], training: Training = AS_PREDICTED
-    ):
-        self.launches, self.values, self.gradients, self.training = launches, values, gradients, training
+    def __init__(self, launches: Launches, values: Values, joint: JointPlan, gradients: Mapping[str, str]):
+        self.launches, self.values, self.joint, self.gradients, self.training = launches, values, joint, gradients, joint.training
         self.regions, self.graph, self.prims = values.regions, values.graph, values.prims
+        self.features: set[str] = set()  # what regions need of the runtime, as `template.py` names it
 
     def arguments(self, region: Region) -> list[tuple[str, str]]:
         """(name inside the region, text in `forward`) of every tensor it takes."""
-        found = {name: self.values.text(name) for name in self.regions.meaning_inputs(region)}
+        found = {name: self.values.text(name) for name in self.regions.reference_inputs(region)}
         self.add_loads(self.regions.loads(region), found)
         if not found:  # constants only: an input says on which device
             found[self.graph.inputs[0]] = self.values.text(self.graph.inputs[0])
@@ -47,7 +49,7 @@ class Functions:
 
     def variables(self, region: Region) -> dict[str, str]:
         """As `arguments`, with the variable of `forward` that each is a view of."""
-        found = {name: self.values.variable(name) for name in self.regions.meaning_inputs(region)}
+        found = {name: self.values.variable(name) for name in self.regions.reference_inputs(region)}
         for load in self.regions.loads(region):
             holder = self.prims[load].origin if self.prims[load].is_load else self.regions.node_holding(load)
             found.setdefault(holder or load, self.values.variable(holder) if holder is not None else load)
@@ -106,8 +108,7 @@ class Functions:
         for name in (n for n in names if n in loaded):  # (what kernels made lies as it should)
             lines.append(f"    {self.launches.straightened(name, loaded[name])}")
         self.values.shape_results(outputs)
-        gradient = self.gradients.get(region.name)
-        kept = gradient.kept if gradient is not None else ()
+        kept = self.joint.saved(region)
         value = self.regions.lowered.value
         leaving = {*(self.regions.plan.base(value[n]).name for n in outputs), *extra}
         body = Body(self.launches, region.kernels, leaving, handed, kept)
@@ -125,7 +126,7 @@ class Functions:
         run += f"\n    return ({', '.join(results)},)" if results else ""
         if not results:
             return run
-        parts = [run, self.meaning_text(region, names, unpack), *([gradient.function] if gradient else [])]
+        parts = [run, self.reference_text(region, names, unpack), *filter(None, [self.gradients.get(region.name)])]
         return "\n\n\n".join([*parts, self.record_text(region)])
 
     def unused(self, region: Region) -> str:
@@ -133,18 +134,18 @@ class Functions:
         self.values.shape_results(self.regions.results(region)[0])
         return ""
 
-    def meaning_text(self, region: Region, names: list[str], unpack: str) -> str:
+    def reference_text(self, region: Region, names: list[str], unpack: str) -> str:
         """The same values by PyTorch's operators; what backward differentiates."""
-        read = self.regions.meaning_inputs(region)
+        read = self.regions.reference_inputs(region)
         parameters = ", ".join([*read, *(["*_"] if len(read) < len(names) else [])])
-        lines = [f"def {region.name}_meaning(sizes, {parameters}):", *([unpack.rstrip("\n")] if unpack else [])]
+        lines = [f"def {region.name}_reference(sizes, {parameters}):", *([unpack.rstrip("\n")] if unpack else [])]
         device = f"{(read or names)[0]}.device" if names else "torch.device('cuda')"
-        nodes, found = self.regions.meaning_nodes(region), self.regions.differentiated(region)
-        last = last_steps([[node.name, *meaning_reads(node)] for node in nodes])
-        frees = self.in_training(region) != KERNELS  # training runs it: what autograd does not save is to be freed as eager's is
+        nodes, found = self.regions.reference_nodes(region), self.regions.differentiated(region)
+        last = last_steps([[node.name, *reference_reads(node)] for node in nodes])
+        frees = self.joint.in_training(region) != KERNELS  # training runs it: what autograd does not save is to be freed as eager's is
         large = [node.name for node in nodes if frees and node.name not in found and self.launches.may_be_large(node.name)]
         for step, node in enumerate(nodes):
-            lines.append(f"    {node.name} = {meaning_call(node, device)}")
+            lines.append(f"    {node.name} = {reference_call(node, device)}")
             dying = [name for name in large if last[name] == step]
             lines += [f"    del {', '.join(dying)}"] if dying and step < len(nodes) - 1 else []
         others = self.regions.read_by_kernels(region) if self.regions.referable(region) else {}
@@ -152,38 +153,48 @@ class Functions:
         lines.append(f"    return ({', '.join(laid_out)}{',' if found else ''})")
         return "\n".join(lines)
 
-    def in_training(self, region: Region) -> str:
-        """What computes it where gradients are asked for. Without kernels for them, ours forward would be computed beside PyTorch's."""
-        if region.name in self.gradients:
-            return LIBRARY_BACKWARD if self.gradients[region.name].by_library else KERNELS
-        return PYTORCH if self.regions.referable(region) and not self.training.never else KERNELS_FORWARD
+    def shared_bytes(self, region: Region) -> int:
+        """Most that a block of its kernels takes, forward and backward."""
+        texts = [self.launches.anchored.get(kernel.name) for kernel in region.kernels]
+        gradient = self.joint.gradients.get(region.name)
+        texts += [text for text in gradient.kernels.values() if isinstance(text, AnchoredText)] if gradient is not None else []
+        return max((text.shared_bytes for text in texts if text is not None), default=0)
+
+    def guarded(self, region: Region) -> int:
+        """The shared memory that a device may lack, where it costs this region alone; 0: the region asks for none, or the whole
+        file does, since PyTorch's operators could not leave what its kernels leave."""
+        wanted = self.shared_bytes(region)
+        return wanted if wanted > LEAST_SHARED and self.regions.referable(region) else 0
 
     def record_text(self, region: Region) -> str:
         """What `_run` is told of the region."""
         outputs, extra = self.regions.results(region)
-        gradient = self.gradients.get(region.name)
+        gradient = self.joint.gradients.get(region.name)
         marks = [gradient_sources(name, region, self.regions) for name in outputs] + [False] * len(extra)
-        read = self.regions.meaning_inputs(region)
+        read = self.regions.reference_inputs(region)
         changed = tuple(i for i, name in enumerate(read) if is_overwritten(name, self.graph))
-        given = [region.name, f"{region.name}_meaning"]
-        given += [f"{region.name}_gradient", f"asked={gradient.asked}"] if gradient is not None else []
-        kept = gradient.kept if gradient is not None else ()
-        given += ["keeps=True"] if kept else []
-        if any(is_asked_for(name, kernel) for name in kept for kernel in region.kernels):
+        others: dict[str, Any] = {}
+        if gradient is not None:
+            others |= {"gradient": f"{region.name}_grad", "asked": tuple(result is not None for result in gradient.results)}
+        saved = self.joint.saved(region)
+        others |= {"saves": True} if saved else {}
+        if any(is_asked_for(name, kernel) for name in saved for kernel in region.kernels):
             written = {self.regions.argument_of(old) for kernel in region.kernels for old in kernel.overwrites.values()}
             overwrite = tuple(i for i, (name, _) in enumerate(self.arguments(region)) if name in written)
-            given += ["stored=True", *([f"overwrite={overwrite}"] if overwrite else [])]
-        given += [f"differentiable={tuple(marks)}"] if not all(mark is True for mark in marks) else []
-        given += [f"changed={changed}"] if changed else []
-        what = self.in_training(region)
-        given += ["by_pytorch=True"] if what == PYTORCH else []
+            others |= {"late": True} | ({"overwrite": overwrite} if overwrite else {})
+        others |= {"differentiable": tuple(marks)} if not all(mark is True for mark in marks) else {}
+        others |= {"changed": changed} if changed else {}
+        what = self.joint.in_training(region)
+        others |= {"by_pytorch": True} if what == PYTORCH else {}
+        self.features |= {"regions", *others}
+        given = [region.name, f"{region.name}_reference", *(f"{name}={value}" for name, value in others.items())]
         silent = what == KERNELS and region.name not in self.training.reasons()  # as the kernels beside it say
         head, line = f"{region.name}_region = _Region(", ", ".join(given)
         text = f"{head}{line})" if len(head + line) < 130 else "\n".join([head, *wrapped("    ", given, ","), ")"])
         return text if silent or self.training.original else f"# training: {what} ({why(region.name, what, self.training)})\n{text}"
 
 
-def meaning_call(node: Node, device: str) -> str:
+def reference_call(node: Node, device: str) -> str:
     """The node's aten call, in a form that autograd knows."""
     return call_text(plain_form(node), lambda n: n, device)
 
@@ -192,10 +203,10 @@ def gradient_sources(name: str, region: Region, regions: Regions) -> bool | tupl
     """Positions of the tensors its meaning reads that a result's gradient flows to: True for all, False for none."""
     if not regions.flow.differentiable(name):
         return False
-    read, smooth = regions.meaning_inputs(region), regions.flow.smooth
+    read, smooth = regions.reference_inputs(region), regions.flow.smooth
     reached: dict[str, set[str]] = {n: {n} & smooth for n in read}
-    for node in regions.meaning_nodes(region):
-        behind = set().union(*(reached[n] for n in meaning_reads(node)))
+    for node in regions.reference_nodes(region):
+        behind = set().union(*(reached[n] for n in reference_reads(node)))
         reached[node.name] = behind if node.name in smooth else set()
     found = tuple(i for i, n in enumerate(read) if n in reached[name])
     return found if len(found) < len(smooth & set(read)) else True

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
-from .. import sizes
-from ..attention import Attended
-from ..graph import Graph, Node
-from ..kernels.anchored import AnchoredText
-from ..kernels.kept_columns import kept_columns_kernel, sharers
-from ..kernels.pointwise import pointwise_kernel
-from ..kernels.reduce import reduce_kernel
-from ..kernels.scan import scan_kernel
-from ..kernels.text import KernelText, with_fast_functions
-from ..kernels.turned import turned_kernel, turned_loads, turns_results
-from ..kernels.turned_reduce import turned_reduce, turned_reduce_kernel
-from ..plan import Kernel, Plan, evaluated, operator_name, origins
-from ..prelude import Helper, called, closure, device_text
-from ..prims import Prim
-from ..source import FORBIDDEN
-from ..takeover import conv_flops
+from ..codegen.loops.text import KernelText
+from ..codegen.mma.anchor import conv_flops
+from ..codegen.mma.anchored import AnchoredText
+from ..ir import sizes
+from ..ir.graph import Graph, Node
+from ..ir.names import FORBIDDEN
+from ..ir.plan import Kernel, Plan, evaluated, operator_name, origins
+from ..ir.prims import Prim
+from ..schedule.attention_fusion import Attended
+from ..target.helpers import Helper, called, closure, device_text, named
 from .numbers import shared_texts
 
 ASCII = str.maketrans(
@@ -57,20 +48,6 @@ class KernelFacts:
     flops: int
 
 
-def kernel_text(kernel: Kernel, prims: dict[str, Prim], graph: Graph, comment: list[str]) -> KernelText:
-    """The kernel in CUDA, by the template of its kind."""
-    write = scan_kernel if kernel.is_scan else reduce_kernel if kernel.is_reduce else pointwise_kernel
-    if turned_loads(kernel, prims, graph) or turns_results(kernel, prims, graph):
-        write = turned_kernel
-    elif turned_reduce(kernel, prims, graph) is not None:
-        write = turned_reduce_kernel
-    elif sharers(kernel, prims, graph):
-        write = kept_columns_kernel
-    text = write(kernel, prims, graph, comment)
-    halves = all(prims[name].dtype in (torch.float16, torch.bfloat16) for name in kernel.stores)
-    return replace(text, source=with_fast_functions(text.source)) if halves else text
-
-
 class Shared:
     """Kernels of one CUDA unit, each shape once."""
 
@@ -86,13 +63,13 @@ class Shared:
             self.also.setdefault(first.name, []).extend(text.comment[1:])
         return replace(text, name=first.name)
 
-    def add_anchored(self, name: str, text: AnchoredText, shape: str) -> AnchoredText:
+    def add_anchored(self, name: str, text: AnchoredText) -> AnchoredText:
         """As above, of a kernel that is `name` in its plan."""
-        first, _ = self.anchored.setdefault(shape, (name, text))
+        first, _ = self.anchored.setdefault(text.shape, (name, text))
         if first == name:
             return text
         self.also.setdefault(first, []).extend(text.comment[1:])
-        return launched_as(first, name, text)
+        return text.launched_as(first)
 
     def share_numbers(self) -> dict[str, KernelText]:
         """Kernels that differ only in numbers become one. By name: those that are launched otherwise from now on."""
@@ -117,7 +94,8 @@ class Shared:
         """What these kernels call, and what that needs, in order."""
         texts = [self.texts[name] for name in names]
         support = [part for text in texts if isinstance(text, AnchoredText) for part in text.support]
-        return closure([helper for text in texts for helper in called(text.source)], support)
+        called_by = [named(text.calls) if isinstance(text, KernelText) else called(text.source) for text in texts]
+        return closure([helper for found in called_by for helper in found], support)
 
     def source(self, name: str) -> str:
         """A kernel's CUDA below what it stands for, and what else it is launched for."""
@@ -125,13 +103,6 @@ class Shared:
         more = [line for line in dict.fromkeys(self.also.get(name, [])) if line not in text.comment]
         above = [*text.comment, *(["and, with other tensors,"] if more else []), *more]
         return "\n".join([*map(remark, above), text.source])
-
-
-def launched_as(first: str, name: str, text: AnchoredText) -> AnchoredText:
-    """The same launches of a kernel that stands in the file by another name."""
-    names = tuple(first + launcher.removeprefix(name) for launcher in text.names)
-    lines = tuple(re.sub(rf'_launch\("{name}(?=(_merge)?")', f'_launch("{first}', line) for line in text.lines)
-    return replace(text, names=names, lines=lines)
 
 
 def remark(text: str) -> str:
@@ -203,23 +174,51 @@ def together(every: list[KernelFacts]) -> tuple[KernelFacts, ...]:
     return tuple(found.values())
 
 
-ENTRIES = """
-// What Python calls: it makes an array in half the time that handing over as many values takes.
+ENTRY = """// What Python calls: it makes an array in half the time that handing over as many values takes.
 #define ENTRY(launcher) extern "C" const char* launcher##_entry(const long long* values) { return unpacked(launcher, {values}); }
 """
 
 
-def cuda_text(unit: Shared, kernels: Sequence[str], launchers: Sequence[str]) -> str:
-    """A CUDA source as it stands in a Python string: the helpers of these kernels, then the kernels."""
-    helpers = "\n".join(map(device_text, unit.helpers(kernels)))
-    entries = ENTRIES + "".join(f"ENTRY({name})\n" for name in launchers)
-    return ascii_only("\n".join([helpers, *map(unit.source, kernels)]) + entries).replace("\\", "\\\\")
+@dataclass(frozen=True)
+class CudaUnit:
+    """A CUDA source: what its kernels call, the kernels, and what Python calls to launch them."""
+
+    name: str
+    helpers: Sequence[Helper]
+    kernels: Sequence[str]
+    launchers: Sequence[str]
+    launchers_name: str
+
+    def text(self, support: Sequence[Helper]) -> str:
+        """As Python, behind the `support` that stands before it."""
+        own = [device_text(helper) for helper in self.helpers if helper not in support]
+        own += [] if support else [ENTRY]
+        entries = "\n" + "".join(f"ENTRY({name})\n" for name in self.launchers)
+        cuda = string_text("\n".join([*own, *self.kernels]) + entries)
+        return f"{self.name} = {'_CUDA_SUPPORT + ' if support else ''}{cuda}\n\n{self.launchers_name} = ({names_text(self.launchers)})"
+
+
+def unit_of(name: str, launchers_name: str, unit: Shared, kernels: Sequence[str], launchers: Sequence[str]) -> CudaUnit:
+    return CudaUnit(name, unit.helpers(kernels), [*map(unit.source, kernels)], launchers, launchers_name)
+
+
+def units_text(units: Sequence[CudaUnit]) -> str:
+    """The CUDA of a file. What all units call stands there once, in front of each."""
+    support = [helper for helper in units[0].helpers if all(helper in unit.helpers for unit in units[1:])] if len(units) > 1 else []
+    shared = [f"_CUDA_SUPPORT = {string_text(chr(10).join([*map(device_text, support), ENTRY]))}"] if support else []
+    return "\n\n".join([*shared, *(unit.text(support) for unit in units)])
+
+
+def string_text(cuda: str) -> str:
+    """A CUDA text as a string of Python."""
+    plain = ascii_only(cuda).replace("\\", "\\\\")
+    return f"'''\n{plain}'''"
 
 
 def ascii_only(text: str) -> str:
     return text.translate(ASCII).encode("ascii", "replace").decode()
 
 
-def names_text(names: list[str]) -> str:
+def names_text(names: Sequence[str]) -> str:
     """Launchers, as the items of a tuple in Python."""
     return "".join(f'\n    "{name}",' for name in names) + ("\n" if names else "")

@@ -5,53 +5,82 @@ A loop over time that a model writes in Python is as many kernels as steps, whic
 
 from __future__ import annotations
 
+import functools
 import itertools
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from ..kernels.text import KernelText
+from ..codegen.loops.text import Definition, KernelText, Numbered, Parameter
+from ..ir.expr import Binary, Call, Name, Spelling, walk
+from ..ir.stmt import Declare, If, Launch, Statement
 
-NUMBER = re.compile(r"(?<![\w.@])\d+(?![\w.])")  # whole, and no part of a name or of a float
 FEW = 3  # kernels alike below which each is written out, with its numbers where one looks for them
 MOST_ARGUMENTS = 4
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a number stands in the code of a kernel: between what is before and after it in its line."""
+class Numbers(Spelling):
+    """Of the whole numbers in a kernel's text: those that may be arguments of it, in order.
 
-    number: str
-    before: str
-    line: str
-    on_device: bool
+    They are factors or terms of a size or an offset: nothing is divided by them, and no type or loop depends on them.
+    """
 
-    @property
-    def may_vary(self) -> bool:
-        """As a factor or a term of a size or an offset: nothing is divided by it, and no type or loop depends on it."""
-        if "<<<" in self.line or self.before.rstrip().endswith(("/", "%")):
-            return False
-        return not self.on_device or bool(re.fullmatch(r"\s*const Index \w+ = [^<;]*;", self.line))
+    def __init__(self) -> None:
+        self.on_device, self.free = True, False
+        self.found: list[str] = []
+
+    def enter(self, part: object) -> None:
+        if isinstance(part, Definition):
+            self.on_device = part.is_kernel
+        elif isinstance(part, Statement):
+            self.free = is_offset(part) if self.on_device else not isinstance(part, Launch)
+
+    def number(self, text: str, divides: bool) -> str:
+        if not self.free or divides:
+            return text
+        self.found.append(text)
+        return self.spell(len(self.found) - 1, text)
+
+    def spell(self, position: int, text: str) -> str:
+        return text
 
 
-def code_lines(source: str) -> Iterator[tuple[int, str]]:
-    return ((i, line) for i, line in enumerate(source.splitlines()) if not line.startswith("//"))
+class Nameless(Numbers, Numbered):
+    """Neither names of the kernel's own nor numbers that may be arguments."""
+
+    def __init__(self, text: KernelText):
+        Numbers.__init__(self)
+        Numbered.__init__(self, text.own)
+
+    def spell(self, position: int, text: str) -> str:
+        return "#"
 
 
-def places(source: str) -> list[Place]:
-    found, on_device = [], True
-    for _, line in code_lines(source):
-        on_device = on_device and not line.startswith('extern "C"')
-        found += [Place(m[0], line[: m.start()], line, on_device) for m in NUMBER.finditer(line)]
-    return found
+class WithArguments(Numbers):
+    """Names in the place of some numbers."""
+
+    def __init__(self, named: Mapping[int, str]):
+        super().__init__()
+        self.named = named
+
+    def spell(self, position: int, text: str) -> str:
+        return self.named.get(position, text)
+
+
+def is_offset(statement: Statement) -> bool:
+    """A constant that is computed without a comparison or a cast."""
+    if not isinstance(statement, Declare) or statement.kind != "Index" or statement.how != "const" or statement.note:
+        return False
+    parts = [part for expr in statement.exprs for part in walk(expr)]
+    compares = any(isinstance(part, Binary) and part.sign in ("<", "<=") for part in parts)
+    return not compares and not any(isinstance(part, Call) and part.function.types for part in parts)
 
 
 def shared_texts(texts: list[KernelText]) -> dict[str, KernelText]:
     """By name: the kernel as it is launched, with its numbers behind its sizes, where several are one. The first has the source."""
     alike: dict[str, list[KernelText]] = {}
     for text in texts:
-        if text.source.count("__global__") == 1:
-            alike.setdefault(NUMBER.sub("#", text.shape), []).append(text)
+        if sum(function.is_kernel for function in text.functions) == 1:
+            alike.setdefault(text.spelled(Nameless(text)), []).append(text)
     found: dict[str, KernelText] = {}
     for family in alike.values():
         if len(family) >= FEW:
@@ -59,31 +88,43 @@ def shared_texts(texts: list[KernelText]) -> dict[str, KernelText]:
     return found
 
 
+def numbers_of(text: KernelText) -> list[str]:
+    numbers = Numbers()
+    text.spelled(numbers)
+    return numbers.found
+
+
 def joined(family: list[KernelText]) -> dict[str, KernelText]:
-    """Nothing where a number that differs may not vary, or too many differ."""
+    """Nothing where too many numbers differ."""
     first = family[0]
-    standing = places(first.source)
-    values = list(zip(*([place.number for place in places(text.source)] for text in family), strict=True))
+    values = list(zip(*map(numbers_of, family), strict=True))
     differing = [i for i, numbers in enumerate(values) if len(set(numbers)) > 1]
-    free = (name for name in map("step_{}".format, itertools.count(1)) if not re.search(rf"\b{name}\b", first.source))
+    free = (name for name in map("step_{}".format, itertools.count(1)) if name not in first.own | first.calls)
     names = dict(zip(dict.fromkeys(values[i] for i in differing), free, strict=False))
-    if len(names) > MOST_ARGUMENTS or not all(standing[i].may_vary for i in differing):
+    if len(names) > MOST_ARGUMENTS:
         return {}
-    source = with_arguments(first, {i: names[values[i]] for i in differing}, list(names.values()))
-    numbers_of = zip(*names, strict=True)
-    return {
-        text.name: replace(text, name=first.name, source=source if text is first else text.source, sizes=(*text.sizes, *numbers))
-        for text, numbers in zip(family, numbers_of, strict=True)
-    }
+    arguments = tuple(names.values())
+    functions = tuple(with_arguments(function, arguments) for function in first.functions)
+    spelling = functools.partial(WithArguments, {i: names[values[i]] for i in differing})
+    found = {first.name: replace(first, functions=functions, spelling=spelling)}
+    found |= {text.name: replace(text, name=first.name) for text in family[1:]}
+    numbers = zip(*names, strict=True)
+    return {name: replace(text, sizes=(*text.sizes, *own)) for (name, text), own in zip(found.items(), numbers, strict=True)}
 
 
-def with_arguments(text: KernelText, named: dict[int, str], arguments: list[str]) -> str:
-    """The source with names in these places, and the names as parameters of the kernel and of its launcher."""
-    lines, count = text.source.splitlines(), itertools.count()
-    for i, line in code_lines(text.source):
-        lines[i] = NUMBER.sub(lambda m: named.get(next(count), m[0]), line)
-        if "<<<" in line:
-            lines[i] = re.sub(r"\);$", f", {', '.join(arguments)});", lines[i])
-    source = "\n".join(lines) + "\n"
-    source = source.replace(") {\n", "".join(f", Index {name}" for name in arguments) + ") {\n", 1)  # the kernel's own comes first
-    return re.sub(r"(?=,\s+void\* stream\) \{)", "".join(f", long long {name}" for name in arguments), source, count=1)
+def with_arguments(function: Definition, names: Sequence[str]) -> Definition:
+    """The function with these numbers as its last parameters; a launcher hands them on."""
+    if function.is_kernel:
+        return replace(function, parameters=(*function.parameters, *(Parameter("Index", name) for name in names)))
+    *others, stream = function.parameters
+    parameters = (*others, *(Parameter("long long", name) for name in names), stream)
+    return replace(function, parameters=parameters, body=tuple(handing_on(statement, names) for statement in function.body))
+
+
+def handing_on(statement: Statement, names: Sequence[str]) -> Statement:
+    match statement:
+        case Launch():
+            return replace(statement, arguments=(*statement.arguments, *map(Name, names)))
+        case If(test, then, otherwise):
+            return If(test, handing_on(then, names), None if otherwise is None else handing_on(otherwise, names))
+    return statement

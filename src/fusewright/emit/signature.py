@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 from ..errors import Unsupported
-from ..graph import Graph, Ref
-from ..names import RESERVED, value_name
+from ..ir.graph import Graph, Ref
+from ..ir.names import RESERVED, value_name
 
 
 class Signature:

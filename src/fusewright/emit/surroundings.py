@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from ..problem import Problem
-from ..pytext import quoted
+from ..frontend.problem import Problem
+from ..ir.pytext import quoted
 
 OWN_GLOBALS = 'globals().get("_MODEL_GLOBALS", globals())'  # in our part of the file: what the model's own names stand for
 

@@ -6,81 +6,6 @@ TENSORS = '''_DTYPES = [dtype for _, dtype, _ in _TENSORS]
 _SHAPES = [shape for _, _, shape in _TENSORS]
 '''
 
-CONV_FLAGS = '''
-def _conv_precision():
-    """torch.backends.cudnn.conv.fp32_precision, where there is one."""
-    return getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
-
-
-if hasattr(torch._C, "_get_fp32_precision_getter"):  # the same, ten times as fast
-    _conv_precision = functools.partial(torch._C._get_fp32_precision_getter, "cuda", "conv")
-
-
-def _tf32_allowed():
-    """Whether the flags let a convolution round its operands to TF32, as PyTorch's default does."""
-    precision = _conv_precision()
-    return precision == "tf32" if precision in ("tf32", "ieee") else torch.backends.cudnn.allow_tf32
-
-'''
-
-SLICES = '''
-@functools.lru_cache(maxsize=None)
-def _slices(copies, seats):
-    """How many blocks share a sum, of so many that are made: those of one to four full waves that waste the least."""
-    return min((max(1, k * seats // max(1, copies)) for k in (1, 2, 3, 4)), key=lambda s: -(-copies * s // seats) / s)
-
-'''
-
-TENSOR_CORES = '''
-@functools.lru_cache(maxsize=None)
-def _has_tensor_cores(device, shared_bytes):
-    """TF32 tensor cores, and this much shared memory for a block."""
-    if device.type != "cuda":
-        return True
-    properties = torch.cuda.get_device_properties(device)
-    limit = getattr(properties, "shared_memory_per_block_optin", 232448 if properties.major == 9 else 0)
-    return properties.major >= 8 and limit >= shared_bytes
-'''
-
-NEEDS_GRADIENTS = '''
-def _needs_gradients(*tensors):
-    """Backward may follow, through what is computed from one of these."""
-    return torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors])
-
-
-'''
-
-TRAINS = '''
-def _trains(model):
-    """Backward may follow, as one did before, to one of its parameters: as a rule the first one says so."""
-    return _Differentiable.trained and torch.is_grad_enabled() and any(parameter.requires_grad for parameter in model.parameters())
-
-
-'''
-
-AS_IT_WAS = '''
-def _as_it_was(tensor):
-    """What forward overwrites later, for a call whose backward may want it."""
-    return tensor.clone() if torch.is_grad_enabled() else tensor
-
-
-'''
-
-FOR_HOPPER = '''
-def _for_hopper():
-    """Where every GPU is a Hopper, products of four warps at once are built; elsewhere the same products, warp by warp."""
-    capabilities = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
-    return ["-gencode=arch=compute_90a,code=sm_90a"] if capabilities == {(9, 0)} else []
-
-'''
-
-SIDE_BY_SIDE = '''
-def _side_by_side():
-    """nvcc compiles so many kernels in several threads, where it knows how to: of CUDA 13, which is PyTorch's own then."""
-    return ["-split-compile=0"] if int((torch.version.cuda or "0").split(".")[0]) >= 13 else []
-
-'''
-
 UNCHANGED = '''
 # ---------------------------------------------------------------------------------------------------------------------
 # Below: written by Fusewright $version. PyTorch's own operators are left as they are: no kernel would gain on them.
@@ -96,54 +21,107 @@ FILE = '''
 # ---------------------------------------------------------------------------------------------------------------------
 # Below: written by Fusewright $version. ModelNew computes what Model computes, with the CUDA kernels in _CUDA_SOURCE.
 
-import _thread
-import collections
+$imports
+
+aten = torch.ops.aten
+
+# ---- runtime: builds kernels, launches them, and is their step in autograd
+
+$runtime
+
+# ---- guards: is the model still the one that was planned for?
+
+$guards
+
+
+$tables
+
+# ---- kernels
+
+$cuda
+
+# ---- what runs
+
+$functions
+
+
+class ModelNew(Model):
+    """Model, with fused kernels where _planned_for holds and the original operators elsewhere."""
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        if torch.cuda.is_available() and not _forked():
+            _library(_CUDA_SOURCE)
+
+$forward
+'''
+
+# Below, marks at the end of a line say in which files it stands (`chosen.py`).
+
+IMPORTS = '''import _thread
+import collections  # if: containers
 import ctypes
 import functools
 import hashlib
 import itertools
 import operator
 import struct
-import sys
-import types
+import sys  # if: globals, elsewhere
+import types  # if: mutable, functions, objects
 import warnings
-import weakref
+import weakref  # if: objects
+import zlib  # if: packed
 
 import torch
-from torch.utils.cpp_extension import load_inline
+from torch.utils.cpp_extension import load_inline'''
 
-aten = torch.ops.aten
-
-_CUDA_SOURCE = \'\'\'
-$cuda\'\'\'
-
-_KERNELS = ($kernels)
-
-$gradients
-
-$constants
-
-$for_hopper
-$side_by_side
-def _library(gradients=False, keeping=False):
-    """The kernels, built on first use and kept in PyTorch's extension cache; those of forward that are `keeping` also write what
-    backward is handed."""
-    with _building:
-        return _built(gradients, keeping)
-
-
-_building = _thread.allocate_lock()  # PyTorch does not wait for another thread that builds the same
-
-
-@functools.lru_cache(maxsize=None)
-def _built(gradients, keeping):
-    source = _CUDA_GRADIENTS if gradients else "#define KEEPING\\n" + _CUDA_SOURCE if keeping else _CUDA_SOURCE
+RUNTIME = '''@functools.lru_cache(maxsize=None)
+def _built(source):
+    """A CUDA source as a library, kept in PyTorch's extension cache."""
     name = "fusewright_" + hashlib.sha256(source.encode()).hexdigest()[:16]
     quick = {"no_implicit_headers": True} if "no_implicit_headers" in load_inline.__code__.co_varnames else {}
-    path = load_inline(
-        name, cpp_sources="", cuda_sources=source, extra_cuda_cflags=["-O3", "-std=c++17"$options], is_python_module=False, **quick
-    )
+    flags = ["-O3", "-std=c++17"]
+    if {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())} == {(9, 0)}:  # if: hopper
+        flags.append("-gencode=arch=compute_90a,code=sm_90a")  # warpgroup MMA; elsewhere the same products, warp by warp
+    if int((torch.version.cuda or "0").split(".")[0]) >= 13:  # if: many
+        flags.append("-split-compile=0")  # in several threads
+    path = load_inline(name, cpp_sources="", cuda_sources=source, extra_cuda_cflags=flags, is_python_module=False, **quick)
     return ctypes.CDLL(path or next(known for known in torch.ops.loaded_libraries if name in known))
+
+
+def _library(source):
+    with _building:  # PyTorch does not wait for another thread that builds the same
+        return _built(source)
+
+
+_building, _launchers = _thread.allocate_lock(), {}
+_quick = getattr(getattr(torch._C, "_dynamo", None), "guards", None)  # what files that torch.compile writes use: half the time
+_empty = getattr(_quick, "_empty_strided_cuda", lambda shape, strides, t: torch.empty_strided(shape, strides, dtype=t, device="cuda"))
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream)
+_current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+_transformed = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+_forked = getattr(torch.cuda, "_is_in_bad_fork", lambda: False)  # of a process that used the GPU: this one cannot
+
+
+def _launch(kernel, *arguments):
+    """Queues a kernel on the current stream. The current device is that of its tensors."""
+    entry, pack = _launchers.get(kernel) or _launcher(kernel, arguments)
+    values = [a if type(a) is int else a.data_ptr() for a in arguments]
+    problem = entry(pack(*values, _raw_stream(_current_device())))
+    if problem is not None:
+        raise RuntimeError(f"{kernel}: {problem.decode()}")
+
+
+def _launcher(kernel, arguments):
+    """The kernel's function in its library, and what makes the array that it takes: addresses and sizes, then a stream."""
+    source = _CUDA_SOURCE  # unless: backward
+    source = _CUDA_GRADIENTS if kernel in _GRADIENT_KERNELS else _CUDA_SOURCE  # if: backward
+    name, _, saving = kernel.partition(" ")  # if: apart
+    source = "#define KEEPING\\n" + _CUDA_SOURCE if saving else source  # kernels that also store activations  # if: apart
+    entry = getattr(_library(source), f"{name}_entry")  # if: apart
+    entry = getattr(_library(source), f"{kernel}_entry")  # unless: apart
+    entry.restype = ctypes.c_char_p
+    return _launchers.setdefault(kernel, (entry, struct.Struct(f"{len(arguments) + 1}q").pack))
 
 
 def _on_device(*tensors):
@@ -159,95 +137,106 @@ def _elsewhere(tensor):
     return tensor.is_cuda and tensor.get_device() != _current_device()
 
 
-def _raw_stream(index):
-    """The current stream of a GPU."""
-    return torch.cuda.current_stream(index).cuda_stream
+def _conv_precision():  # if: convolves
+    """torch.backends.cudnn.conv.fp32_precision, where there is one."""
+    return getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
 
 
-def _empty(shape, strides, dtype):
-    """Memory on the current device for a kernel to write."""
-    return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
+if hasattr(torch._C, "_get_fp32_precision_getter"):  # the same, ten times as fast  # if: convolves
+    _conv_precision = functools.partial(torch._C._get_fp32_precision_getter, "cuda", "conv")
 
 
-_quick = getattr(getattr(torch._C, "_dynamo", None), "guards", None)  # what files that torch.compile writes use
-_empty = getattr(_quick, "_empty_strided_cuda", _empty)  # the same, in half the time
-_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream)  # the same, with no object made for it
-_current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
-_transformed = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
-_forked = getattr(torch.cuda, "_is_in_bad_fork", lambda: False)  # of a process that used the GPU: this one cannot
-_launchers = {}
+def _tf32_allowed():  # if: convolves
+    """Whether the flags let a convolution round its operands to TF32, as PyTorch's default does."""
+    precision = _conv_precision()
+    return precision == "tf32" if precision in ("tf32", "ieee") else torch.backends.cudnn.allow_tf32
 
 
-def _launcher(kernel, arguments):
-    """The kernel's function in the library, and what makes the array that it takes: addresses and sizes, then a stream."""
-    name, _, keeping = kernel.partition(" ")
-    entry = getattr(_library(name in _GRADIENT_KERNELS, bool(keeping)), f"{name}_entry")
-    entry.restype = ctypes.c_char_p
-    return _launchers.setdefault(kernel, (entry, struct.Struct(f"{len(arguments) + 1}q").pack))
+@functools.lru_cache(maxsize=None)  # if: slices
+def _slices(copies, seats):  # if: slices
+    """How many blocks share a sum, of so many that are made: those of one to four full waves that waste the least."""
+    return min((max(1, k * seats // max(1, copies)) for k in (1, 2, 3, 4)), key=lambda s: -(-copies * s // seats) / s)
 
 
-def _launch(kernel, *arguments):
-    """Queues a kernel on the current stream. The current device is that of its tensors."""
-    entry, pack = _launchers.get(kernel) or _launcher(kernel, arguments)
-    values = [a if type(a) is int else a.data_ptr() for a in arguments]
-    problem = entry(pack(*values, _raw_stream(_current_device())))
-    if problem is not None:
-        raise RuntimeError(f"{kernel}: {problem.decode()}")
+@functools.lru_cache(maxsize=None)  # if: tensor cores
+def _has_tensor_cores(device, shared_bytes):  # if: tensor cores
+    """TF32 tensor cores, and this much shared memory for a block."""
+    if device.type != "cuda":
+        return True
+    properties = torch.cuda.get_device_properties(device)
+    limit = getattr(properties, "shared_memory_per_block_optin", 232448 if properties.major == 9 else 0)
+    return properties.major >= 8 and limit >= shared_bytes
 
 
-class _Region:
-    """Kernels that run one after another: what launches them, what they mean in PyTorch's operators, and what launches the
-    kernels of the gradients that are `asked`, of the tensors that the meaning reads; after these it reads what forward `keeps`.
-    What would be `stored` for its sake alone is, from the first backward on: that one runs the kernels again, on copies of tensors
-    that they `overwrite`.
-    `differentiable` says of each result whether it has a gradient: True, False, or where one of these tensors asks for it.
-    `changed` are the positions of tensors that will be overwritten: backward needs them as they were.
-    `by_pytorch`: where gradients are asked for, PyTorch's operators compute it, forward and backward, from the first backward on."""
-
-    def __init__(
-        self, launches, meaning, gradient=None, asked=(), keeps=False, stored=False, overwrite=(), differentiable=(True,), changed=(),
-        by_pytorch=False,
-    ):
-        self.launches, self.meaning, self.gradient, self.asked = launches, meaning, gradient, asked
-        self.keeps, self.keeping, self.overwrite = keeps, keeps and not stored, overwrite
-        self.differentiable, self.changed = differentiable, changed
-        self.by_pytorch, self.reference = by_pytorch, False
-        self.reads = meaning.__code__.co_argcount - 1  # after the sizes; backward goes through these
-        self.smooth = all(d is True for d in differentiable)
+@functools.lru_cache(maxsize=None)  # if: constants
+def _constant(name, device):  # if: constants
+    with torch.inference_mode(False):  # training may save it
+        return _CONSTANTS[name].to(device)
 
 
-def _with_step(gradient):
-    """A gradient as kernels read it, and how far apart its elements lie: one number stands for all in that of a sum."""
+def _needs_gradients(*tensors):  # if: needs gradients
+    """Backward may follow, through what is computed from one of these."""
+    return torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors])
+
+
+def _trains(model, before=True):  # if: trains
+    """Backward may follow, and did so `before`, to one of its parameters: as a rule the first one says so."""
+    asked = torch.is_grad_enabled() and (not before or _Differentiable.trained)
+    return asked and any(parameter.requires_grad for parameter in model.parameters())
+
+
+def _as_it_was(tensor):  # if: copies
+    """What forward overwrites later, for a call whose backward may want it."""
+    return tensor.clone() if torch.is_grad_enabled() else tensor
+
+
+class _Region:  # if: regions
+    """Kernels that run one after another, a step of autograd. `reference` computes the same by PyTorch's operators."""
+
+    gradient, asked = None, ()  # launches kernels for the gradients that are `asked`, of what the reference reads  # if: gradient
+    saves = False  # forward hands activations over to `gradient`  # if: saves
+    late = False  # they are stored for its sake alone: so only from the first backward on, which runs the kernels again  # if: late
+    overwrite = ()  # positions of tensors that its kernels overwrite: run again, they are given copies  # if: late
+    differentiable = (True,)  # which results have a gradient: True, False, or if one of these tensors does  # if: differentiable
+    changed = ()  # positions of tensors that forward overwrites later: backward needs them as they were  # if: changed
+    by_pytorch = eager = False  # in training PyTorch's operators compute it, from the first backward on  # if: by_pytorch
+
+    def __init__(self, launches, reference, **others):
+        self.launches, self.reference = launches, reference
+        self.reads = reference.__code__.co_argcount - 1  # after the sizes; backward goes through these
+        vars(self).update(others)
+        self.saving = self.saves and not self.late  # if: late
+        self.smooth = all(d is True for d in self.differentiable)  # if: differentiable
+
+
+def _with_step(gradient, at_once=1):  # if: steps
+    """A gradient as kernels read it, `at_once` elements by a thread, and how far apart they lie: that of a sum is one number for all."""
     if gradient.is_contiguous():
         return gradient, 1
-    return (gradient.contiguous(), 1) if any(gradient.stride()) else (gradient, 0)
+    if any(gradient.stride()):
+        return gradient.contiguous(), 1
+    return (gradient.as_strided((at_once,), (0,)).contiguous() if at_once > 1 else gradient), 0
 
 
-@functools.lru_cache(maxsize=None)
-def _no_more_than(asked, needed):
-    """Every gradient that is needed is one of those asked."""
-    return all(asks or not need for asks, need in zip(asked, needed))
+class _Differentiable(torch.autograd.Function):  # if: regions
+    """Forward launches kernels. Backward does so too where there are kernels for the gradients that are asked for;  # if: gradient
+    otherwise it differentiates the reference."""  # if: gradient
+    """Forward launches kernels, backward differentiates the reference."""  # unless: gradient
 
-
-# Frees what was saved while backward still runs, unless the graph is retained, where PyTorch knows how.
-_let_go = getattr(torch.autograd.Function, "maybe_clear_saved_tensors", lambda ctx: None)
-
-
-class _Differentiable(torch.autograd.Function):
-    """Forward launches kernels. Backward does so too where there are kernels for the gradients that are asked for;
-    otherwise it differentiates the same meaning, written in PyTorch's operators."""
+    trained = False  # a backward was asked for  # if: trained
 
     @staticmethod
     def forward(ctx, region, sizes, *tensors):
-        ctx.region, ctx.sizes = region, sizes
-        keeping = region.keeping  # asked once: backward in another thread may set it meanwhile
-        read, kept = tensors[: region.reads], []
-        if region.changed:
-            read = [t.clone() if i in region.changed else t for i, t in enumerate(read)]
-        results = region.launches(sizes, list(tensors), kept) if keeping else region.launches(sizes, list(tensors))
-        ctx.save_for_backward(*read, *kept)
-        ctx.rest = tensors[region.reads :] if region.keeps and not keeping else None
-        if not region.smooth:
+        ctx.region, ctx.sizes, read = region, sizes, tensors[: region.reads]
+        read = [t.clone() if i in region.changed else t for i, t in enumerate(read)]  # if: changed
+        saving, saved = region.saving, []  # asked once: backward in another thread may set it meanwhile  # if: late
+        saving, saved = region.saves, []  # if: saves early
+        results = region.launches(sizes, list(tensors), saved) if saving else region.launches(sizes, list(tensors))  # if: saves
+        results = region.launches(sizes, list(tensors))  # unless: saves
+        ctx.save_for_backward(*read, *saved)  # if: saves
+        ctx.save_for_backward(*read)  # unless: saves
+        ctx.rest = tensors[region.reads :] if region.saves and not saving else None  # if: late
+        if not region.smooth:  # if: differentiable
             need = ctx.needs_input_grad[2:]
             smooth = [d if type(d) is bool else any(need[i] for i in d) for d in region.differentiable]
             known = {id(r) for r, is_smooth in zip(results, smooth) if is_smooth}  # a value may be there twice, once detached
@@ -255,25 +244,23 @@ class _Differentiable(torch.autograd.Function):
             ctx.mark_non_differentiable(*[r for r, is_smooth in zip(results, smooth) if not is_smooth])
         return results
 
-    trained = False  # a backward was asked for
-
     @staticmethod
     def backward(ctx, *upstream):
-        region = ctx.region
-        region.reference, _Differentiable.trained = region.by_pytorch, True
+        region, saved, needs = ctx.region, ctx.saved_tensors, ctx.needs_input_grad
+        region.eager = region.by_pytorch  # if: by_pytorch
+        _Differentiable.trained = True  # if: trained
         again = torch.is_grad_enabled()  # a second derivative will be asked for
-        saved = ctx.saved_tensors  # what the meaning reads, and values that forward kept
-        needs = ctx.needs_input_grad
         needed, unread = needs[2 : 2 + region.reads], needs[2 + region.reads :]
-        if not region.smooth:
+        if not region.smooth:  # if: differentiable
             upstream = [g for g, smooth in zip(upstream, region.differentiable) if smooth]
-        if region.gradient and _no_more_than(region.asked, needed) and not again and not torch.is_autocast_enabled():
-            if ctx.rest is not None:
-                region.keeping, kept = True, []
+        planned = region.gradient and all(map(operator.ge, region.asked, needed))  # if: gradient
+        if planned and not again and not torch.is_autocast_enabled():  # if: gradient
+            if ctx.rest is not None:  # if: late
+                region.saving, more = True, []
                 given = [t.clone() if i in region.overwrite else t for i, t in enumerate((*saved, *ctx.rest))]
-                region.launches(ctx.sizes, given, kept)
-                saved = (*saved, *kept)
-                kept.clear()
+                region.launches(ctx.sizes, given, more)
+                saved = (*saved, *more)
+                more.clear()
             count, given = len(saved), [*saved, *upstream]
             _let_go(ctx)
             del saved, upstream  # now the list alone holds them, and the gradient frees each after its last use
@@ -283,56 +270,35 @@ class _Differentiable(torch.autograd.Function):
             saved, upstream = given[:count], given[count:]
         read = saved[: region.reads]
         with torch.enable_grad():
-            if again:
-                tensors = [t.view_as(t) for t in read]
-            else:
-                tensors = [t.detach().requires_grad_(need) for t, need in zip(read, needed)]
+            tensors = [t.view_as(t) if again else t.detach().requires_grad_(need) for t, need in zip(read, needed)]
             wanted = [t for t, need in zip(tensors, needed) if need]
-            results = region.meaning(ctx.sizes, *tensors)
+            results = region.reference(ctx.sizes, *tensors)
         pairs = [(r, g) for r, g in zip(results, upstream) if r.requires_grad]
         if not pairs or not wanted:
             return (None,) * len(needs)
-        found = iter(torch.autograd.grad([r for r, _ in pairs], wanted, [g for _, g in pairs], create_graph=again, allow_unused=True))
+        smooth, upstream = zip(*pairs)
+        found = iter(torch.autograd.grad(smooth, wanted, upstream, create_graph=again, allow_unused=True))
         return (None, None, *[next(found) if need else None for need in needed], *[None] * len(unread))
 
 
-_apply = super(torch.autograd.Function, _Differentiable).apply  # without looking for transforms of torch.func, which takes as long again
+# Frees what was saved while backward still runs, unless the graph is retained, where PyTorch knows how.  # if: gradient
+_let_go = getattr(torch.autograd.Function, "maybe_clear_saved_tensors", lambda ctx: None)  # if: gradient
+_apply = super(torch.autograd.Function, _Differentiable).apply  # not looking for transforms of torch.func: half the time  # if: regions
 
 
-def _run(region, sizes, tensors):
+def _run(region, sizes, tensors):  # if: regions
     """A list of tensors goes through a region; one that frees some of them early empties the list."""
     if torch.is_grad_enabled():
         for tensor in tensors[: region.reads]:
             if tensor.requires_grad:
-                return region.meaning(sizes, *tensors) if region.reference else _apply(region, sizes, *tensors)
+                return region.reference(sizes, *tensors) if region.eager else _apply(region, sizes, *tensors)  # if: by_pytorch
+                return _apply(region, sizes, *tensors)  # unless: by_pytorch
         tensor = None
     return region.launches(sizes, tensors)
 
 
-$flags
-
-# ---- is the model still the one that was planned for?
-
-$follow
-
-
-$held
-
-# ---- what runs
-
-$regions
-
-
-$planned
-
-
-class ModelNew(Model):
-    """Model, with fused kernels where _planned_for holds and the original operators elsewhere."""
-
-    def __init__(self, *arguments, **named):
-        super().__init__(*arguments, **named)
-        if torch.cuda.is_available() and not _forked():
-            _library()
-
-$forward
-'''
+def _run_where_it_fits(shared_bytes, region, sizes, tensors):  # if: guarded
+    """As `_run`. Where the device has less shared memory for a block than the region's kernels take, PyTorch's operators compute it."""
+    if _has_tensor_cores(tensors[0].device, shared_bytes):
+        return _run(region, sizes, tensors)
+    return region.reference(sizes, *tensors)'''

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -11,23 +10,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import sizes
+from ..autograd.regions import Regions, is_overwritten
+from ..autograd.storage import Variables
 from ..errors import Unsupported
-from ..graph import Dim, Graph, Node, Output
-from ..layout import is_convolution, memory_format
-from ..plan import operator_name
-from ..prims import Diagonal, Expand, Permute, Reshape, Slice, Unfold
-from ..pytext import attribute_text, call_text, shape_text
-from .regions import Regions, is_overwritten
+from ..ir import sizes
+from ..ir.graph import Dim, Graph, Node, Output
+from ..ir.plan import operator_name
+from ..ir.prims import Diagonal, Expand, Permute, Reshape, Slice, Unfold
+from ..ir.pytext import attribute_text, call_text, plain_text, shape_text
+from ..schedule.layout import is_convolution, memory_format
 from .views import shorter
 
 
-class Values:
-    """In a function that launches kernels: its arguments go by their own names, what kernels store by the primitives'."""
+class Values(Variables):
+    """As text: what a function calls each, and the views of it that PyTorch makes."""
 
     def __init__(self, regions: Regions):
-        self.regions, self.plan, self.home = regions, regions.plan, regions.home
-        self.graph, self.lowered, self.prims = regions.graph, regions.lowered, regions.prims
+        super().__init__(regions)
         self.shaped: dict[str, tuple[Dim, ...]] = {}  # primitives that are allocated in another shape than theirs
         self.copies = False  # of something that forward overwrites, which a call to PyTorch is given
 
@@ -38,13 +37,6 @@ class Values:
         return self.view_text(
             self.lowered.value[name], lambda prim: prim if prim in self.home else self.prims[prim].origin
         )
-
-    def variable(self, name: str) -> str:
-        """What `text` of a node is a view of."""
-        if self.graph[name].is_leaf or name in self.lowered.library:
-            return name
-        base = self.plan.base(self.lowered.value[name]).name
-        return base if base in self.home else self.prims[base].origin
 
     def view_text(self, name: str, source: Callable[[str], str]) -> str:
         """A view of something in memory, made by PyTorch."""
@@ -106,12 +98,6 @@ class Values:
             alone = bases.count(base) == 1 and base in self.home and not self.prims[base].channels_last
             if alone and value != base and self.regions.elements(value) == base:
                 self.shaped[base] = self.prims[value].shape
-
-    def free_name(self, name: str) -> str:
-        """A name for something of ours that no value of the model has."""
-        while name in self.graph.index or name in self.prims:
-            name += "_"
-        return name
 
 
 class ForwardValues(Values):
@@ -194,20 +180,22 @@ class ForwardValues(Values):
             raise Unsupported(
                 f"a constant tensor of {value.numel()} elements is made inside forward; make it a buffer of the model"
             )
-        numbers = re.sub(r"\b(inf|nan)\b", r'float("\1")', repr(value.tolist())) if value.numel() <= 64 else ""
+        numbers = numbers_text(value.tolist()) if value.numel() <= 64 else ""
         self.constants[node.name] = f"torch.tensor({numbers}, dtype={value.dtype})" if numbers else packed(value)
         self.packs |= not numbers
         return f'_constant("{node.name}", {self.device()})'
 
     def constants_text(self) -> str:
-        """The table of constants, and the function that looks one up."""
+        """The table of constants, behind what stands before it."""
         if not self.constants:
             return ""
         table = "".join(f'\n    "{name}": {text},' for name, text in self.constants.items())
-        imports = "import zlib\n\n" if self.packs else ""
-        function = "@functools.lru_cache(maxsize=None)\ndef _constant(name, device):\n"
-        function += "    with torch.inference_mode(False):  # training may save it\n        return _CONSTANTS[name].to(device)\n"
-        return f"{imports}_CONSTANTS = {{{table}\n}}\n\n\n{function}"
+        return f"\n\n_CONSTANTS = {{{table}\n}}"
+
+
+def numbers_text(value: Any) -> str:
+    """Numbers in nested lists."""
+    return f"[{', '.join(map(numbers_text, value))}]" if isinstance(value, list) else plain_text(value)
 
 
 def packed(value: torch.Tensor) -> str:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .. import sizes
-from ..access import axes_of, in_steps, place_in
-from ..graph import Dim, Graph
-from ..index import Axis
-from ..prims import Prim
-from ..pytext import shape_text
+from ..ir import sizes
+from ..ir.access import axes_of, in_steps, place_in
+from ..ir.graph import Dim, Graph
+from ..ir.index import Axis
+from ..ir.prims import Prim
+from ..ir.pytext import shape_text
 
 
 def shorter(views: Sequence[Prim], graph: Graph) -> str:

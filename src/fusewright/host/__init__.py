@@ -1,10 +1,10 @@
 """CUDA on the CPU: compiles the same kernel source with g++ and runs every CUDA thread as a fiber."""
 
-from fusewright.host.compile import SANITIZERS, compile_host
-from fusewright.host.errors import SOURCE_NAME, HostCompileError
-from fusewright.host.library import ORDERS, HostLibrary
-from fusewright.host.sanitize import FOUND_SOMETHING, run_sanitized, sanitizer_report
-from fusewright.host.transform import transform
+from .compile import SANITIZERS, compile_host
+from .errors import SOURCE_NAME, HostCompileError
+from .library import ORDERS, HostLibrary
+from .sanitize import FOUND_SOMETHING, run_sanitized, sanitizer_report
+from .transform import transform
 
 __all__ = [
     "FOUND_SOMETHING",

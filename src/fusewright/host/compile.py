@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache as remember
 from pathlib import Path
 
-from fusewright.errors import Refused
-from fusewright.host.errors import SOURCE_NAME, HostCompileError
-from fusewright.host.transform import kernels_launched, quoted, transform
-from fusewright.options import cache_root, private
+from ..errors import Refused
+from ..options import cache_root, private
+from .errors import SOURCE_NAME, HostCompileError
+from .transform import kernels_launched, quoted, transform
 
 SANITIZERS = ("address", "undefined", "thread")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from fusewright.errors import Refused
-from fusewright.host.errors import SOURCE_NAME
+from ..errors import Refused
+from .errors import SOURCE_NAME
 
 ORDERS = ("forward", "backward", "warps", "random")  # as enum Order in block.h
 

@@ -9,9 +9,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from fusewright.errors import Refused
-from fusewright.host.compile import gnu_compiler
-from fusewright.host.errors import SOURCE_NAME
+from ..errors import Refused
+from .compile import gnu_compiler
+from .errors import SOURCE_NAME
 
 FOUND_SOMETHING = 66  # exit status of a process that a sanitizer ended
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fusewright.host.errors import HostCompileError
+from .errors import HostCompileError
 
 # cuda_on_cpu.h stands for these. <assert.h> too: it would bring back the assert that ends the process.
 _HEADERS_OF_CUDA = frozenset(

@@ -6,14 +6,16 @@ An operator's meaning is a Python function on expressions, written with Python's
 
 Whole numbers are C++'s int, floats are float, or double where the operator computes in double; `number` has the type that it is told.
 `==` compares trees; the C++ comparison is `equal`. To ask something new of expressions, write one function over `walk`.
+
+Kernels are written of the same expressions, of named values, elements of arrays and calls; `stmt.py` has their statements.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 Scalar = bool | int | float
@@ -148,7 +150,7 @@ class Select(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Cast(Expr):
-    kind: str
+    kind: Kind
     operand: Expr
 
     @property
@@ -169,15 +171,91 @@ class Field(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class Name(Expr):
+    """A named value: a variable, a parameter, a constant."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subscript(Expr):
+    """An element of an array, or of what a pointer leads to."""
+
+    of: Expr
+    at: Expr
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return self.of, self.at
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped(Expr):
+    """In parentheses, also where nothing asks for them."""
+
+    operand: Expr
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return (self.operand,)
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf(Expr):
+    """Whether several tests hold, all of them asked: with `&&`, ptxas branches around each."""
+
+    tests: tuple[Expr, ...]
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return self.tests
+
+
+@dataclass(frozen=True, slots=True)
+class Braced(Expr):
+    """Values in braces, of which a struct is made."""
+
+    operands: tuple[Expr, ...]
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return self.operands
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A C++ type with arguments."""
+
+    name: str
+    types: tuple[Kind, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """A C++ pointer, as casts name it."""
+
+    to: Kind
+    const: bool = False
+
+
+Kind = str | Template | Pointer  # a C++ type, or a number in a type's place
+
+
+@dataclass(frozen=True, slots=True)
 class Function:
     """A device function. What differs by precision is said here, so that no one looks for it in text."""
 
     name: str  # in float, or for every type
     double: str = ""  # in double, where that is another
     fast: str = ""  # with the special-function unit's own instructions: off by 1e-5 at most
+    types: tuple[Kind, ...] = ()  # what the template is told
 
     def __call__(self, *operands: Operand) -> Expr:
         return Call(self, tuple(map(as_expr, operands)))
+
+    def of(self, *types: Kind | int) -> Function:
+        """The template with these arguments."""
+        return replace(self, types=tuple(str(t) if isinstance(t, int) else t for t in types))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +266,19 @@ class Call(Expr):
     @property
     def parts(self) -> tuple[Expr, ...]:
         return self.operands
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Expr):
+    """A function of a value that has several parts."""
+
+    of: Expr
+    name: str
+    operands: tuple[Expr, ...]
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return self.of, *self.operands
 
 
 # ---- making expressions
@@ -248,6 +339,55 @@ def joined(sign: str, operands: Sequence[Expr]) -> Expr:
     return found
 
 
+def method(of: Expr, name: str, *operands: Operand) -> Expr:
+    return Method(of, name, tuple(map(as_expr, operands)))
+
+
+def element(of: Expr, *places: Operand) -> Expr:
+    """Of an array of as many dimensions."""
+    for place in places:
+        of = Subscript(of, as_expr(place))
+    return of
+
+
+def address(of: Expr) -> Expr:
+    return Unary("&", of)
+
+
+def grouped(expr: Expr) -> Expr:
+    """In parentheses, unless a reader takes it for one anyway."""
+    return expr if is_atom(expr) else Grouped(expr)
+
+
+def is_atom(expr: Expr) -> bool:
+    """A name, a number, an element at such a place."""
+    match expr:
+        case Name():
+            return True
+        case Number(value, "int"):
+            return value >= 0
+        case Subscript(of, at):
+            return is_atom(of) and is_atom(at)
+    return False
+
+
+def signed_sum(terms: Sequence[tuple[bool, Expr]]) -> Expr:
+    """Terms in their order, those marked taken away."""
+    (taken_away, found), *others = terms
+    if taken_away:
+        found = negated_term(found)
+    for taken_away, term in others:
+        found = Binary("-" if taken_away else "+", found, term)
+    return found
+
+
+def negated_term(term: Expr) -> Expr:
+    """A product with the sign at its first factor, where it is read."""
+    if isinstance(term, Binary) and term.sign in ("*", "/", "%"):
+        return Binary(term.sign, negated_term(term.left), term.right)
+    return Unary("-", term)
+
+
 def total(operands: Sequence[Expr]) -> Expr:
     """Added from the first on."""
     return joined("+", operands)
@@ -289,6 +429,10 @@ def is_constant(expr: Expr) -> bool:
 
 def changed(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """The tree with `change` made to each of its parts, innermost first."""
+
+    def each(operands: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(changed(operand, change) for operand in operands)
+
     match expr:
         case Unary(sign, operand):
             expr = Unary(sign, changed(operand, change))
@@ -300,9 +444,87 @@ def changed(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
             expr = Cast(kind, changed(operand, change))
         case Field(of, name):
             expr = Field(changed(of, change), name)
+        case Subscript(of, at):
+            expr = Subscript(changed(of, change), changed(at, change))
+        case Grouped(operand):
+            expr = Grouped(changed(operand, change))
+        case AllOf(tests):
+            expr = AllOf(each(tests))
+        case Braced(operands):
+            expr = Braced(each(operands))
         case Call(function, operands):
-            expr = Call(function, tuple(changed(operand, change) for operand in operands))
+            expr = Call(function, each(operands))
+        case Method(of, name, operands):
+            expr = Method(changed(of, change), name, each(operands))
     return change(expr)
+
+
+def substituted(expr: Expr, values: Mapping[Expr, Expr]) -> Expr:
+    """With values in the place of others: of operands (`Arg`), of names."""
+    return changed(expr, lambda part: values.get(part, part))
+
+
+def applied(expr: Expr, operands: Sequence[Expr]) -> Expr:
+    """An operator's expression of these operands."""
+    return substituted(expr, {Arg(i): operand for i, operand in enumerate(operands)})
+
+
+def in_double(expr: Expr) -> Expr:
+    """Computed in double precision."""
+
+    def wider(part: Expr) -> Expr:
+        match part:
+            case Number(value, "float"):
+                return Number(value, "double")
+            case Call(function, operands) if function.double:
+                return Call(Function(function.double), operands)
+        return part
+
+    return changed(expr, wider)
+
+
+def with_fast_functions(expr: Expr) -> Expr:
+    """By the special-function unit, where a function has such a form."""
+
+    def faster(part: Expr) -> Expr:
+        match part:
+            case Call(function, operands) if function.fast:
+                return Call(Function(function.fast), operands)
+        return part
+
+    return changed(expr, faster)
+
+
+def names_in(expr: Expr) -> set[str]:
+    """The names that it reads."""
+    return {part.name for part in walk(expr) if isinstance(part, Name)}
+
+
+def words_in(expr: Expr) -> set[str]:
+    """All that it names: values, functions, types. Device helpers are called by these."""
+    found = names_in(expr)
+    for part in walk(expr):
+        match part:
+            case Call(function):
+                found |= {function.name}.union(*map(words_of, function.types))
+            case Cast(kind):
+                found |= words_of(kind)
+    return found
+
+
+def words_of(kind: Kind) -> set[str]:
+    match kind:
+        case Template(name, types):
+            return {name}.union(*map(words_of, types))
+        case Pointer(to):
+            return words_of(to)
+        case _:
+            return {kind}
+
+
+def cost(expr: Expr) -> int:
+    """Operators and calls that it takes."""
+    return sum(isinstance(part, (Unary, Binary, Select, Call, Method)) for part in walk(expr))
 
 
 def has_fast_functions(expr: Expr) -> bool:
@@ -317,48 +539,93 @@ BINDS |= {"&&": 40, "||": 38}
 BITS = ("&", "^", "|")  # whose place among the others nobody remembers
 
 
+class Spelling:
+    """How names and whole numbers are written: as they are."""
+
+    def name(self, name: str) -> str:
+        return name
+
+    def number(self, text: str, divides: bool) -> str:
+        """`divides` where something is divided by it."""
+        return text
+
+    def enter(self, part: object) -> None:
+        """Told of each statement and function before it is printed."""
+
+
+AS_IT_IS = Spelling()
+
+
 def to_cpp(expr: Expr, operands: Sequence[str] = (), double: bool = False) -> str:
     """The expression as C++ of operands that hold together; in double precision where that is wanted."""
-    return Printer(operands, double).text(expr)
+    return Printer(operands).text(in_double(expr) if double else expr)
+
+
+def kind_text(kind: Kind) -> str:
+    match kind:
+        case Template(name, types):
+            return f"{name}<{', '.join(map(kind_text, types))}>"
+        case Pointer(to, const):
+            return f"{'const ' if const else ''}{kind_text(to)}*"
+        case _:
+            return kind
 
 
 @dataclass(frozen=True)
 class Printer:
-    operands: Sequence[str]
-    double: bool
+    operands: Sequence[str] = ()
+    spelling: Spelling = AS_IT_IS
 
-    def text(self, expr: Expr, least: int = 0) -> str:
+    def text(self, expr: Expr, least: int = 0, divides: bool = False) -> str:
         """In parentheses where it holds together less tightly than it must."""
-        text, binds = self.plain(expr)
+        text, binds = self.plain(expr, divides)
         return text if binds >= least else f"({text})"
 
-    def plain(self, expr: Expr) -> tuple[str, int]:
+    def several(self, operands: Sequence[Expr]) -> str:
+        return ", ".join(map(self.text, operands))
+
+    def plain(self, expr: Expr, divides: bool) -> tuple[str, int]:
         match expr:
             case Arg(index):
                 return self.operands[index], POSTFIX
+            case Name(name):
+                return self.spelling.name(name), POSTFIX
+            case Number(value, "int") if value >= 0:
+                return self.spelling.number(str(value), divides), POSTFIX
             case Number(value, kind):
-                return literal(value, "double" if kind == "float" and self.double else kind), POSTFIX
+                return literal(value, kind), POSTFIX
             case Unary(sign, operand):
                 return f"{sign}{self.text(operand, PREFIX if isinstance(operand, Cast) else POSTFIX)}", PREFIX
             case Cast(kind, operand):
-                return f"({kind}){self.text(operand, PREFIX)}", PREFIX
+                return f"({kind_text(kind)}){self.text(operand, PREFIX)}", PREFIX
             case Field(of, name):
                 return f"{self.text(of, POSTFIX)}.{name}", POSTFIX
+            case Subscript(of, at):
+                return f"{self.text(of, POSTFIX)}[{self.text(at)}]", POSTFIX
+            case Grouped(operand):
+                return f"({self.text(operand)})", POSTFIX
+            case Braced(operands):
+                return f"{{{self.several(operands)}}}", POSTFIX
             case Call(function, operands):
-                name = (function.double or function.name) if self.double else function.name
-                return f"{name}({', '.join(map(self.text, operands))})", POSTFIX
+                types = f"<{', '.join(map(kind_text, function.types))}>" if function.types else ""
+                return f"{self.spelling.name(function.name)}{types}({self.several(operands)})", POSTFIX
+            case Method(of, name, operands):
+                return f"{self.text(of, POSTFIX)}.{name}({self.several(operands)})", POSTFIX
             case Select(test, then, otherwise):
                 last = self.text(otherwise, CHOICE)  # a choice of several reads from left to right
                 return f"{self.text(test, CHOICE + 1)} ? {self.text(then, CHOICE + 1)} : {last}", CHOICE
             case Binary(sign, left, right):
                 binds = BINDS[sign]
                 least = PREFIX if sign in BITS else binds
-                return f"{self.text(left, least)} {sign} {self.text(right, max(least, binds + 1))}", binds
+                before = self.text(left, least)
+                return f"{before} {sign} {self.text(right, max(least, binds + 1), divides=sign in ('/', '%'))}", binds
+            case AllOf(tests):
+                return " & ".join(self.text(test, BINDS["&"] + 1) for test in tests), BINDS["&"]
         raise AssertionError(f"{expr} is no expression")
 
 
 def literal(value: Any, kind: str) -> str:
-    """A Python number as C++ text of that type."""
+    """A Python number as C++ text of that type; a `wide` one counts in 64 bits."""
     if kind == "bool":
         return "true" if value else "false"
     if kind in ("float", "double"):
@@ -370,9 +637,11 @@ def literal(value: Any, kind: str) -> str:
         text = f"{number:.9g}" if kind == "float" else repr(number)
         text = text if any(mark in text for mark in ".e") else f"{text}.0"
         text += "f" if kind == "float" else ""
-        return f"({text})" if text.startswith("-") else text
-    text = f"{value}LL" if kind == "long long" and abs(value) > 2**31 - 1 else str(value)
-    return f"({text})" if text.startswith("-") else text
+        return f"({text})" if math.copysign(1.0, number) < 0 else text
+    if kind == "unsigned":
+        return f"{value}u"
+    text = f"{value}LL" if kind == "wide" or (kind == "long long" and abs(value) > 2**31 - 1) else str(value)
+    return f"({text})" if value < 0 else text
 
 
 def as_float(value: float) -> float:

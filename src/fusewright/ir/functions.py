@@ -3,7 +3,7 @@ take any type. To add one, add a line here and its section to the prelude."""
 
 from __future__ import annotations
 
-from .expr import Call, Expr, Function, Operand, as_expr
+from .expr import Expr, Function, Operand
 
 
 def of_the_library(name: str, fast: str = "") -> Function:
@@ -35,10 +35,18 @@ whole_floor_divided, whole_truncated = Function("whole_floor_divided"), Function
 shifted_left, shifted_right = Function("shifted_left"), Function("shifted_right")
 ratio_of, floor_of = Function("ratio_of"), Function("floor_of")
 cubic_near, cubic_far = Function("cubic_near"), Function("cubic_far")
-clamped = Function("clamped<long long>")
+clamped = Function("clamped")  # of a type, in which it is given
+
+
+# What kernels call beside operators: from memory to registers and back.
+load, store, load_run = Function("load"), Function("store"), Function("load_run")
+to_arithmetic, to_memory = Function("to_arithmetic"), Function("to_memory")
+first_tap, aligned = Function("first_tap"), Function("aligned")
+static_cast, reinterpret_cast, dim3 = Function("static_cast"), Function("reinterpret_cast"), Function("dim3")
+merge_row, merge_column, merge_warp = Function("merge_row"), Function("merge_column"), Function("merge_warp")
+sync_threads = Function("__syncthreads")
 
 
 def rounded_to(kind: str, x: Operand) -> Expr:
     """A float as memory of a half type would have it."""
-    stored = Call(Function(f"to_memory<{kind}, float>"), (as_expr(x),))
-    return Call(Function(f"to_arithmetic<float, {kind}>"), (stored,))
+    return to_arithmetic.of("float", kind)(to_memory.of(kind, "float")(x))

@@ -1,48 +1,48 @@
 """The founding models' convolutions as the kernel generator sees them."""
 
-from fusewright.kernels.conv import Conv, Ending, OverChannels, OverPositions, Pointwise, Table, Window
+from kernels.conv.chains import C, N
+
+from fusewright.codegen.mma.conv import Conv, Epilogue, OverChannels, OverPositions, Param, Pointwise, Table, Window
+from fusewright.codegen.mma.conv_spec import VALUE, reading
+from fusewright.ir import functions as fn
+from fusewright.ir.expr import Field, Function, Name, as_expr, element
+from fusewright.ir.stmt import const
 
 CONV1 = Conv(dims=2, in_channels=8, out_channels=64, kernel=(3, 3), stride=(1, 1), padding=(0, 0), dilation=(1, 1))
 CONV2 = Conv(
     dims=3, in_channels=32, out_channels=64, kernel=(3, 3, 3), stride=(1,) * 3, padding=(1,) * 3, dilation=(1,) * 3
 )
-STATISTICS = Ending(reduce=OverPositions("CloseMoments"))
+STATISTICS = Epilogue(reduce=OverPositions("CloseMoments"))
 
 
-def normalised(clamp: bool):
+def apply_epilogue(channels: int = 64, groups: int = 16, bounded: bool = False, clamp: bool = True) -> Epilogue:
     """Group norm as one multiply-add a channel, tanh, hardswish, and the residual."""
-    gate = "fminf(fmaxf(tanh_ + 3.0f, 0.0f), 6.0f)" if clamp else "(tanh_ + 3.0f)"
-
-    def element(value, n, c, position):
-        return [
-            f"const float tanh_ = tanh_fast(fmaf({value}, scale[{c} - channel0], shift[{c} - channel0]));",
-            f"const float swish = tanh_ * {gate} * (1.0f / 6.0f);",
-        ], f"{value} + swish"
-
-    return element
-
-
-def apply_ending(channels: int = 64, groups: int = 16, bounded: bool = False, clamp: bool = True) -> Ending:
-    statistics = (
-        f"const CloseMoments group_moments = merge_partials<{channels // groups}, {channels}>(moments, n, c, moment_slices);"
-    )
-    gain = "const float gain = rsqrtf(group_moments.m2 / group_moments.n + 1e-5f) * gamma[c];"
+    tanh, group, gain = map(Name, ("tanh_", "group_moments", "gain"))
+    merged = Function("merge_partials").of(channels // groups, channels)(Name("moments"), N, C, Name("moment_slices"))
+    inverse = fn.rsqrt(Field(group, "m2") / Field(group, "n") + 1e-5)
+    gate = fn.fmin(fn.fmax(tanh + 3.0, 0.0), 6.0) if clamp else tanh + 3.0
+    scale, shift = (element(Name(table), C - Name("channel0")) for table in ("scale", "shift"))
     body = Pointwise(
-        normalised(clamp),
-        params=(
-            ("const CloseMoments* __restrict__", "moments"), ("const float* __restrict__", "gamma"),
-            ("const float* __restrict__", "beta"), ("int", "moment_slices"),
+        VALUE + Name("swish"),
+        (
+            const("float", "tanh_", Function("tanh_fast")(Function("fmaf")(VALUE, scale, shift))),
+            const("float", "swish", tanh * gate * (as_expr(1.0) / 6.0)),
         ),
+        params=(*reading("CloseMoments", "moments"), *reading("float", "gamma", "beta"), Param("int", "moment_slices")),
         tables=(
-            Table("scale", "gain", (statistics, gain)),
-            Table("shift", "beta[c] - group_moments.mean * gain"),
+            Table(
+                "scale",
+                gain,
+                (const("CloseMoments", "group_moments", merged), const("float", "gain", inverse * element(Name("gamma"), C))),
+            ),
+            Table("shift", element(Name("beta"), C) - Field(group, "mean") * gain),
         ),
-    )  # fmt: skip
-    return Ending(before=body, reduce=OverChannels("LogSumExp", bounded=bounded))
+    )
+    return Epilogue(before=body, reduce=OverChannels("LogSumExp", bounded=bounded))
 
 
-POOLED = Ending(
+POOLED = Epilogue(
     window=Window("max", (2, 2, 2)),
     reduce=OverChannels("LogSumExp"),
-    after=Pointwise(lambda value, n, c, position: ([], f"fmaxf({value}, 0.0f)")),
+    after=Pointwise(fn.fmax(VALUE, 0.0)),
 )

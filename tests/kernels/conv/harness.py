@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
+from fusewright.codegen.mma.conv import KernelText
 from fusewright.host import HostLibrary, compile_host
-from fusewright.kernels.conv import KernelText
-from fusewright.prelude import called, closure, device_text, host_text
+from fusewright.target.helpers import called, closure, device_text, host_text
 
 ON_DEVICE = os.environ.get("FUSEWRIGHT_CONV_TARGET") == "cuda"
 
@@ -35,7 +35,7 @@ def launch(library: HostLibrary, text: KernelText, **values: torch.Tensor | int)
     """Calls a launcher with its arguments by name; the workspace is made here, filled with NaN."""
     for name, floats in text.workspace.items():
         values.setdefault(name, torch.full((eval(floats, {}, values),), float("nan")))
-    library.call(text.name, *(values[name] for _, name in text.launcher_args))
+    library.call(text.name, *(values[arg.name] for arg in text.launcher_args))
 
 
 def architecture() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from fusewright.kernels.conv import Conv
+from fusewright.codegen.mma.conv import Conv
 
 # Where each number is two TF32 ones: the product that is left out is 2^-22 of the whole at worst, and two second parts are rounded,
 # which is 2^-23 each. Seldom so in all of a sum, so that fp32 sums of what these tests add stay below it too.

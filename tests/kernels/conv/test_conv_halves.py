@@ -1,4 +1,4 @@
-"""Convolution kernels of bf16 and fp16 on the host target: two channels to a word, over awkward shapes and every ending."""
+"""Convolution kernels of bf16 and fp16 on the host target: two channels to a word, over awkward shapes and every epilogue."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from kernels.conv.chains import SOFTMAX, C, here
 from kernels.conv.founding import STATISTICS
 from kernels.conv.harness import launch, load
 from kernels.conv.reference import convolved, dtype_of, explain, operands, stored
@@ -25,9 +26,9 @@ from kernels.conv.test_conv_host import (
     transposed,
 )
 
-from fusewright.kernels.conv import (
+from fusewright.codegen.mma.conv import (
     Conv,
-    Ending,
+    Epilogue,
     OverChannels,
     OverPositions,
     Pointwise,
@@ -37,7 +38,10 @@ from fusewright.kernels.conv import (
     conv_kernel,
     fits,
 )
-from fusewright.kernels.conv_layout import layout
+from fusewright.codegen.mma.conv_layout import layout
+from fusewright.codegen.mma.conv_spec import VALUE, reading
+from fusewright.ir.expr import Function, Name, element
+from fusewright.ir.stmt import const
 
 HALVES = ["bfloat16", "float16"]
 MORE = {
@@ -65,7 +69,7 @@ def check(conv: Conv, out: torch.Tensor, value: torch.Tensor, allowed: torch.Ten
 def test_elements(case: str) -> None:
     conv, batch, sizes = CASES[case]
     conv = half(conv, HALVES[list(CASES).index(case) % 2])
-    out, found = run(conv, Ending(), batch, sizes)
+    out, found = run(conv, Epilogue(), batch, sizes)
     check(conv, out, *found)
 
 
@@ -78,7 +82,7 @@ def test_row_alignment(dtype: str, width: int, beside: bool) -> None:
     if beside:
         check_moments(conv, OverPositions("CloseMoments"), (2, 5, width), 2, beside=True)
         return
-    out, found = run(conv, Ending(), 2, (5, width))
+    out, found = run(conv, Epilogue(), 2, (5, width))
     check(conv, out, *found)
 
 
@@ -89,23 +93,23 @@ def test_input_that_begins_anywhere(offset: int) -> None:
     x, _, _ = operands(conv, 1, (5, 12))
     room = torch.zeros(x.numel() + offset, dtype=x.dtype)
     moved = room[offset:].view(x.shape).copy_(x)
-    out, found = run(conv, Ending(), 1, (5, 12), input=moved)
+    out, found = run(conv, Epilogue(), 1, (5, 12), input=moved)
     check(conv, out, *found)
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", TILES, ids=lambda name: name.replace(" ", "-"))
-@pytest.mark.parametrize("ending", ["elements", "rows", "stored moments"])
-def test_tiles(name: str, ending: str) -> None:
+@pytest.mark.parametrize("epilogue", ["elements", "rows", "stored moments"])
+def test_tiles(name: str, epilogue: str) -> None:
     conv, tile = half(conv2d(37, 32, 3, padding=1), "float16"), TILES[name]
     if "chunk=24" not in repr(tile) and tile.repeats > 1:
         conv = half(conv2d(16, 32, 3, padding=1), "float16")  # one step
-    if ending == "stored moments":
+    if epilogue == "stored moments":
         check_moments(conv, OverPositions("CloseMoments"), (2, 10, 21), slices=2, tile=tile, beside=True)
         return
-    rows = Ending(reduce=OverChannels("LogSumExp"))
-    out, (value, allowed) = run(conv, rows if ending == "rows" else Ending(), 2, (10, 20), tile)
-    if ending == "rows":
+    rows = Epilogue(reduce=OverChannels("LogSumExp"))
+    out, (value, allowed) = run(conv, rows if epilogue == "rows" else Epilogue(), 2, (10, 20), tile)
+    if epilogue == "rows":
         value, allowed = value.logsumexp(1, keepdim=True), allowed.amax(1, keepdim=True) + 4e-6
     check(conv, out, value, allowed)
 
@@ -114,19 +118,19 @@ BY_FOURS = Tile(2, (1, 2, 2), (1, 1, 2))
 
 
 @pytest.mark.parametrize("width", [21, 22, 24])
-@pytest.mark.parametrize("ending", ["elements", "softmax", "stored moments"])
-def test_four_halves_a_lane(width: int, ending: str) -> None:
+@pytest.mark.parametrize("epilogue", ["elements", "softmax", "stored moments"])
+def test_four_halves_a_lane(width: int, epilogue: str) -> None:
     """Two fragments take turns along a row; rows of every alignment."""
-    conv, after = half(conv2d(20, 40, 3, padding=1)), Pointwise(lambda v, n, c, p: ([], f"exp_fast({v} - total.m) / total.s"))
-    softmax = Ending(reduce=OverChannels("LogSumExp", keep=True), after=after)
+    conv, after = half(conv2d(20, 40, 3, padding=1)), SOFTMAX
+    softmax = Epilogue(reduce=OverChannels("LogSumExp", keep=True), after=after)
     whole = replace(BY_FOURS, channel_tiles=3)
-    assert layout(conv, Ending(), BY_FOURS).run == 2 and layout(conv, Ending(reduce=OverChannels("Max")), whole).run == 1
-    if ending == "stored moments":
+    assert layout(conv, Epilogue(), BY_FOURS).run == 2 and layout(conv, Epilogue(reduce=OverChannels("Max")), whole).run == 1
+    if epilogue == "stored moments":
         check_moments(conv, OverPositions("CloseMoments"), (2, 7, width), 3, BY_FOURS, beside=True)
         return
-    asked, tile = (softmax, whole) if ending == "softmax" else (Ending(), BY_FOURS)
+    asked, tile = (softmax, whole) if epilogue == "softmax" else (Epilogue(), BY_FOURS)
     out, (value, allowed) = run(conv, asked, 2, (7, width), tile)
-    if ending == "softmax":
+    if epilogue == "softmax":
         value = value.softmax(1)
         allowed = value * (2 * allowed.amax(1, keepdim=True) + 4e-6)
     check(conv, out, value, allowed)
@@ -141,16 +145,16 @@ def test_a_pool_stored_beside_its_statistics() -> None:
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", PHASED_TILES, ids=lambda name: name.replace(" ", "-"))
-@pytest.mark.parametrize("ending", ["elements", "softmax", "moments"])
-def test_tiles_of_phases(name: str, ending: str) -> None:
+@pytest.mark.parametrize("epilogue", ["elements", "softmax", "moments"])
+def test_tiles_of_phases(name: str, epilogue: str) -> None:
     conv, tile = half(transposed(2, 37, 32, 3, 2, 1, 1)), PHASED_TILES[name]
-    if ending == "moments":
+    if epilogue == "moments":
         check_moments(conv, OverPositions("CloseMoments"), (2, 5, 21), slices=2, tile=tile)
         return
-    after = Pointwise(lambda v, n, c, p: ([], f"exp_fast({v} - total.m) / total.s"))
-    softmax = Ending(reduce=OverChannels("LogSumExp", keep=True), after=after)
-    out, (value, allowed) = run(conv, softmax if ending == "softmax" else Ending(), 2, (5, 21), tile)
-    if ending == "softmax":
+    after = SOFTMAX
+    softmax = Epilogue(reduce=OverChannels("LogSumExp", keep=True), after=after)
+    out, (value, allowed) = run(conv, softmax if epilogue == "softmax" else Epilogue(), 2, (5, 21), tile)
+    if epilogue == "softmax":
         value = value.softmax(1)
         allowed = value * (2 * allowed.amax(1, keepdim=True) + 4e-6)
     check(conv, out, value, allowed)
@@ -161,7 +165,7 @@ def test_pool_of_phases(rows: bool) -> None:
     reduce = OverChannels("Max") if rows else None
     for conv, size in ((transposed(2, 8, 24, 3, 2, 1, 1), (4, 2)), (transposed(2, 8, 16, 4, 2, 1), (1, 2))):
         conv = half(conv)
-        out, found = run(conv, Ending(window=Window("max", size), reduce=reduce), 1, (5, 19))
+        out, found = run(conv, Epilogue(window=Window("max", size), reduce=reduce), 1, (5, 19))
         value, allowed = (F.max_pool2d(part, size) for part in found)
         if rows:
             value, allowed = value.amax(1, keepdim=True), allowed.amax(1, keepdim=True)
@@ -172,7 +176,7 @@ def test_pool_of_phases(rows: bool) -> None:
 @pytest.mark.parametrize("width", [34, 35])
 def test_windows(name: str, width: int) -> None:
     window, conv = WINDOWS[name], half(conv2d(8, 24, 3, padding=1))
-    out, (value, allowed) = run(conv, Ending(window=window), 1, (13, width))
+    out, (value, allowed) = run(conv, Epilogue(window=window), 1, (13, width))
     if window.kind == "max":
         value, allowed = F.max_pool2d(value, window.size), F.max_pool2d(allowed, window.size)
     else:
@@ -184,7 +188,7 @@ def test_windows(name: str, width: int) -> None:
 @pytest.mark.parametrize("channels", [20, 144])
 def test_over_channels(accumulator: str, channels: int) -> None:
     conv = half(conv2d(24, channels, 3))
-    out, found = run(conv, Ending(reduce=OverChannels(accumulator)), 2, (7, 19))
+    out, found = run(conv, Epilogue(reduce=OverChannels(accumulator)), 2, (7, 19))
     check(conv, out, *REDUCTIONS[accumulator](*found))
 
 
@@ -200,11 +204,11 @@ def test_operands_of_bodies() -> None:
     make = torch.Generator().manual_seed(1)
     gain, full = torch.randn(24, generator=make), torch.randn(2, 24, 9, 15, generator=make).half()
     before = Pointwise(
-        lambda v, n, c, p: ([f"const float scaled = {v} * gain[{c}];"],
-                            f"scaled + __half2float(full[(({n} * OUT_CHANNELS + {c}) * conv_h + {p[0]}) * conv_w + {p[1]}])"),
-        params=(("const float* __restrict__", "gain"), ("const __half* __restrict__", "full")),
-    )  # fmt: skip
-    out, (value, allowed) = run(conv, Ending(before=before), 2, (9, 15), gain=gain, full=full)
+        Name("scaled") + Function("__half2float")(here("full")),
+        (const("float", "scaled", VALUE * element(Name("gain"), C)),),
+        params=(*reading("float", "gain"), *reading("__half", "full")),
+    )
+    out, (value, allowed) = run(conv, Epilogue(before=before), 2, (9, 15), gain=gain, full=full)
     check(conv, out, value * gain.double()[:, None, None] + full.double(), allowed * 4 + 1e-5)
 
 
@@ -213,7 +217,7 @@ def test_what_overflows_or_is_no_number() -> None:
     conv = half(conv2d(8, 16, 3, padding=1), "float16")
     x, w, b = operands(conv, 1, (12, 12))
     x[0, 3, 2, 2], x[0, 1, 9, 9] = float("nan"), 60000.0
-    text = conv_kernel("k", conv, Ending())
+    text = conv_kernel("k", conv, Epilogue())
     out = torch.zeros(1, 16, 12, 12, dtype=torch.float16)
     launch(load(text), text, input=x, weight=w * 8, bias=b, out=out, batch=1, in_h=12, in_w=12)
     expected = convolved(conv, x, w * 8, b)[0].half()
@@ -231,11 +235,11 @@ def test_sanitized(sanitize: str, name: str, kind: str, width: int) -> None:
     if sanitize == "undefined" and width != 13:
         pytest.skip("the same arithmetic")
     conv, tile = half(conv2d(11, 20, 3, padding=1)), SANITIZED[name]
-    rows = Ending(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
-    ending = {"rows": rows, "stored moments": replace(STATISTICS, stored=True), "phases": Ending()}[kind]
+    rows = Epilogue(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
+    epilogue = {"rows": rows, "stored moments": replace(STATISTICS, stored=True), "phases": Epilogue()}[kind]
     if kind == "phases":
         conv, tile = half(transposed(2, 11, 20, 3, 2, 1, 1)), replace(tile, columns=None)
-    text = conv_kernel("k", conv, ending, tile)
+    text = conv_kernel("k", conv, epilogue, tile)
     halves = {"input": 2 * 11 * 9 * width, "weight": 20 * 11 * 9, "bias": 20}
     halves["out"] = {"rows": 2 * 4 * (width // 2), "phases": 2 * 20 * 18 * 2 * width}.get(kind, 2 * 20 * 9 * width)
     floats = {name: -(-count // 2) for name, count in halves.items()} | {"partials": 2 * 2 * 20 * 4}
@@ -245,6 +249,6 @@ def test_sanitized(sanitize: str, name: str, kind: str, width: int) -> None:
 
 def test_chooses_what_it_can_do() -> None:
     plain = half(conv2d(64, 64, 3, padding=1))
-    assert not any(tile.warpgroups for tile in candidate_tiles(plain, Ending()))
-    assert fits(plain, Ending(reduce=OverChannels("Sum"))) and fits(half(transposed(3, 32, 64, 3, 2, 1)), STATISTICS)
-    assert replace(plain, tf32=False) and fits(replace(plain, tf32=False), Ending())  # a flag of float32
+    assert not any(tile.warpgroups for tile in candidate_tiles(plain, Epilogue()))
+    assert fits(plain, Epilogue(reduce=OverChannels("Sum"))) and fits(half(transposed(3, 32, 64, 3, 2, 1)), STATISTICS)
+    assert replace(plain, tf32=False) and fits(replace(plain, tf32=False), Epilogue())  # a flag of float32

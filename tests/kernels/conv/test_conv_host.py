@@ -1,4 +1,4 @@
-"""Convolution kernels on the host target, over awkward shapes and every ending."""
+"""Convolution kernels on the host target, over awkward shapes and every epilogue."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from kernels.conv.founding import CONV1, CONV2, POOLED, STATISTICS, apply_ending
+from kernels.conv.chains import DOUBLED_PLUS_ONE, SOFTMAX, WITH_PLACE, C, N, here
+from kernels.conv.founding import CONV1, CONV2, POOLED, STATISTICS, apply_epilogue
 from kernels.conv.harness import launch, load
 from kernels.conv.reference import convolved, dtype_of, explain, operands, stored
 
-from fusewright.host import run_sanitized, sanitizer_report
-from fusewright.kernels.conv import (
+from fusewright.codegen.mma.conv import (
     Conv,
-    Ending,
+    Epilogue,
     KernelText,
     OverChannels,
     OverPositions,
@@ -28,7 +28,11 @@ from fusewright.kernels.conv import (
     conv_kernel,
     fits,
 )
-from fusewright.kernels.conv_layout import layout
+from fusewright.codegen.mma.conv_layout import layout
+from fusewright.codegen.mma.conv_spec import VALUE, reading
+from fusewright.host import run_sanitized, sanitizer_report
+from fusewright.ir.expr import Name, element
+from fusewright.ir.stmt import const
 
 
 def conv2d(cin, cout, k, stride=1, padding=0, dilation=1, groups=1, **more) -> Conv:
@@ -36,15 +40,15 @@ def conv2d(cin, cout, k, stride=1, padding=0, dilation=1, groups=1, **more) -> C
     return Conv(2, cin, cout, pair(k), pair(stride), pair(padding), pair(dilation), groups, **more)
 
 
-def run(conv: Conv, ending: Ending, batch: int, sizes: tuple[int, ...], tile: Tile | None = None, **params):
+def run(conv: Conv, epilogue: Epilogue, batch: int, sizes: tuple[int, ...], tile: Tile | None = None, **params):
     """The kernel's output (filled with NaN before), and the operands it saw."""
     x, w, b = operands(conv, batch, sizes)
     x = params.pop("input", x)
-    text = conv_kernel("k", conv, ending, tile)
+    text = conv_kernel("k", conv, epilogue, tile)
     out_sizes = conv.out_sizes(sizes)
-    if ending.window:
-        out_sizes = tuple(o // p for o, p in zip(out_sizes, ending.window.size, strict=False))
-    reduced = isinstance(ending.reduce, OverChannels) and not ending.reduce.keep
+    if epilogue.window:
+        out_sizes = tuple(o // p for o, p in zip(out_sizes, epilogue.window.size, strict=False))
+    reduced = isinstance(epilogue.reduce, OverChannels) and not epilogue.reduce.keep
     out = torch.full((batch, 1 if reduced else conv.out_channels, *out_sizes), float("nan"), dtype=dtype_of(conv))
     names = ("in_d", "in_h", "in_w")[3 - conv.dims :]
     values = dict(input=x, weight=w, out=out, batch=batch, **dict(zip(names, sizes, strict=False)), **params)
@@ -86,14 +90,14 @@ AWKWARD = {
 @pytest.mark.parametrize("case", AWKWARD, ids=lambda name: name.replace(" ", "-"))
 def test_elements(case: str) -> None:
     conv, batch, sizes = AWKWARD[case]
-    out, (expected, allowed) = run(conv, Ending(), batch, sizes)
+    out, (expected, allowed) = run(conv, Epilogue(), batch, sizes)
     assert explain(out, expected, allowed) is None
 
 
 @pytest.mark.parametrize("width", [8, 9, 10])
 def test_row_alignment(width: int) -> None:
     """Rows of 16-byte, 8-byte and 4-byte alignment."""
-    out, (expected, allowed) = run(conv2d(8, 16, 3, padding=1), Ending(), 1, (5, width))
+    out, (expected, allowed) = run(conv2d(8, 16, 3, padding=1), Epilogue(), 1, (5, width))
     assert explain(out, expected, allowed) is None
 
 
@@ -131,7 +135,7 @@ PHASED = {
 @pytest.mark.parametrize("case", PHASED, ids=lambda name: name.replace(" ", "-"))
 def test_strided_transposed(case: str) -> None:
     conv, batch, sizes = PHASED[case]
-    out, (expected, allowed) = run(conv, Ending(), batch, sizes)
+    out, (expected, allowed) = run(conv, Epilogue(), batch, sizes)
     assert explain(out, expected, allowed) is None
 
 
@@ -145,21 +149,21 @@ PHASED_TILES = {
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PHASED_TILES, ids=lambda name: name.replace(" ", "-"))
-@pytest.mark.parametrize("ending", ["elements", "rows", "moments", "stored moments", "softmax"])
-def test_tiles_of_phases(name: str, ending: str) -> None:
+@pytest.mark.parametrize("epilogue", ["elements", "rows", "moments", "stored moments", "softmax"])
+def test_tiles_of_phases(name: str, epilogue: str) -> None:
     conv, tile = transposed(2, 20, 32, 3, 2, 1, 1), PHASED_TILES[name]
-    if "moments" in ending:
-        check_moments(conv, OverPositions("CloseMoments"), (2, 5, 21), slices=2, tile=tile, beside="stored" in ending)
+    if "moments" in epilogue:
+        check_moments(conv, OverPositions("CloseMoments"), (2, 5, 21), slices=2, tile=tile, beside="stored" in epilogue)
         return
-    after = Pointwise(lambda v, n, c, p: ([], f"exp_fast({v} - total.m) / total.s"))
-    endings = {
-        "elements": Ending(), "rows": Ending(reduce=OverChannels("LogSumExp")),
-        "softmax": Ending(reduce=OverChannels("LogSumExp", keep=True), after=after),
+    after = SOFTMAX
+    epilogues = {
+        "elements": Epilogue(), "rows": Epilogue(reduce=OverChannels("LogSumExp")),
+        "softmax": Epilogue(reduce=OverChannels("LogSumExp", keep=True), after=after),
     }  # fmt: skip
-    out, (value, allowed) = run(conv, endings[ending], 2, (5, 21), tile)
-    if ending == "rows":
+    out, (value, allowed) = run(conv, epilogues[epilogue], 2, (5, 21), tile)
+    if epilogue == "rows":
         value, allowed = value.logsumexp(1, keepdim=True), allowed.amax(1, keepdim=True) + 4e-6
-    elif ending == "softmax":
+    elif epilogue == "softmax":
         value = value.softmax(1)
         allowed = value * (2 * allowed.amax(1, keepdim=True) + 4e-6)
     assert explain(out, value, allowed) is None
@@ -170,7 +174,7 @@ def test_pool_of_phases(rows: bool) -> None:
     """A pool as wide as the stride; higher than it, and lower."""
     reduce = OverChannels("Max") if rows else None
     for conv, size in ((transposed(2, 8, 24, 3, 2, 1, 1), (4, 2)), (transposed(2, 8, 16, 4, 2, 1), (1, 2))):
-        out, found = run(conv, Ending(window=Window("max", size), reduce=reduce), 1, (5, 19))
+        out, found = run(conv, Epilogue(window=Window("max", size), reduce=reduce), 1, (5, 19))
         value, allowed = (F.max_pool2d(part, size) for part in found)
         if rows:
             value, allowed = value.amax(1, keepdim=True), allowed.amax(1, keepdim=True)
@@ -194,15 +198,15 @@ TILES = {
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", TILES, ids=lambda name: name.replace(" ", "-"))
-@pytest.mark.parametrize("ending", ["elements", "rows", "moments", "stored moments"])
-def test_tiles(name: str, ending: str) -> None:
+@pytest.mark.parametrize("epilogue", ["elements", "rows", "moments", "stored moments"])
+def test_tiles(name: str, epilogue: str) -> None:
     conv, tile = conv2d(20, 32, 3, padding=1), TILES[name]
-    if "moments" in ending:
-        check_moments(conv, OverPositions("CloseMoments"), (2, 10, 21), slices=2, tile=tile, beside="stored" in ending)
+    if "moments" in epilogue:
+        check_moments(conv, OverPositions("CloseMoments"), (2, 10, 21), slices=2, tile=tile, beside="stored" in epilogue)
         return
-    rows = Ending(reduce=OverChannels("LogSumExp"))
-    out, (value, allowed) = run(conv, rows if ending == "rows" else Ending(), 2, (10, 21), tile)
-    if ending == "rows":
+    rows = Epilogue(reduce=OverChannels("LogSumExp"))
+    out, (value, allowed) = run(conv, rows if epilogue == "rows" else Epilogue(), 2, (10, 21), tile)
+    if epilogue == "rows":
         value, allowed = value.logsumexp(1, keepdim=True), allowed.amax(1, keepdim=True) + 4e-6
     assert explain(out, value, allowed) is None
 
@@ -218,7 +222,7 @@ WINDOWS = {
 def test_windows(name: str, rows: bool) -> None:
     window = WINDOWS[name]
     reduce = OverChannels("Sum") if rows else None
-    out, (value, allowed) = run(conv2d(8, 24, 3, padding=1), Ending(window=window, reduce=reduce), 1, (13, 35))
+    out, (value, allowed) = run(conv2d(8, 24, 3, padding=1), Epilogue(window=window, reduce=reduce), 1, (13, 35))
     if window.kind == "max":
         value, allowed = F.max_pool2d(value, window.size), F.max_pool2d(allowed, window.size)
     else:
@@ -231,13 +235,13 @@ def test_windows(name: str, rows: bool) -> None:
 @pytest.mark.parametrize("rows", [False, True])
 def test_a_wide_window_of_many_channels(rows: bool) -> None:
     """A lane cannot hold 16 positions of 64 channels: it takes fewer channels."""
-    ending = Ending(window=Window("max", (4, 4)), reduce=OverChannels("Max") if rows else None)
-    out, (value, allowed) = run(conv2d(8, 72, 3, padding=1), ending, 1, (14, 35))
+    epilogue = Epilogue(window=Window("max", (4, 4)), reduce=OverChannels("Max") if rows else None)
+    out, (value, allowed) = run(conv2d(8, 72, 3, padding=1), epilogue, 1, (14, 35))
     value, allowed = F.max_pool2d(value, 4), F.max_pool2d(allowed, 4)
     if rows:
         value, allowed = value.amax(1, keepdim=True), allowed.amax(1, keepdim=True)
     assert explain(out, value, allowed) is None
-    assert fits(Conv(3, 16, 128, (3,) * 3, (1,) * 3, (0,) * 3, (1,) * 3), Ending(window=Window("max", (3, 3, 3))))
+    assert fits(Conv(3, 16, 128, (3,) * 3, (1,) * 3, (0,) * 3, (1,) * 3), Epilogue(window=Window("max", (3, 3, 3))))
 
 
 REDUCTIONS = {
@@ -253,19 +257,19 @@ REDUCTIONS = {
 @pytest.mark.parametrize("channels", [16, 20, 64, 144])
 def test_over_channels(accumulator: str, channels: int) -> None:
     """All channels in one warp, some of them missing, and in several warps."""
-    ending = Ending(reduce=OverChannels(accumulator))
-    out, found = run(conv2d(8, channels, 3), ending, 2, (7, 19))
+    epilogue = Epilogue(reduce=OverChannels(accumulator))
+    out, found = run(conv2d(8, channels, 3), epilogue, 2, (7, 19))
     assert explain(out, *REDUCTIONS[accumulator](*found)) is None
 
 
 def test_bounded_logsumexp() -> None:
-    out, found = run(conv2d(8, 64, 3), Ending(reduce=OverChannels("LogSumExp", bounded=True)), 1, (7, 12))
+    out, found = run(conv2d(8, 64, 3), Epilogue(reduce=OverChannels("LogSumExp", bounded=True)), 1, (7, 12))
     assert explain(out, *REDUCTIONS["LogSumExp"](*found)) is None
 
 
 def test_after_sees_the_reduced_value() -> None:
-    after = Pointwise(lambda v, n, c, p: ([f"const float place = {p[0]} * 100 + {p[1]};"], f"{v} * 2.0f + place"))
-    out, found = run(conv2d(8, 16, 3), Ending(reduce=OverChannels("Max"), after=after), 1, (6, 11))
+    after = WITH_PLACE
+    out, found = run(conv2d(8, 16, 3), Epilogue(reduce=OverChannels("Max"), after=after), 1, (6, 11))
     value, allowed = REDUCTIONS["Max"](*found)
     place = torch.arange(4)[:, None] * 100 + torch.arange(9)
     assert explain(out, value * 2 + place, allowed * 2 + 1e-4) is None
@@ -273,9 +277,9 @@ def test_after_sees_the_reduced_value() -> None:
 
 @pytest.mark.parametrize("channels", [16, 40, 80])
 def test_softmax_over_channels(channels: int) -> None:
-    after = Pointwise(lambda v, n, c, p: ([], f"exp_fast({v} - total.m) / total.s"))
-    ending = Ending(reduce=OverChannels("LogSumExp", keep=True), after=after)
-    out, (value, allowed) = run(conv2d(8, channels, 3), ending, 2, (6, 13))
+    after = SOFTMAX
+    epilogue = Epilogue(reduce=OverChannels("LogSumExp", keep=True), after=after)
+    out, (value, allowed) = run(conv2d(8, channels, 3), epilogue, 2, (6, 13))
     expected = value.softmax(1)
     assert explain(out, expected, expected * (2 * allowed.amax(1, keepdim=True) + 4e-6)) is None
 
@@ -285,19 +289,15 @@ def test_body_operands() -> None:
     make = torch.Generator().manual_seed(1)
     gain, offset = torch.randn(20, generator=make), torch.randn(2, generator=make)
     full, pooled = torch.randn(2, 20, 9, 15, generator=make), torch.randn(2, 20, 4, 7, generator=make)
-    pointer = "const float* __restrict__"
     before = Pointwise(
-        lambda v, n, c, p: ([f"const float scaled = {v} * gain[{c}] + offset[{n}];"],
-                            f"scaled + full[(({n} * OUT_CHANNELS + {c}) * conv_h + {p[0]}) * conv_w + {p[1]}]"),
-        params=((pointer, "gain"), (pointer, "offset"), (pointer, "full")),
-    )  # fmt: skip
-    between = Pointwise(
-        lambda v, n, c, p: ([], f"{v} + pooled_add[(({n} * OUT_CHANNELS + {c}) * out_h + {p[0]}) * out_w + {p[1]}]"),
-        params=((pointer, "pooled_add"),),
+        Name("scaled") + here("full"),
+        (const("float", "scaled", VALUE * element(Name("gain"), C) + element(Name("offset"), N)),),
+        params=reading("float", "gain", "offset", "full"),
     )
-    ending = Ending(before=before, window=Window("max", (2, 2)), between=between)
+    between = Pointwise(VALUE + here("pooled_add", "out"), params=reading("float", "pooled_add"))
+    epilogue = Epilogue(before=before, window=Window("max", (2, 2)), between=between)
     out, (value, allowed) = run(
-        conv2d(8, 20, 3, padding=1), ending, 2, (9, 15), gain=gain, offset=offset, full=full, pooled_add=pooled
+        conv2d(8, 20, 3, padding=1), epilogue, 2, (9, 15), gain=gain, offset=offset, full=full, pooled_add=pooled
     )
     scaled = value * gain.double()[:, None, None] + offset.double()[:, None, None, None] + full.double()
     expected = F.max_pool2d(scaled, 2) + pooled.double()
@@ -308,9 +308,8 @@ def check_moments(conv, reduce, sizes, slices, tile=None, window=None, beside=Fa
     """Of the elements; where these are stored too, of something made of them."""
     batch, *spatial = sizes
     x, w, b = operands(conv, batch, tuple(spatial))
-    doubled = Pointwise(lambda v, n, c, p: ([], f"2.0f * {v} + 1.0f"))
-    ending = Ending(window=window, reduce=reduce, stored=beside, between=doubled if beside else Pointwise())
-    text = conv_kernel("k", conv, ending, tile)
+    epilogue = Epilogue(window=window, reduce=reduce, stored=beside, between=DOUBLED_PLUS_ONE if beside else Pointwise())
+    text = conv_kernel("k", conv, epilogue, tile)
     words = {"CloseMoments": 4}.get(reduce.accumulator, 1)
     partials = torch.full((batch, slices, conv.out_channels, words), float("nan"))
     names = ("in_d", "in_h", "in_w")[3 - conv.dims :]
@@ -400,9 +399,9 @@ def test_moments_of_what_is_stored(warpgroups: bool) -> None:
     """Where the mean is a thousand deviations, a norm of the stored elements finds the deviation that these statistics say."""
     conv = conv2d(8, 64, 3)
     x, w, b = operands(conv, 2, (18, 34))
-    ending = Ending(reduce=OverPositions("CloseMoments"), stored=True)
-    tile = next(tile for tile in candidate_tiles(conv, ending) if tile.warpgroups == warpgroups)
-    text = conv_kernel("k", conv, ending, tile)
+    epilogue = Epilogue(reduce=OverPositions("CloseMoments"), stored=True)
+    tile = next(tile for tile in candidate_tiles(conv, epilogue) if tile.warpgroups == warpgroups)
+    text = conv_kernel("k", conv, epilogue, tile)
     partials, out = torch.full((2, 3, 64, 4), float("nan")), torch.full((2, 64, 16, 32), float("nan"))
     sizes = {"batch": 2, "in_h": 18, "in_w": 34, "slices": 3}
     launch(load(text), text, input=x + 1000, weight=w, bias=b, out=out, partials=partials, **sizes)
@@ -418,15 +417,15 @@ def test_nan_and_infinity_are_kept() -> None:
     conv = conv2d(8, 16, 3, padding=1)
     x, _, _ = operands(conv, 1, (12, 12))
     x[0, 3, 2, 2], x[0, 1, 9, 9] = float("nan"), float("inf")
-    for ending in (Ending(), Ending(window=Window("max", (2, 2))), Ending(reduce=OverChannels("LogSumExp")),
-                   Ending(reduce=OverChannels("Max"))):  # fmt: skip
-        out, (value, _) = run(conv, ending, 1, (12, 12), input=x)
-        if ending.window:
+    for epilogue in (Epilogue(), Epilogue(window=Window("max", (2, 2))), Epilogue(reduce=OverChannels("LogSumExp")),
+                   Epilogue(reduce=OverChannels("Max"))):  # fmt: skip
+        out, (value, _) = run(conv, epilogue, 1, (12, 12), input=x)
+        if epilogue.window:
             value = F.max_pool2d(value, 2)
-        if ending.reduce:
+        if epilogue.reduce:
             value = (
                 value.logsumexp(1, keepdim=True)
-                if ending.reduce.accumulator == "LogSumExp"
+                if epilogue.reduce.accumulator == "LogSumExp"
                 else value.amax(1, keepdim=True)
             )
         assert torch.equal(out.isnan(), value.isnan())
@@ -436,16 +435,16 @@ def test_nan_and_infinity_are_kept() -> None:
 def test_logsumexp_of_large_values() -> None:
     conv = conv2d(8, 64, 1)
     x, _, _ = operands(conv, 1, (5, 9))
-    out, (value, allowed) = run(conv, Ending(reduce=OverChannels("LogSumExp")), 1, (5, 9), input=x * 1000)
+    out, (value, allowed) = run(conv, Epilogue(reduce=OverChannels("LogSumExp")), 1, (5, 9), input=x * 1000)
     assert explain(out, *REDUCTIONS["LogSumExp"](value, allowed)) is None
     assert out.isfinite().all()
 
 
 def test_first_founding_model() -> None:
-    conv, ending = CONV1, apply_ending()
+    conv, epilogue = CONV1, apply_epilogue()
     x, w, b = operands(conv, 2, (20, 40))
     gamma, beta = torch.rand(64) + 0.5, torch.randn(64) * 0.1
-    stats, apply = conv_kernel("stats", conv, STATISTICS), conv_kernel("apply", conv, ending)
+    stats, apply = conv_kernel("stats", conv, STATISTICS), conv_kernel("apply", conv, epilogue)
     library = load(stats, apply)
     slices = 3
     moments, out = torch.full((2, slices, 64, 4), float("nan")), torch.full((2, 1, 18, 38), float("nan"))
@@ -477,9 +476,9 @@ SANITIZED = {
 def test_sanitized(sanitize: str, name: str, kind: str) -> None:
     """No address outside a buffer (each is exactly as large as needed), no undefined arithmetic, no race."""
     conv = conv2d(11, 20, 3, padding=1)
-    rows = Ending(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
-    ending = {"rows": rows, "moments": STATISTICS, "stored moments": replace(STATISTICS, stored=True)}[kind]
-    text = conv_kernel("k", conv, ending, SANITIZED[name])
+    rows = Epilogue(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
+    epilogue = {"rows": rows, "moments": STATISTICS, "stored moments": replace(STATISTICS, stored=True)}[kind]
+    text = conv_kernel("k", conv, epilogue, SANITIZED[name])
     floats = {"input": 2 * 11 * 9 * 13, "weight": 20 * 11 * 9, "bias": 20, "partials": 2 * 2 * 20 * 4}
     floats["out"] = 2 * 4 * 6 if kind == "rows" else 2 * 20 * 9 * 13
     floats |= {buffer: eval(count) for buffer, count in text.workspace.items()}
@@ -490,7 +489,7 @@ def test_sanitized(sanitize: str, name: str, kind: str) -> None:
 def check_sanitized(text: KernelText, floats: dict[str, int], sizes: dict[str, int], sanitize: str, first: str | None = None) -> None:
     """`first` is a number that the input begins with."""
     buffers = {name: {"floats": count} | ({"first": first} if first and name == "input" else {}) for name, count in floats.items()}
-    arguments = [buffers[a] if kind.endswith("*") else sizes[a] for kind, a in text.launcher_args]
+    arguments = [buffers[arg.name] if arg.is_pointer else sizes[arg.name] for arg in text.launcher_args]
     library = load(text, sanitize=sanitize, path=True)
     command = [str(Path(__file__).parent / "sanitized_run.py"), str(library), "k", json.dumps(arguments)]
     process = run_sanitized(command, sanitize, env={"PYTHONMALLOC": "malloc"})
@@ -505,8 +504,8 @@ def check_sanitized(text: KernelText, floats: dict[str, int], sizes: dict[str, i
 def test_phases_sanitized(sanitize: str, name: str, kind: str) -> None:
     conv = transposed(2, 11, 20, 3, 2, 1, 1)
     tile = replace(SANITIZED[name], columns=None)
-    ending = {"elements": Ending(), "moments": STATISTICS, "stored moments": replace(STATISTICS, stored=True)}[kind]
-    text = conv_kernel("k", conv, ending, tile)
+    epilogue = {"elements": Epilogue(), "moments": STATISTICS, "stored moments": replace(STATISTICS, stored=True)}[kind]
+    text = conv_kernel("k", conv, epilogue, tile)
     floats = {
         "input": 2 * 11 * 5 * 7,
         "weight": 20 * 11 * 9,
@@ -519,24 +518,24 @@ def test_phases_sanitized(sanitize: str, name: str, kind: str) -> None:
 
 
 def test_declines_what_it_cannot_do() -> None:
-    plain = Ending()
+    plain = Epilogue()
     assert fits(conv2d(8, 16, 3), plain)
     assert not fits(conv2d(8, 16, 3, stride=2, dilation=2, transposed=True), plain)
-    assert not fits(transposed(2, 8, 16, 3, 2), Ending(window=Window("max", (2, 3))))
-    assert not fits(conv2d(32, 32, 3, groups=2), Ending(reduce=OverChannels("Sum")))
-    assert not fits(conv2d(8, 4096, 3), Ending(reduce=OverChannels("Sum")))
-    assert not fits(conv2d(8, 16, 3), Ending(reduce=OverChannels("Sum"), stored=True))
+    assert not fits(transposed(2, 8, 16, 3, 2), Epilogue(window=Window("max", (2, 3))))
+    assert not fits(conv2d(32, 32, 3, groups=2), Epilogue(reduce=OverChannels("Sum")))
+    assert not fits(conv2d(8, 4096, 3), Epilogue(reduce=OverChannels("Sum")))
+    assert not fits(conv2d(8, 16, 3), Epilogue(reduce=OverChannels("Sum"), stored=True))
 
 
 def test_a_bit_for_each_round_of_copies() -> None:
     """A thread that copies single elements keeps one bit for each in a word."""
     for conv in (conv2d(3, 64, 11, stride=4, padding=2), conv2d(3, 96, 16, stride=16)):
-        for tile in candidate_tiles(conv, Ending()):
-            shape = layout(conv, Ending(), tile)
+        for tile in candidate_tiles(conv, Epilogue()):
+            shape = layout(conv, Epilogue(), tile)
             assert shape.rows[0] * shape.rows[1] * shape.pitch <= 32 * shape.stagers
 
 
 def test_text_is_reproducible() -> None:
-    ending = apply_ending()
-    tile = candidate_tiles(CONV1, ending)[0]
-    assert conv_kernel("k", CONV1, ending, tile) == conv_kernel("k", CONV1, ending, tile)
+    epilogue = apply_epilogue()
+    tile = candidate_tiles(CONV1, epilogue)[0]
+    assert conv_kernel("k", CONV1, epilogue, tile) == conv_kernel("k", CONV1, epilogue, tile)

@@ -6,28 +6,39 @@ from dataclasses import replace
 
 import pytest
 import torch
+from kernels.conv.chains import LOG_SOFTMAX
 from kernels.conv.harness import launch, load
 from kernels.conv.reference import convolved, dtype_of, explain, operands, stored
 from kernels.conv.test_conv_host import AWKWARD, PHASED, TILES, conv2d, transposed
 
-from fusewright.kernels.conv import Conv, Ending, OverChannels, OverPositions, Pointwise, Tile, Window, conv_kernel
+from fusewright.codegen.mma.conv import (
+    Conv,
+    Epilogue,
+    OverChannels,
+    OverPositions,
+    Pointwise,
+    Tile,
+    Window,
+    conv_kernel,
+)
+from fusewright.codegen.mma.conv_spec import VALUE
 
-DOUBLED = Pointwise(lambda value, n, c, at: ([], "2.0f * value"))
-ENDINGS = {
-    "elements": Ending(before=DOUBLED),
-    "pool": Ending(before=DOUBLED, window=Window("max", (2, 2))),
-    "wide pool": Ending(window=Window("avg", (1, 3))),
-    "over channels": Ending(reduce=OverChannels("LogSumExp")),
-    "softmax": Ending(reduce=OverChannels("LogSumExp", keep=True), after=Pointwise(lambda v, n, c, at: ([], "value - total.result()"))),
-    "moments": Ending(reduce=OverPositions("CloseMoments")),
-    "moments, stored": Ending(before=DOUBLED, reduce=OverPositions("CloseMoments"), stored=True),
+DOUBLED = Pointwise(2.0 * VALUE)
+EPILOGUES = {
+    "elements": Epilogue(before=DOUBLED),
+    "pool": Epilogue(before=DOUBLED, window=Window("max", (2, 2))),
+    "wide pool": Epilogue(window=Window("avg", (1, 3))),
+    "over channels": Epilogue(reduce=OverChannels("LogSumExp")),
+    "softmax": Epilogue(reduce=OverChannels("LogSumExp", keep=True), after=LOG_SOFTMAX),
+    "moments": Epilogue(reduce=OverPositions("CloseMoments")),
+    "moments, stored": Epilogue(before=DOUBLED, reduce=OverPositions("CloseMoments"), stored=True),
 }
 
 
-def kept_of(conv: Conv, ending: Ending, batch: int, sizes: tuple[int, ...], tile: Tile | None = None) -> None:
+def kept_of(conv: Conv, epilogue: Epilogue, batch: int, sizes: tuple[int, ...], tile: Tile | None = None) -> None:
     conv = replace(conv, kept=True)
     x, w, b = operands(conv, batch, sizes)
-    text = conv_kernel("k", conv, ending, tile)
+    text = conv_kernel("k", conv, epilogue, tile)
     library = load(text)
     shape = (batch, conv.out_channels, *conv.out_sizes(sizes))
     names = ("in_d", "in_h", "in_w")[3 - conv.dims :]
@@ -49,41 +60,41 @@ def kept_of(conv: Conv, ending: Ending, batch: int, sizes: tuple[int, ...], tile
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("ending", ENDINGS, ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize("epilogue", EPILOGUES, ids=lambda name: name.replace(" ", "-"))
 @pytest.mark.parametrize("width", [14, 17])
-def test_every_ending(ending: str, width: int) -> None:
-    kept_of(conv2d(5, 24, 3, padding=1), ENDINGS[ending], 2, (9, width))
+def test_every_epilogue(epilogue: str, width: int) -> None:
+    kept_of(conv2d(5, 24, 3, padding=1), EPILOGUES[epilogue], 2, (9, width))
 
 
 @pytest.mark.parametrize("case", ["groups of awkward size", "7x7 stride 2", "several blocks of channels", "3d strided", "1d", "one output"])
 def test_awkward_shapes(case: str) -> None:
     conv, batch, sizes = AWKWARD[case]
-    kept_of(conv, ENDINGS["elements"], batch, sizes)
+    kept_of(conv, EPILOGUES["elements"], batch, sizes)
 
 
 @pytest.mark.parametrize("case", list(PHASED)[::3], ids=lambda name: name.replace(" ", "-"))
 def test_phases(case: str) -> None:
     conv, batch, sizes = PHASED[case]
-    kept_of(conv, ENDINGS["elements"], batch, sizes)
+    kept_of(conv, EPILOGUES["elements"], batch, sizes)
 
 
 @pytest.mark.parametrize("size", [(4, 2), (1, 2)])
 def test_pools_of_phases(size: tuple[int, int]) -> None:
     conv = transposed(2, 8, 16, 4, 2, 1)
-    kept_of(conv, Ending(window=Window("max", size)), 1, (5, 19))
+    kept_of(conv, Epilogue(window=Window("max", size)), 1, (5, 19))
 
 
 @pytest.mark.parametrize("name", TILES, ids=lambda name: name.replace(" ", "-"))
 def test_tiles(name: str) -> None:
     conv = conv2d(24, 32, 3, padding=1)
-    kept_of(conv, ENDINGS["over channels"], 2, (10, 21), TILES[name])
+    kept_of(conv, EPILOGUES["over channels"], 2, (10, 21), TILES[name])
 
 
 def test_four_warps_together() -> None:
     tile = Tile(1, (1, 8, 1), (1, 1, 1), warps_c=4, warpgroups=True)
-    kept_of(conv2d(16, 64, 3, padding=1), Ending(window=Window("max", (2, 2)), reduce=OverChannels("Max")), 1, (16, 16), tile)
+    kept_of(conv2d(16, 64, 3, padding=1), Epilogue(window=Window("max", (2, 2)), reduce=OverChannels("Max")), 1, (16, 16), tile)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_halves(dtype: str) -> None:
-    kept_of(conv2d(13, 24, 3, padding=1, dtype=dtype), ENDINGS["over channels"], 2, (9, 14))
+    kept_of(conv2d(13, 24, 3, padding=1, dtype=dtype), EPILOGUES["over channels"], 2, (9, 14))

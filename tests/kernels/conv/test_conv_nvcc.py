@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kernels.conv.founding import CONV1, CONV2, POOLED, STATISTICS, apply_ending
+from kernels.conv.founding import CONV1, CONV2, POOLED, STATISTICS, apply_epilogue
 from kernels.conv.harness import source_of
 from kernels.nvcc import Resources, cubin_of, needs_nvcc
 
-from fusewright.kernels.conv import (
+from fusewright.codegen.mma.conv import (
     Conv,
-    Ending,
+    Epilogue,
     KernelText,
     OverChannels,
     OverPositions,
@@ -23,7 +23,7 @@ from fusewright.kernels.conv import (
     candidate_tiles,
     conv_kernel,
 )
-from fusewright.kernels.conv_tiles import best_tile, for_sizes
+from fusewright.codegen.mma.conv_tiles import best_tile, for_sizes
 
 pytestmark = [needs_nvcc, pytest.mark.slow]
 
@@ -41,28 +41,28 @@ def transposed(dims: int, cin: int, cout: int, kernel: int) -> Conv:
     )  # fmt: skip
 
 
-STORED = Ending(reduce=OverPositions("CloseMoments"), stored=True)
+STORED = Epilogue(reduce=OverPositions("CloseMoments"), stored=True)
 KERNELS = {
     "statistics of the first founding model": (CONV1, STATISTICS),
-    "the rest of the first founding model": (CONV1, apply_ending()),
+    "the rest of the first founding model": (CONV1, apply_epilogue()),
     "second founding model": (CONV2, POOLED),
-    "plain 3x3": (plain(64, 128, 3), Ending()),
-    "plain 1x1": (plain(256, 64, 1), Ending()),
-    "7x7 stride 2": (plain(3, 64, 7, 2), Ending()),
-    "softmax over 64 channels": (plain(32, 64, 3), Ending(reduce=OverChannels("LogSumExp", keep=True))),
-    "maximum over 256 channels": (plain(32, 256, 3), Ending(reduce=OverChannels("Max"))),
-    "average pool": (plain(32, 64, 3), Ending(window=Window("avg", (2, 2)))),
-    "maximum in windows of 4x4": (plain(8, 64, 3), Ending(window=Window("max", (4, 4)))),
-    "sum over positions": (plain(32, 64, 3), Ending(reduce=OverPositions("Sum"))),
+    "plain 3x3": (plain(64, 128, 3), Epilogue()),
+    "plain 1x1": (plain(256, 64, 1), Epilogue()),
+    "7x7 stride 2": (plain(3, 64, 7, 2), Epilogue()),
+    "softmax over 64 channels": (plain(32, 64, 3), Epilogue(reduce=OverChannels("LogSumExp", keep=True))),
+    "maximum over 256 channels": (plain(32, 256, 3), Epilogue(reduce=OverChannels("Max"))),
+    "average pool": (plain(32, 64, 3), Epilogue(window=Window("avg", (2, 2)))),
+    "maximum in windows of 4x4": (plain(8, 64, 3), Epilogue(window=Window("max", (4, 4)))),
+    "sum over positions": (plain(32, 64, 3), Epilogue(reduce=OverPositions("Sum"))),
     "stored beside statistics": (plain(32, 64, 3), STORED),
     "stored beside statistics of few channels": (CONV1, STORED),
-    "transposed 2d": (transposed(2, 64, 64, 4), Ending()),
-    "transposed 2d, logsumexp": (transposed(2, 64, 64, 3), Ending(reduce=OverChannels("LogSumExp"))),
+    "transposed 2d": (transposed(2, 64, 64, 4), Epilogue()),
+    "transposed 2d, logsumexp": (transposed(2, 64, 64, 3), Epilogue(reduce=OverChannels("LogSumExp"))),
     "transposed 2d, statistics": (transposed(2, 32, 64, 3), STATISTICS),
     "transposed 2d, stored beside statistics": (transposed(2, 32, 64, 3), STORED),
-    "transposed 3d": (transposed(3, 32, 64, 3), Ending()),
+    "transposed 3d": (transposed(3, 32, 64, 3), Epilogue()),
     "transposed 3d, statistics": (transposed(3, 32, 64, 3), STATISTICS),
-    "transposed 3d, softmax": (transposed(3, 32, 64, 3), Ending(reduce=OverChannels("LogSumExp", keep=True))),
+    "transposed 3d, softmax": (transposed(3, 32, 64, 3), Epilogue(reduce=OverChannels("LogSumExp", keep=True))),
 }
 FOUR_WARPS = [
     "statistics of the first founding model", "the rest of the first founding model", "second founding model", "plain 3x3",
@@ -128,10 +128,10 @@ SPILLED_BESIDE_HALVES = {
 @pytest.mark.parametrize("case", KERNELS, ids=lambda name: name.replace(" ", "-"))
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_halves_compile_within_the_plan(case: str, dtype: str, tmp_path: Path) -> None:
-    conv, ending = KERNELS[case]
+    conv, epilogue = KERNELS[case]
     if dtype == "float16" and case not in ("plain 3x3", "second founding model", "transposed 2d"):
         pytest.skip("the same but for the name of the product")
-    text = conv_kernel("k", replace(conv, dtype=dtype), ending)
+    text = conv_kernel("k", replace(conv, dtype=dtype), epilogue)
     found, cubin = compiled(text, tmp_path)
     assert text.tile is not None
     allowed = min(255, 65536 // (text.tile.threads * text.tile.blocks_per_sm))
@@ -161,8 +161,8 @@ SPILLED_BESIDE_PARTS = {
 
 @pytest.mark.parametrize("case", KERNELS, ids=lambda name: name.replace(" ", "-"))
 def test_strict_compiles_within_the_plan(case: str, tmp_path: Path) -> None:
-    conv, ending = KERNELS[case]
-    text = conv_kernel("k", replace(conv, tf32=False), ending)
+    conv, epilogue = KERNELS[case]
+    text = conv_kernel("k", replace(conv, tf32=False), epilogue)
     found, cubin = compiled(text, tmp_path)
     assert text.tile is not None
     allowed = min(255, 65536 // (text.tile.threads * text.tile.blocks_per_sm))
@@ -182,9 +182,9 @@ def test_strict_compiles_within_the_plan(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", FOUR_WARPS, ids=lambda name: name.replace(" ", "-"))
 def test_products_of_four_warps(case: str, tmp_path: Path) -> None:
     """For Hopper no spills, and products that the compiler does not put in a row; for others it compiles too."""
-    conv, ending = KERNELS[case]
-    tile = next(tile for tile in candidate_tiles(conv, ending) if tile.warpgroups)
-    text = conv_kernel("k", conv, ending, tile)
+    conv, epilogue = KERNELS[case]
+    tile = next(tile for tile in candidate_tiles(conv, epilogue) if tile.warpgroups)
+    text = conv_kernel("k", conv, epilogue, tile)
     found, cubin = compiled(text, tmp_path, "sm_90a")
     kernels = [resources for name, resources in found.items() if "kernelILi" in name]
     assert len(kernels) == 2
@@ -201,14 +201,14 @@ def test_products_of_four_warps(case: str, tmp_path: Path) -> None:
 
 # Of few input channels, whose taps are folded into the depth of the products.
 FOLDED = {
-    "7x7 stride 2": (plain(3, 64, 7, 2), Ending()),
-    "3x3": (plain(3, 64, 3), Ending()),
-    "3x3 of 16 channels": (plain(3, 16, 3), Ending()),
-    "3x3 stride 2": (plain(3, 32, 3, 2), Ending()),
-    "5x5 of one channel": (plain(1, 6, 5), Ending(window=Window("avg", (2, 2)))),
-    "11x11 stride 4": (plain(3, 64, 11, 4), Ending()),
+    "7x7 stride 2": (plain(3, 64, 7, 2), Epilogue()),
+    "3x3": (plain(3, 64, 3), Epilogue()),
+    "3x3 of 16 channels": (plain(3, 16, 3), Epilogue()),
+    "3x3 stride 2": (plain(3, 32, 3, 2), Epilogue()),
+    "5x5 of one channel": (plain(1, 6, 5), Epilogue(window=Window("avg", (2, 2)))),
+    "11x11 stride 4": (plain(3, 64, 11, 4), Epilogue()),
     "stored beside statistics": (plain(3, 64, 7, 2), STORED),
-    "softmax over 64 channels": (plain(3, 64, 3), Ending(reduce=OverChannels("LogSumExp", keep=True))),
+    "softmax over 64 channels": (plain(3, 64, 3), Epilogue(reduce=OverChannels("LogSumExp", keep=True))),
 }
 
 SPILLED_BESIDE_FOLDED = {"softmax over 64 channels": 8}  # outside the products of a tile
@@ -217,9 +217,9 @@ SPILLED_BESIDE_FOLDED = {"softmax over 64 channels": 8}  # outside the products 
 @pytest.mark.parametrize("case", FOLDED, ids=lambda name: name.replace(" ", "-"))
 @pytest.mark.parametrize("tf32", [True, False])
 def test_folded_taps_compile_within_the_plan(case: str, tf32: bool, tmp_path: Path) -> None:
-    conv, ending = replace(FOLDED[case][0], tf32=tf32), FOLDED[case][1]
-    tile = next(tile for tile in candidate_tiles(conv, ending) if tile.folded)
-    found, cubin = compiled(conv_kernel("k", conv, ending, tile), tmp_path)
+    conv, epilogue = replace(FOLDED[case][0], tf32=tf32), FOLDED[case][1]
+    tile = next(tile for tile in candidate_tiles(conv, epilogue) if tile.folded)
+    found, cubin = compiled(conv_kernel("k", conv, epilogue, tile), tmp_path)
     for variant in ("kernelILi4E", "kernelILi1E"):
         ((registers, spilled),) = [resources for name, resources in found.items() if variant in name]
         assert registers <= tile.registers
@@ -236,19 +236,19 @@ def few(dims: int, cin: int, cout: int, kernel: int, groups: int = 1) -> Conv:
     return Conv(dims, cin, cout, (kernel,) * dims, (1,) * dims, (kernel // 2,) * dims, (1,) * dims, groups)
 
 
-POOLED_ROWS = Ending(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
+POOLED_ROWS = Epilogue(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
 # Convolutions that the library computes in float32 although TF32 is allowed, with the tile that they get at these sizes.
 FEW_CHANNELS = {
-    "3x3 of 3": (few(2, 3, 64, 3), Ending(), (64, 128, 128)),
+    "3x3 of 3": (few(2, 3, 64, 3), Epilogue(), (64, 128, 128)),
     "3x3 of 8, statistics": (few(2, 8, 64, 3), STATISTICS, (128, 128, 128)),
     "3x3 of 8, stored beside statistics": (few(2, 8, 64, 3), STORED, (128, 128, 128)),
-    "3x3 of 16": (few(2, 16, 64, 3), Ending(), (64, 64, 64)),
+    "3x3 of 16": (few(2, 16, 64, 3), Epilogue(), (64, 64, 64)),
     "3x3 of 8, logsumexp of pools": (few(2, 8, 32, 3), POOLED_ROWS, (64, 64, 64)),
-    "1d of 4": (few(1, 4, 64, 5), Ending(), (64, 4096)),
-    "3d of 3": (few(3, 3, 16, 3), Ending(), (16, 16, 32, 32)),
-    "3d of 3, softmax": (few(3, 3, 16, 3), Ending(reduce=OverChannels("LogSumExp", keep=True)), (16, 16, 32, 32)),
-    "groups of 4": (few(2, 32, 64, 3, 8), Ending(), (32, 64, 64)),
-    "transposed 2d of 16": (transposed(2, 16, 32, 3), Ending(), (64, 32, 32)),
+    "1d of 4": (few(1, 4, 64, 5), Epilogue(), (64, 4096)),
+    "3d of 3": (few(3, 3, 16, 3), Epilogue(), (16, 16, 32, 32)),
+    "3d of 3, softmax": (few(3, 3, 16, 3), Epilogue(reduce=OverChannels("LogSumExp", keep=True)), (16, 16, 32, 32)),
+    "groups of 4": (few(2, 32, 64, 3, 8), Epilogue(), (32, 64, 64)),
+    "transposed 2d of 16": (transposed(2, 16, 32, 3), Epilogue(), (64, 32, 32)),
     "transposed 3d of 16, statistics": (transposed(3, 16, 32, 3), STATISTICS, (16, 8, 16, 16)),
 }
 SPILLED_BESIDE_FEW = {"transposed 3d of 16, statistics": 248}  # as above: taps of phases are written out
@@ -256,10 +256,10 @@ SPILLED_BESIDE_FEW = {"transposed 3d of 16, statistics": 248}  # as above: taps 
 
 @pytest.mark.parametrize("case", FEW_CHANNELS, ids=lambda name: name.replace(" ", "-"))
 def test_split_few_channels_compile_within_the_plan(case: str, tmp_path: Path) -> None:
-    conv, ending, sizes = FEW_CHANNELS[case]
-    conv = for_sizes(replace(conv, tf32=False), ending, sizes)
-    tile = best_tile(conv, ending, sizes)
-    text = conv_kernel("k", conv, ending, tile)
+    conv, epilogue, sizes = FEW_CHANNELS[case]
+    conv = for_sizes(replace(conv, tf32=False), epilogue, sizes)
+    tile = best_tile(conv, epilogue, sizes)
+    text = conv_kernel("k", conv, epilogue, tile)
     assert text.smem <= 227 * 1024 // tile.blocks_per_sm
     found, _ = compiled(text, tmp_path)
     for variant in ("kernelILi4E", "kernelILi1E"):

@@ -27,11 +27,9 @@ from kernels.conv.test_conv_host import (
 )
 from kernels.conv.test_takeover import FILE
 
-from fusewright import stored, takeover
-from fusewright.candidate import load_candidate
-from fusewright.kernels.conv import (
+from fusewright.codegen.mma.conv import (
     Conv,
-    Ending,
+    Epilogue,
     OverChannels,
     OverPositions,
     Pointwise,
@@ -40,11 +38,16 @@ from fusewright.kernels.conv import (
     candidate_tiles,
     conv_kernel,
 )
+from fusewright.codegen.mma.conv_spec import TOTAL, VALUE
+from fusewright.driver.pipeline import compile_problem, optimize, read_problem
+from fusewright.driver.tune import Choices, convolutions
+from fusewright.frontend.problem import load_problem
+from fusewright.ir import functions as fn
+from fusewright.ir.expr import Field
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem, optimize, read_problem
-from fusewright.problem import load_problem
-from fusewright.tune import Choices, convolutions
-from fusewright.verify import verify
+from fusewright.schedule import conv_stored, fusion
+from fusewright.verify.candidate import load_candidate
+from fusewright.verify.verifier import verify
 
 CASES = AWKWARD | {f"phases: {name}": case for name, case in PHASED.items()}
 
@@ -57,40 +60,40 @@ def strict(conv: Conv) -> Conv:
 @pytest.mark.parametrize("case", CASES, ids=lambda name: name.replace(" ", "-"))
 def test_elements(case: str) -> None:
     conv, batch, sizes = CASES[case]
-    out, found = run(strict(conv), Ending(), batch, sizes)
+    out, found = run(strict(conv), Epilogue(), batch, sizes)
     assert explain(out, *found) is None
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", TILES, ids=lambda name: name.replace(" ", "-"))
-@pytest.mark.parametrize("ending", ["elements", "rows", "stored moments"])
-def test_tiles(name: str, ending: str) -> None:
+@pytest.mark.parametrize("epilogue", ["elements", "rows", "stored moments"])
+def test_tiles(name: str, epilogue: str) -> None:
     conv, tile = strict(conv2d(20, 32, 3, padding=1)), TILES[name]
-    if ending == "stored moments":
+    if epilogue == "stored moments":
         check_moments(conv, OverPositions("CloseMoments"), (2, 10, 21), slices=2, tile=tile, beside=True)
         return
-    rows = Ending(reduce=OverChannels("LogSumExp"))
-    out, (value, allowed) = run(conv, rows if ending == "rows" else Ending(), 2, (10, 20), tile)
-    if ending == "rows":
+    rows = Epilogue(reduce=OverChannels("LogSumExp"))
+    out, (value, allowed) = run(conv, rows if epilogue == "rows" else Epilogue(), 2, (10, 20), tile)
+    if epilogue == "rows":
         value, allowed = value.logsumexp(1, keepdim=True), allowed.amax(1, keepdim=True) + 4e-6
     assert explain(out, value, allowed) is None
 
 
 @pytest.mark.parametrize("name", PHASED_TILES, ids=lambda name: name.replace(" ", "-"))
-@pytest.mark.parametrize("ending", ["elements", "moments"])
-def test_tiles_of_phases(name: str, ending: str) -> None:
+@pytest.mark.parametrize("epilogue", ["elements", "moments"])
+def test_tiles_of_phases(name: str, epilogue: str) -> None:
     conv, tile = strict(transposed(2, 20, 32, 3, 2, 1, 1)), PHASED_TILES[name]
-    if ending == "moments":
+    if epilogue == "moments":
         check_moments(conv, OverPositions("CloseMoments"), (2, 5, 21), slices=2, tile=tile)
         return
-    out, found = run(conv, Ending(), 2, (5, 21), tile)
+    out, found = run(conv, Epilogue(), 2, (5, 21), tile)
     assert explain(out, *found) is None
 
 
 @pytest.mark.parametrize("name", ["max 2x2", "avg 2x5"], ids=lambda name: name.replace(" ", "-"))
 def test_windows(name: str) -> None:
     window = WINDOWS[name]
-    out, found = run(strict(conv2d(8, 24, 3, padding=1)), Ending(window=window), 1, (13, 35))
+    out, found = run(strict(conv2d(8, 24, 3, padding=1)), Epilogue(window=window), 1, (13, 35))
     pool = F.max_pool2d if window.kind == "max" else F.avg_pool2d
     value, allowed = (pool(part, window.size) for part in found)
     assert explain(out, value, allowed + (0 if window.kind == "max" else 2e-7)) is None
@@ -99,14 +102,14 @@ def test_windows(name: str) -> None:
 @pytest.mark.parametrize("accumulator", REDUCTIONS)
 def test_over_channels(accumulator: str) -> None:
     """In several warps, of which the last lacks some."""
-    out, found = run(strict(conv2d(8, 144, 3)), Ending(reduce=OverChannels(accumulator)), 2, (7, 19))
+    out, found = run(strict(conv2d(8, 144, 3)), Epilogue(reduce=OverChannels(accumulator)), 2, (7, 19))
     assert explain(out, *REDUCTIONS[accumulator](*found)) is None
 
 
 def test_softmax_over_channels() -> None:
-    after = Pointwise(lambda v, n, c, p: ([], f"expf({v} - total.m) / total.s"))
-    ending = Ending(reduce=OverChannels("LogSumExp", keep=True), after=after)
-    out, (value, allowed) = run(strict(conv2d(8, 40, 3)), ending, 2, (6, 13))
+    after = Pointwise(fn.exp(VALUE - Field(TOTAL, "m")) / Field(TOTAL, "s"))
+    epilogue = Epilogue(reduce=OverChannels("LogSumExp", keep=True), after=after)
+    out, (value, allowed) = run(strict(conv2d(8, 40, 3)), epilogue, 2, (6, 13))
     expected = value.softmax(1)
     assert explain(out, expected, expected * (2 * allowed.amax(1, keepdim=True) + 1e-6)) is None
 
@@ -132,8 +135,8 @@ def test_as_exact_as_plain_sums(conv: Conv, positive: bool) -> None:
     x, w = (x.abs(), w.abs()) if positive else (x, w)
     value, _ = convolved(conv, x, w, None)
     plain = (chain(conv, x, w).reshape(value.shape).double() - value).square().mean().sqrt()
-    for tile in (candidate_tiles(conv, Ending())[0], ROWS_TOGETHER):
-        text, out = conv_kernel("k", conv, Ending(), tile), torch.full(value.shape, float("nan"))
+    for tile in (candidate_tiles(conv, Epilogue())[0], ROWS_TOGETHER):
+        text, out = conv_kernel("k", conv, Epilogue(), tile), torch.full(value.shape, float("nan"))
         launch(load(text), text, input=x, weight=w, out=out, batch=1, in_h=12, in_w=12)
         assert (out.double() - value).square().mean().sqrt() < 0.6 * plain  # of TF32 alone: 30 to 500 times
 
@@ -165,7 +168,7 @@ def test_numbers_without_parts(odd: str, conv: Conv, resident: bool) -> None:
         x[at] = number
     w = w.clamp(-0.9, 0.9)
     tile = Tile(1, (1, 2, 1), (1, 1, 2), weights="resident" if resident else "staged")
-    text = conv_kernel("k", conv, Ending(), tile)
+    text = conv_kernel("k", conv, Epilogue(), tile)
     out = torch.zeros(1, conv.out_channels, *conv.out_sizes((12, 12)))
     launch(load(text), text, input=x, weight=w, bias=b, out=out, batch=1, in_h=12, in_w=12)
     value, allowed = convolved(conv, x, w, b)
@@ -181,7 +184,7 @@ def test_an_infinite_weight() -> None:
     conv = strict(conv2d(8, 16, 3, padding=1))
     x, w, b = operands(conv, 1, (9, 12))
     w[3, 2, 1, 1], w[5, 0, 0, 0] = float("inf"), float("nan")
-    text, out = conv_kernel("k", conv, Ending()), torch.zeros(1, 16, 9, 12)
+    text, out = conv_kernel("k", conv, Epilogue()), torch.zeros(1, 16, 9, 12)
     launch(load(text), text, input=x, weight=w, bias=b, out=out, batch=1, in_h=9, in_w=12)
     value, _ = convolved(conv, x, w, b)
     # Outside the input there is nothing, where PyTorch multiplies by zero: 0 × NaN at the edge of channel 5.
@@ -196,11 +199,11 @@ def test_an_infinite_weight() -> None:
 def test_sanitized(sanitize: str, name: str, kind: str) -> None:
     """With an infinity in the input, so that some sums are made again."""
     conv, tile = strict(conv2d(11, 20, 3, padding=1)), SANITIZED[name]
-    rows = Ending(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
-    ending = {"rows": rows, "stored moments": replace(STATISTICS, stored=True), "phases": Ending()}[kind]
+    rows = Epilogue(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
+    epilogue = {"rows": rows, "stored moments": replace(STATISTICS, stored=True), "phases": Epilogue()}[kind]
     if kind == "phases":
         conv, tile = strict(transposed(2, 11, 20, 3, 2, 1, 1)), replace(tile, columns=None)
-    text = conv_kernel("k", conv, ending, tile)
+    text = conv_kernel("k", conv, epilogue, tile)
     floats = {"input": 2 * 11 * 9 * 13, "weight": 20 * 11 * 9, "bias": 20, "partials": 2 * 2 * 20 * 4}
     floats["out"] = {"rows": 2 * 4 * 6, "phases": 2 * 20 * 18 * 26}.get(kind, 2 * 20 * 9 * 13)
     floats |= {buffer: eval(count) for buffer, count in text.workspace.items()}
@@ -235,8 +238,8 @@ def no_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHAINS, ids=lambda name: name.replace(" ", "-"))
 def test_chains_are_ours_and_right(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_tf32: None) -> None:
-    monkeypatch.setattr(takeover, "pays", lambda *_: True)
-    monkeypatch.setattr(takeover, "MARGIN", 0.0)  # nothing is stored that every reader can end
+    monkeypatch.setattr(fusion, "pays", lambda *_: True)
+    monkeypatch.setattr(fusion, "MARGIN", 0.0)  # nothing is stored that every reader can end
     run = optimize(load_problem(model(tmp_path, name)), Options(target="host"))
     assert run.verdict.passed, "\n".join(map(str, run.verdict.checks))
     assert run.report["library_calls"] == [] and "mma_tf32_new" in run.text
@@ -244,17 +247,17 @@ def test_chains_are_ours_and_right(name: str, tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.slow
 def test_stored_beside_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_tf32: None) -> None:
-    monkeypatch.setattr(stored, "GAIN", 1e9)
+    monkeypatch.setattr(conv_stored, "GAIN", 1e9)
     front = read_problem(load_problem(model(tmp_path, "group norm")), Options(target="host"))
     made, emitted = front.finish(Choices(own=convolutions(front.graph), stored=True))
-    assert made.calls == [] and made.kernels[0].fused.ending.stored
+    assert made.calls == [] and made.kernels[0].fused.epilogue.stored
     verdict = verify(front.problem, load_candidate(emitted.text, "host", name="new.py"), graph=front.graph, options=Options(target="host"))
     assert verdict.passed, "\n".join(map(str, verdict.checks))
 
 
 def test_the_flag_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was made without TF32 is right whatever the flag says later, and asks no more; what was made with it asks."""
-    monkeypatch.setattr(takeover, "pays", lambda *_: True)
+    monkeypatch.setattr(fusion, "pays", lambda *_: True)
     _, _, coarse = compile_problem(load_problem(model(tmp_path, "pointwise")), Options(precision="flags"))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     _, made, exact = compile_problem(load_problem(model(tmp_path, "pointwise")), Options())

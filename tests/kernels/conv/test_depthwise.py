@@ -9,13 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernels.conv.chains import DOUBLED_PLUS_ONE, OUT_CHANNELS, C, H, N, W
 from kernels.conv.harness import launch, load
 from kernels.conv.reference import explain, operands, operator
 from kernels.conv.test_conv_host import check_sanitized
 from kernels.conv.test_conv_nvcc import compiled
 
-from fusewright.kernels.conv import Conv, Ending, OverChannels, OverPositions, Pointwise, Table, Window
-from fusewright.kernels.depthwise import depthwise_kernel, fits
+from fusewright.codegen.mma.conv import Conv, Epilogue, OverChannels, OverPositions, Pointwise, Table, Window
+from fusewright.codegen.mma.conv_spec import VALUE, reading
+from fusewright.codegen.mma.depthwise import depthwise_kernel, fits
+from fusewright.ir.expr import Name, element
+from fusewright.ir.stmt import const
 
 
 def depthwise(dims: int, channels: int, k, stride=1, padding=0, dilation=1, times=1, bias=True) -> Conv:
@@ -63,7 +67,7 @@ AWKWARD = {
 @pytest.mark.parametrize("case", AWKWARD, ids=lambda name: name.replace(" ", "-"))
 def test_elements(case: str) -> None:
     conv, batch, sizes = AWKWARD[case]
-    text = depthwise_kernel("k", conv, Ending())
+    text = depthwise_kernel("k", conv, Epilogue())
     values, (expected, allowed) = arguments(conv, batch, sizes)
     out = torch.full(expected.shape, float("nan"))
     launch(load(text), text, out=out, **values)
@@ -75,7 +79,7 @@ def test_elements(case: str) -> None:
 def test_half_types(dtype: torch.dtype, width: int) -> None:
     """Sums are in fp32; what is stored is rounded once."""
     conv = replace(depthwise(2, 6, 3, 1, 1), dtype=str(dtype).removeprefix("torch."))
-    text = depthwise_kernel("k", conv, Ending())
+    text = depthwise_kernel("k", conv, Epilogue())
     values, _ = arguments(conv, 2, (9, width))
     values |= {name: values[name].to(dtype) for name in ("input", "weight", "bias")}
     value, allowed = convolved(conv, values["input"], values["weight"], values["bias"])
@@ -86,16 +90,13 @@ def test_half_types(dtype: torch.dtype, width: int) -> None:
 
 def test_bodies_and_tables() -> None:
     conv = depthwise(2, 6, 3, 1, 1, times=2)
-    pointer = "const float* __restrict__"
     body = Pointwise(
-        lambda v, n, c, p: (
-            [f"const float scaled = {v} * gain_of[{c} - channel0];"],
-            f"scaled + {p[0]} * 100 + {p[1]}",
-        ),
-        params=((pointer, "gain"),),
-        tables=(Table("gain_of", "gain[n * OUT_CHANNELS + c]"),),
+        Name("scaled") + H * 100 + W,
+        (const("float", "scaled", VALUE * element(Name("gain_of"), C - Name("channel0"))),),
+        params=reading("float", "gain"),
+        tables=(Table("gain_of", element(Name("gain"), N * OUT_CHANNELS + C)),),
     )
-    text = depthwise_kernel("k", conv, Ending(before=body))
+    text = depthwise_kernel("k", conv, Epilogue(before=body))
     values, (value, allowed) = arguments(conv, 2, (9, 11))
     gain, out = torch.rand(2, 12) + 0.5, torch.full(value.shape, float("nan"))
     launch(load(text), text, out=out, gain=gain, **values)
@@ -109,9 +110,8 @@ def test_bodies_and_tables() -> None:
 def test_over_positions(accumulator: str, slices: int, stored: bool) -> None:
     """Of the elements; where these are stored too, of something made of them."""
     conv = depthwise(2, 5, 3, 1, 1)
-    doubled = Pointwise(lambda v, n, c, p: ([], f"2.0f * {v} + 1.0f"))
-    ending = Ending(reduce=OverPositions(accumulator), stored=stored, between=doubled if stored else Pointwise())
-    text = depthwise_kernel("k", conv, ending)
+    epilogue = Epilogue(reduce=OverPositions(accumulator), stored=stored, between=DOUBLED_PLUS_ONE if stored else Pointwise())
+    text = depthwise_kernel("k", conv, epilogue)
     values, (value, allowed) = arguments(conv, 2, (21, 30))
     partials = torch.full((2, slices, 5, 4 if accumulator == "CloseMoments" else 1), float("nan"))
     out = torch.full(value.shape, float("nan"))
@@ -139,8 +139,8 @@ def test_over_positions(accumulator: str, slices: int, stored: bool) -> None:
 @pytest.mark.parametrize("kind", ["elements", "moments", "stored moments"])
 def test_sanitized(sanitize: str, width: int, kind: str) -> None:
     conv = depthwise(2, 6, 5, 1, 2)
-    statistics = Ending(reduce=OverPositions("CloseMoments"), stored=kind == "stored moments")
-    text = depthwise_kernel("k", conv, Ending() if kind == "elements" else statistics)
+    statistics = Epilogue(reduce=OverPositions("CloseMoments"), stored=kind == "stored moments")
+    text = depthwise_kernel("k", conv, Epilogue() if kind == "elements" else statistics)
     plane = 2 * 6 * 9 * width
     floats = {"input": plane, "weight": 6 * 25, "bias": 6, "out": plane, "partials": 2 * 2 * 6 * 4}
     check_sanitized(text, floats, {"batch": 2, "in_h": 9, "in_w": width, "slices": 2}, sanitize)
@@ -148,20 +148,20 @@ def test_sanitized(sanitize: str, width: int, kind: str) -> None:
 
 def test_declines_what_it_cannot_do() -> None:
     conv = depthwise(2, 8, 3)
-    assert fits(conv, Ending())
-    assert not fits(replace(conv, groups=4), Ending())
-    assert not fits(depthwise(3, 8, 5), Ending())
-    assert not fits(conv, Ending(window=Window("max", (2, 2))))
-    assert not fits(conv, Ending(reduce=OverChannels("Sum")))
+    assert fits(conv, Epilogue())
+    assert not fits(replace(conv, groups=4), Epilogue())
+    assert not fits(depthwise(3, 8, 5), Epilogue())
+    assert not fits(conv, Epilogue(window=Window("max", (2, 2))))
+    assert not fits(conv, Epilogue(reduce=OverChannels("Sum")))
 
 
 COMPILED = {
-    "3x3": (depthwise(2, 64, 3, 1, 1), Ending()),
-    "7x7": (depthwise(2, 64, 7, 1, 3), Ending()),
-    "5x5 stride 2": (depthwise(2, 64, 5, 2, 2), Ending()),
-    "3d": (depthwise(3, 64, 3, 1, 1), Ending()),
-    "statistics": (depthwise(2, 64, 3, 1, 1), Ending(reduce=OverPositions("CloseMoments"))),
-    "stored statistics": (depthwise(2, 64, 3, 1, 1), Ending(reduce=OverPositions("CloseMoments"), stored=True)),
+    "3x3": (depthwise(2, 64, 3, 1, 1), Epilogue()),
+    "7x7": (depthwise(2, 64, 7, 1, 3), Epilogue()),
+    "5x5 stride 2": (depthwise(2, 64, 5, 2, 2), Epilogue()),
+    "3d": (depthwise(3, 64, 3, 1, 1), Epilogue()),
+    "statistics": (depthwise(2, 64, 3, 1, 1), Epilogue(reduce=OverPositions("CloseMoments"))),
+    "stored statistics": (depthwise(2, 64, 3, 1, 1), Epilogue(reduce=OverPositions("CloseMoments"), stored=True)),
 }
 
 

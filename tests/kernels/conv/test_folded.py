@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from kernels.conv.chains import SOFTMAX
 from kernels.conv.founding import STATISTICS
 from kernels.conv.reference import explain, operands
 from kernels.conv.test_conv_host import WINDOWS, check_moments, check_sanitized, conv2d, run
-from kernels.conv.test_conv_kept import ENDINGS, kept_of
+from kernels.conv.test_conv_kept import EPILOGUES, kept_of
 
-from fusewright.kernels.conv import Conv, Ending, OverChannels, OverPositions, Pointwise, Tile, Window, conv_kernel
-from fusewright.kernels.conv_layout import layout, refusal
-from fusewright.kernels.conv_tiles import best_tile, candidate_tiles, predicted_ms
+from fusewright.codegen.mma.conv import Conv, Epilogue, OverChannels, OverPositions, Tile, Window, conv_kernel
+from fusewright.codegen.mma.conv_layout import layout, refusal
+from fusewright.codegen.mma.conv_tiles import best_tile, candidate_tiles, predicted_ms
 
 ALONE = Tile(1, (1, 2, 1), (1, 1, 2), weights="resident", alone=True, folded=True)
 FEW = {
@@ -57,7 +58,7 @@ def words(name: str) -> str:
 def test_elements(case: str, tf32: bool) -> None:
     conv, batch, sizes = FEW[case]
     tile = replace(ALONE, unrolled=4 if "rolled" in case else 1 if not tf32 else None)
-    out, (expected, allowed) = run(replace(conv, tf32=tf32), Ending(), batch, sizes, tile)
+    out, (expected, allowed) = run(replace(conv, tf32=tf32), Epilogue(), batch, sizes, tile)
     assert explain(out, expected, allowed) is None
 
 
@@ -74,8 +75,8 @@ TILES = {
 }
 
 
-PLAIN_ENDINGS = ["elements", "rows", "moments", "stored moments", "softmax", "in runs"]
-TILE_ENDINGS = [*PLAIN_ENDINGS, *(f"strict {ending}" for ending in PLAIN_ENDINGS)]
+PLAIN_EPILOGUES = ["elements", "rows", "moments", "stored moments", "softmax", "in runs"]
+TILE_EPILOGUES = [*PLAIN_EPILOGUES, *(f"strict {epilogue}" for epilogue in PLAIN_EPILOGUES)]
 
 
 def every_third(pairs: Iterable[tuple[object, ...]]) -> Iterator[Any]:
@@ -85,24 +86,25 @@ def every_third(pairs: Iterable[tuple[object, ...]]) -> Iterator[Any]:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize(("name", "ending"), [*every_third(product(TILES, TILE_ENDINGS))])
-def test_tiles(name: str, ending: str) -> None:
+@pytest.mark.parametrize(("name", "epilogue"), [*every_third(product(TILES, TILE_EPILOGUES))])
+def test_tiles(name: str, epilogue: str) -> None:
     """Also with where taps lie in registers, not in a table."""
     in_registers = name in ("shared", "two warps over channels", "three rounds")
-    conv, tile = conv2d(3, 32, 3 if in_registers else 5, padding=1, in_runs="in runs" in ending, tf32="strict" not in ending), TILES[name]
-    assert layout(conv, Ending(), tile).keeps_offsets == in_registers
-    if "moments" in ending:
-        check_moments(conv, OverPositions("CloseMoments"), (2, 10, 21), slices=2, tile=tile, beside="stored" in ending)
+    in_runs, strict, tile = "in runs" in epilogue, "strict" in epilogue, TILES[name]
+    conv = conv2d(3, 32, 3 if in_registers else 5, padding=1, in_runs=in_runs, tf32=not strict)
+    assert layout(conv, Epilogue(), tile).keeps_offsets == in_registers
+    if "moments" in epilogue:
+        check_moments(conv, OverPositions("CloseMoments"), (2, 10, 21), slices=2, tile=tile, beside="stored" in epilogue)
         return
-    after = Pointwise(lambda v, n, c, p: ([], f"exp_fast({v} - total.m) / total.s"))
-    endings = {
-        "rows": Ending(reduce=OverChannels("LogSumExp")),
-        "softmax": Ending(reduce=OverChannels("LogSumExp", keep=True), after=after),
+    after = SOFTMAX
+    epilogues = {
+        "rows": Epilogue(reduce=OverChannels("LogSumExp")),
+        "softmax": Epilogue(reduce=OverChannels("LogSumExp", keep=True), after=after),
     }
-    out, (value, allowed) = run(conv, endings.get(ending.split()[-1], Ending()), 2, (10, 21), tile)
-    if "rows" in ending:
+    out, (value, allowed) = run(conv, epilogues.get(epilogue.split()[-1], Epilogue()), 2, (10, 21), tile)
+    if "rows" in epilogue:
         value, allowed = value.logsumexp(1, keepdim=True), allowed.amax(1, keepdim=True) + 4e-6
-    elif "softmax" in ending:
+    elif "softmax" in epilogue:
         value = value.softmax(1)
         allowed = value * (2 * allowed.amax(1, keepdim=True) + 4e-6)
     assert explain(out, value, allowed) is None
@@ -112,24 +114,24 @@ def test_tiles(name: str, ending: str) -> None:
 @pytest.mark.parametrize(("stride", "tf32"), [(1, True), (2, True), (1, False)])
 def test_windows(name: str, stride: int, tf32: bool) -> None:
     """Of the tiles that are proposed: some of a window's fragments take turns along a row."""
-    conv, ending = conv2d(3, 24, 3, padding=1, stride=stride, tf32=tf32), Ending(window=WINDOWS[name])
-    tile = next(tile for tile in candidate_tiles(conv, ending) if tile.folded)
-    out, (value, allowed) = run(conv, ending, 1, (26, 70), tile)
-    pool, slack = (F.max_pool2d, 0.0) if ending.window.kind == "max" else (F.avg_pool2d, 1e-6)
-    assert explain(out, pool(value, ending.window.size), pool(allowed, ending.window.size) + slack) is None
+    conv, epilogue = conv2d(3, 24, 3, padding=1, stride=stride, tf32=tf32), Epilogue(window=WINDOWS[name])
+    tile = next(tile for tile in candidate_tiles(conv, epilogue) if tile.folded)
+    out, (value, allowed) = run(conv, epilogue, 1, (26, 70), tile)
+    pool, slack = (F.max_pool2d, 0.0) if epilogue.window.kind == "max" else (F.avg_pool2d, 1e-6)
+    assert explain(out, pool(value, epilogue.window.size), pool(allowed, epilogue.window.size) + slack) is None
 
 
-@pytest.mark.parametrize("ending", ENDINGS, ids=words)
+@pytest.mark.parametrize("epilogue", EPILOGUES, ids=words)
 @pytest.mark.parametrize("tf32", [True, False])
-def test_kept(ending: str, tf32: bool) -> None:
+def test_kept(epilogue: str, tf32: bool) -> None:
     conv = conv2d(3, 24, 3, padding=1, tf32=tf32)
-    tile = next(tile for tile in candidate_tiles(conv, ENDINGS[ending]) if tile.folded)
-    kept_of(conv, ENDINGS[ending], 2, (9, 17), tile)
+    tile = next(tile for tile in candidate_tiles(conv, EPILOGUES[epilogue]) if tile.folded)
+    kept_of(conv, EPILOGUES[epilogue], 2, (9, 17), tile)
 
 
 @pytest.mark.parametrize("width", [8, 9, 10])
 def test_row_alignment(width: int) -> None:
-    out, (expected, allowed) = run(conv2d(3, 16, 3, padding=1), Ending(), 1, (5, width), ALONE)
+    out, (expected, allowed) = run(conv2d(3, 16, 3, padding=1), Epilogue(), 1, (5, width), ALONE)
     assert explain(out, expected, allowed) is None
 
 
@@ -141,7 +143,7 @@ def test_nan_and_infinity_are_kept_where_they_are(kernel: int, channels: int, tf
     x, _, _ = operands(conv, 1, (12, 12))
     x[0, 0, 2, 2], x[0, channels - 1, 9, 9], x[0, 0, 7, 0] = float("nan"), float("inf"), float("-inf")
     for tile in (ALONE, replace(ALONE, unrolled=1)):
-        out, (value, _) = run(conv, Ending(), 1, (12, 12), tile, input=x)
+        out, (value, _) = run(conv, Epilogue(), 1, (12, 12), tile, input=x)
         assert value.isinf().any() and value.isnan().any() and value.isfinite().any()
         assert torch.equal(out.isnan(), value.isnan())
         assert torch.equal(out.isinf(), value.isinf())
@@ -158,9 +160,9 @@ SANITIZED = product(
 @pytest.mark.parametrize(("sanitize", "name", "kernel", "kind"), [*every_third((how, *tile, kind) for how, tile, kind in SANITIZED)])
 def test_sanitized(sanitize: str, name: str, kernel: int, kind: str) -> None:
     conv = conv2d(3, 20, kernel, padding=kernel // 2)
-    rows = Ending(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
-    ending = rows if kind == "rows" else replace(STATISTICS, stored=True)
-    text = conv_kernel("k", conv, ending, TILES[name])
+    rows = Epilogue(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
+    epilogue = rows if kind == "rows" else replace(STATISTICS, stored=True)
+    text = conv_kernel("k", conv, epilogue, TILES[name])
     floats = {"input": 2 * 3 * 9 * 13, "weight": 20 * 3 * kernel**2, "bias": 20, "partials": 2 * 2 * 20 * 4}
     floats["out"] = 2 * 4 * 6 if kind == "rows" else 2 * 20 * 9 * 13
     floats |= {buffer: eval(count) for buffer, count in text.workspace.items()}
@@ -176,24 +178,24 @@ def test_what_is_refused() -> None:
         "in parts": (conv2d(3, 16, 3), replace(folded, columns=1)),
     }
     for name, (conv, tile) in refused.items():
-        assert refusal(layout(conv, Ending(), tile), Ending()), name
-        assert not any(tile.folded for tile in candidate_tiles(conv, Ending()) if name != "in parts"), name
+        assert refusal(layout(conv, Epilogue(), tile), Epilogue()), name
+        assert not any(tile.folded for tile in candidate_tiles(conv, Epilogue()) if name != "in parts"), name
 
 
 def test_where_it_pays() -> None:
     """Fewer products, and no fewer where channels fill the depth or a kernel is 1 wide."""
     for channels, kernel in product((1, 3), (3, 5, 7)):
         conv, sizes = conv2d(channels, 64, kernel, padding=kernel // 2), (64, 112, 112)
-        tile = best_tile(conv, Ending(), sizes)
+        tile = best_tile(conv, Epilogue(), sizes)
         assert tile.folded
-        others = [tile for tile in candidate_tiles(conv, Ending()) if not tile.folded]
-        assert predicted_ms(conv, Ending(), sizes, tile) < min(predicted_ms(conv, Ending(), sizes, other) for other in others)
+        others = [tile for tile in candidate_tiles(conv, Epilogue()) if not tile.folded]
+        assert predicted_ms(conv, Epilogue(), sizes, tile) < min(predicted_ms(conv, Epilogue(), sizes, other) for other in others)
     for conv in (conv2d(8, 64, 3), conv2d(16, 64, 3), conv2d(3, 64, 1)):
-        assert not any(tile.folded for tile in candidate_tiles(conv, Ending()))
+        assert not any(tile.folded for tile in candidate_tiles(conv, Epilogue()))
 
 
 def test_banks() -> None:
     """Rows and channels lie so that the quads of a 3×3 kernel's taps meet no bank twice, in tiles of any width."""
     for width in (1, 2, 4, 8):
-        shape = layout(conv2d(3, 64, 3, padding=1), Ending(), Tile(2, (1, 2, width), (1, 1, 1), weights="resident", folded=True))
+        shape = layout(conv2d(3, 64, 3, padding=1), Epilogue(), Tile(2, (1, 2, width), (1, 1, 1), weights="resident", folded=True))
         assert shape.folded_places == (7, shape.pitch, shape.plane)

@@ -13,12 +13,12 @@ from kernels.conv.harness import launch, load
 from kernels.conv.reference import convolved, dtype_of, explain, operands, stored
 from kernels.conv.test_conv_host import conv2d, transposed
 
-from fusewright.kernels.conv import Conv, Ending, Tile, can_be_opened, conv_kernel
-from fusewright.kernels.conv_layout import layout
+from fusewright.codegen.mma.conv import Conv, Epilogue, Tile, can_be_opened, conv_kernel
+from fusewright.codegen.mma.conv_layout import layout
+from fusewright.driver.pipeline import optimize, read_problem
+from fusewright.driver.tune import Choices, Tuned
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import optimize, read_problem
-from fusewright.problem import load_problem
-from fusewright.tune import Choices, Tuned
 
 TILES = {
     "resident": Tile(2, (1, 2, 1), (1, 2, 2), weights="resident"),
@@ -44,7 +44,7 @@ def test_one_text_serves_any_number_of_input_channels(form: Conv, tile: str, who
         pytest.skip("four warps multiply TF32 together only")
     step = 8 if dtype == "float32" else 16
     counts = [2 * step, 5 * step] if whole else [step + 3, 4 * step + 1]
-    texts = [conv_kernel("k", opened(replace(form, in_channels=n, dtype=dtype)), Ending(), TILES[tile]) for n in counts]
+    texts = [conv_kernel("k", opened(replace(form, in_channels=n, dtype=dtype)), Epilogue(), TILES[tile]) for n in counts]
     assert texts[0].source.split("\n", 1)[1] == texts[1].source.split("\n", 1)[1]  # but for the comment
     library = load(texts[0])
     for n, text in zip(counts, texts, strict=True):
@@ -59,12 +59,12 @@ def test_one_text_serves_any_number_of_input_channels(form: Conv, tile: str, who
 def test_what_cannot_be_opened() -> None:
     """Groups, whose inputs do not begin at the first; float32 by parts; a single chunk, whose loop is none."""
     tile = TILES["resident"]
-    assert can_be_opened(conv2d(16, 32, 3), Ending(), tile) and can_be_opened(conv2d(16, 32, 3), STATISTICS, tile)
-    assert not can_be_opened(conv2d(8, 32, 3), Ending(), tile)
-    assert not can_be_opened(conv2d(32, 32, 3, groups=2), Ending(), tile)
-    assert not can_be_opened(conv2d(16, 32, 3, tf32=False), Ending(), tile)
-    assert layout(opened(conv2d(24, 32, 3)), Ending(), tile) == replace(
-        layout(conv2d(24, 32, 3), Ending(), tile), conv=layout(opened(conv2d(24, 32, 3)), Ending(), tile).conv
+    assert can_be_opened(conv2d(16, 32, 3), Epilogue(), tile) and can_be_opened(conv2d(16, 32, 3), STATISTICS, tile)
+    assert not can_be_opened(conv2d(8, 32, 3), Epilogue(), tile)
+    assert not can_be_opened(conv2d(32, 32, 3, groups=2), Epilogue(), tile)
+    assert not can_be_opened(conv2d(16, 32, 3, tf32=False), Epilogue(), tile)
+    assert layout(opened(conv2d(24, 32, 3)), Epilogue(), tile) == replace(
+        layout(conv2d(24, 32, 3), Epilogue(), tile), conv=layout(opened(conv2d(24, 32, 3)), Epilogue(), tile).conv
     )
 
 
@@ -106,7 +106,7 @@ def test_layers_of_a_dense_block_share_a_kernel(tmp_path: Path, monkeypatch: pyt
     written = re.findall(r"^namespace (\w+)_detail", emitted.text, flags=re.MULTILINE)
     assert len(convolutions) == 5 and len(written) < 5
     assert "long long in_channels" in emitted.text and "IN_CHANNELS = 48" in emitted.text  # what nobody shares is a constant
-    monkeypatch.setattr("fusewright.pipeline.Tuned", lambda _: Tuned(ours))
+    monkeypatch.setattr("fusewright.driver.pipeline.Tuned", lambda _: Tuned(ours))
     run = optimize(problem, Options(target="host"))
     assert run.verdict.passed, "\n".join(map(str, run.verdict.checks))
     assert "long long in_channels" in run.text
@@ -148,6 +148,6 @@ def test_layers_with_norms_of_their_own_share_kernels(stored: bool, tmp_path: Pa
     convolutions = [kernel for kernel in made.kernels if kernel.fused is not None]
     written = re.findall(r"^namespace (\w+)_detail", emitted.text, flags=re.MULTILINE)
     assert len(convolutions) == (3 if stored else 6) and len(written) == (1 if stored else 2)
-    monkeypatch.setattr("fusewright.pipeline.Tuned", lambda _: Tuned(ours))
+    monkeypatch.setattr("fusewright.driver.pipeline.Tuned", lambda _: Tuned(ours))
     run = optimize(problem, Options(target="host"))
     assert run.verdict.passed, "\n".join(map(str, run.verdict.checks))

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 from kernels.conv.test_takeover import FILE
 
-from fusewright import stored
-from fusewright.candidate import load_candidate
+from fusewright.driver.front import Front
+from fusewright.driver.pipeline import compile_problem, read_problem
+from fusewright.driver.tune import Choices, convolutions
+from fusewright.frontend.problem import load_problem
+from fusewright.ir.plan import Kernel
 from fusewright.options import Options
-from fusewright.pipeline import Front, compile_problem, read_problem
-from fusewright.plan import Kernel
-from fusewright.problem import load_problem
-from fusewright.tune import Choices, convolutions
-from fusewright.verify import verify
+from fusewright.schedule import conv_stored
+from fusewright.verify.candidate import load_candidate
+from fusewright.verify.verifier import verify
 
 CHAINS = {
     "transposed 2d, a row's logsumexp": (
@@ -83,11 +84,11 @@ ALONE = ("transposed 2d, a row's logsumexp", "1d, no bias, softmax of a row", "d
 )
 def test_chains_are_right(name: str, statistics: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first way (the convolution's result, and no more), and the last (the last value that all share, and statistics)."""
-    monkeypatch.setattr(stored, "GAIN", 1e9 if statistics else 0.0)
+    monkeypatch.setattr(conv_stored, "GAIN", 1e9 if statistics else 0.0)
     front = front_of(tmp_path, name)
     made, emitted = front.finish(Choices(own=convolutions(front.graph), stored=True))
     kernel = own(made.kernels)
-    assert made.calls == [] and kernel.fused.ending.stored == statistics
+    assert made.calls == [] and kernel.fused.epilogue.stored == statistics
     assert statistics or kernel.stores == (kernel.fused.anchor.value,)
     candidate = load_candidate(emitted.text, "host", name="new.py")
     verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host", precision="flags"))
@@ -105,7 +106,7 @@ def test_the_prediction_stores_what_it_would_compute_twice(name: str, tmp_path: 
     path.write_text(FILE.format(conv=wide, norm=norm, channels=64, shape=shape, chain=chain))
     _, made, _ = compile_problem(load_problem(path), Options(gradients=False, precision="flags"))
     kernel = own(made.kernels)
-    assert made.calls == [] and kernel.fused.ending.stored
+    assert made.calls == [] and kernel.fused.epilogue.stored
     assert kernel.stores[0] == kernel.fused.anchor.value and kernel.is_reduce
     assert all(kernel.stores[0] in k.loads for k in made.kernels[1:2])
 
@@ -114,7 +115,7 @@ def test_backward_reads_what_forward_stored(tmp_path: Path) -> None:
     """And does not compute the convolution again."""
     front = front_of(tmp_path, "transposed 2d, a row's logsumexp")
     _, emitted = front.finish(Choices(own=convolutions(front.graph), stored=True))
-    gradient = emitted.text.split("_gradient(sizes, ")[1].split("\n\n\n")[0]
+    gradient = emitted.text.split("_grad(sizes, ")[1].split("\n\n\n")[0]
     assert "convolution_backward(" in gradient and "conv_transpose2d(" not in gradient
     assert "kept += [conv_transpose2d_add]" in emitted.text
 

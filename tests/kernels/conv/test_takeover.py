@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fusewright import takeover
+from fusewright.driver.pipeline import compile_problem, optimize
+from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
-from fusewright.pipeline import compile_problem, optimize
-from fusewright.problem import load_problem
+from fusewright.schedule import conv_fusion, fusion
 
 FILE = """
 import torch
@@ -134,17 +134,17 @@ CHAINS = {
 
 def test_depthwise_needs_no_tensor_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain fp32: taken over whatever the flags say, and the emitted file does not ask for TF32."""
-    monkeypatch.setattr(takeover, "pays", lambda *_: True)
-    monkeypatch.setattr(takeover, "tf32_allowed", lambda: False)
+    monkeypatch.setattr(fusion, "pays", lambda *_: True)
+    monkeypatch.setattr(conv_fusion, "tf32_allowed", lambda: False)
     _, made, emitted = compile_problem(load_problem(model(tmp_path, "depthwise, pointwise")), Options(precision="flags"))
     assert made.calls == [] and "_tf32_allowed" not in emitted.text
 
 
 def test_halves_ask_for_no_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their products are exact whatever the flags of float32 say; a GPU with tensor cores is needed all the same."""
-    monkeypatch.setattr(takeover, "pays", lambda *_: True)
-    monkeypatch.setattr(takeover, "tf32_allowed", lambda: False)
-    monkeypatch.setattr(takeover, "MARGIN", 0.0)  # statistics are ended in registers
+    monkeypatch.setattr(fusion, "pays", lambda *_: True)
+    monkeypatch.setattr(conv_fusion, "tf32_allowed", lambda: False)
+    monkeypatch.setattr(fusion, "MARGIN", 0.0)  # statistics are ended in registers
     for name, slices in (("bf16, pointwise", 0), ("fp16, group norm", 1)):
         _, made, emitted = compile_problem(load_problem(model(tmp_path, name)), Options(precision="flags"))
         assert made.calls == [] and "_tf32_allowed" not in emitted.text and "_has_tensor_cores(" in emitted.text
@@ -153,7 +153,7 @@ def test_halves_ask_for_no_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_bias_of_another_type_is_no_bias(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """bf16 plus float32 is float32: the kernel would read the wrong bytes."""
-    monkeypatch.setattr(takeover, "pays", lambda *_: True)
+    monkeypatch.setattr(fusion, "pays", lambda *_: True)
     path = tmp_path / "chain.py"
     conv, shape = "nn.Conv2d(8, 16, 3, bias=False).bfloat16()", "(2, 8, 9, 9, dtype=torch.bfloat16)"
     path.write_text(FILE.format(conv=conv, norm="None", channels=16, shape=shape, chain="torch.relu(x + self.scale).bfloat16()"))
@@ -173,7 +173,7 @@ def model(tmp_path: Path, name: str) -> Path:
 
 def test_a_kernel_computes_one_convolution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two convolutions that one kernel joins, the second is written by a kernel of its own."""
-    monkeypatch.setattr(takeover, "pays", lambda *_: True)
+    monkeypatch.setattr(fusion, "pays", lambda *_: True)
     path = tmp_path / "joined.py"
     text = FILE.format(
         conv="nn.Conv2d(8, 16, 3)",
@@ -210,7 +210,7 @@ SELDOM = [pytest.param(name, marks=pytest.mark.slow) for name in ALONE if name n
 @pytest.mark.parametrize("name", [*OFTEN, *SELDOM], ids=lambda name: name.replace(" ", "-"))
 def test_a_convolution_alone_is_ours_and_right(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With no kernel behind it that could end it: its result lies where the library would have put it."""
-    monkeypatch.setattr(takeover, "pays", lambda *_: True)
+    monkeypatch.setattr(fusion, "pays", lambda *_: True)
     conv, shape, chain = ALONE[name]
     path = tmp_path / "alone.py"
     path.write_text(FILE.format(conv=conv, norm="None", channels=1, shape=shape, chain=chain).replace("(1, 1, 1)", "(())"))
@@ -240,8 +240,8 @@ def test_alone_it_is_ours_where_that_pays(conv: str, shape: str, ours: bool, tmp
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHAINS, ids=lambda name: name.replace(" ", "-"))
 def test_chains_are_ours_and_right(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(takeover, "pays", lambda *_: True)
-    monkeypatch.setattr(takeover, "MARGIN", 0.0)  # nothing is stored that every reader can end
+    monkeypatch.setattr(fusion, "pays", lambda *_: True)
+    monkeypatch.setattr(fusion, "MARGIN", 0.0)  # nothing is stored that every reader can end
     run = optimize(load_problem(model(tmp_path, name)), Options(target="host", precision="flags"))
     assert run.verdict.passed, "\n".join(map(str, run.verdict.checks))
     assert run.report["library_calls"] == []

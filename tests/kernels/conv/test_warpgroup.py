@@ -1,4 +1,4 @@
-"""Convolutions whose products four warps make together: the same answers as the others, over awkward shapes and endings."""
+"""Convolutions whose products four warps make together: the same answers as the others, over awkward shapes and epilogues."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from kernels.conv.founding import CONV1, CONV2, POOLED, STATISTICS, apply_ending
+from kernels.conv.chains import WITH_PLACE
+from kernels.conv.founding import CONV1, CONV2, POOLED, STATISTICS, apply_epilogue
 from kernels.conv.harness import launch, load
 from kernels.conv.reference import convolved, explain, operands
 from kernels.conv.test_conv_host import AWKWARD, REDUCTIONS, check_moments, check_sanitized, conv2d, run
 
-from fusewright.kernels.conv import Conv, Ending, OverChannels, OverPositions, Pointwise, Tile, Window, conv_kernel
-from fusewright.kernels.conv_layout import layout, refusal
+from fusewright.codegen.mma.conv import Conv, Epilogue, OverChannels, OverPositions, Tile, Window, conv_kernel
+from fusewright.codegen.mma.conv_layout import layout, refusal
 
 SMALL = Tile(1, (1, 8, 1), (1, 1, 1), 4, weights="resident", warpgroups=True)
 TILES = {
@@ -25,42 +26,42 @@ TILES = {
 }
 
 
-def tiles_for(conv: Conv, ending: Ending) -> list[Tile]:
-    return [tile for tile in TILES.values() if refusal(layout(conv, ending, tile), ending) is None]
+def tiles_for(conv: Conv, epilogue: Epilogue) -> list[Tile]:
+    return [tile for tile in TILES.values() if refusal(layout(conv, epilogue, tile), epilogue) is None]
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", AWKWARD, ids=lambda name: name.replace(" ", "-"))
 def test_elements(case: str) -> None:
     conv, batch, sizes = AWKWARD[case]
-    tiles = tiles_for(conv, Ending())
+    tiles = tiles_for(conv, Epilogue())
     if conv.stride[-1] > 1:
         assert not tiles, "neighbouring positions do not read neighbouring inputs"
         return
     assert tiles
     for tile in (tiles[0], tiles[-1]):
-        out, (expected, allowed) = run(conv, Ending(), batch, sizes, tile)
+        out, (expected, allowed) = run(conv, Epilogue(), batch, sizes, tile)
         assert explain(out, expected, allowed) is None
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", TILES, ids=lambda name: name.replace(" ", "-"))
-@pytest.mark.parametrize("ending", ["elements", "rows", "moments"])
-def test_tiles(name: str, ending: str) -> None:
+@pytest.mark.parametrize("epilogue", ["elements", "rows", "moments"])
+def test_tiles(name: str, epilogue: str) -> None:
     conv, tile = conv2d(20, 32, 3, padding=1), TILES[name]
-    if ending == "moments":
+    if epilogue == "moments":
         check_moments(conv, OverPositions("CloseMoments"), (2, 10, 21), slices=2, tile=tile)
         return
-    rows = Ending(reduce=OverChannels("LogSumExp"))
-    out, (value, allowed) = run(conv, rows if ending == "rows" else Ending(), 2, (10, 21), tile)
-    if ending == "rows":
+    rows = Epilogue(reduce=OverChannels("LogSumExp"))
+    out, (value, allowed) = run(conv, rows if epilogue == "rows" else Epilogue(), 2, (10, 21), tile)
+    if epilogue == "rows":
         value, allowed = value.logsumexp(1, keepdim=True), allowed.amax(1, keepdim=True) + 4e-6
     assert explain(out, value, allowed) is None
 
 
 def test_rows_a_stride_apart() -> None:
     conv = conv2d(8, 24, 3, stride=(2, 1), padding=1)
-    out, (value, allowed) = run(conv, Ending(), 2, (19, 12), SMALL)
+    out, (value, allowed) = run(conv, Epilogue(), 2, (19, 12), SMALL)
     assert explain(out, value, allowed) is None
 
 
@@ -68,8 +69,8 @@ def test_rows_a_stride_apart() -> None:
 @pytest.mark.parametrize("rows", [False, True])
 def test_windows(window: Window, rows: bool) -> None:
     """Fewer positions are left than there are threads: several threads share a position's channels."""
-    ending = Ending(window=window, reduce=OverChannels("Sum") if rows else None)
-    out, (value, allowed) = run(conv2d(8, 24, 3, padding=1), ending, 1, (13, 35), SMALL)
+    epilogue = Epilogue(window=window, reduce=OverChannels("Sum") if rows else None)
+    out, (value, allowed) = run(conv2d(8, 24, 3, padding=1), epilogue, 1, (13, 35), SMALL)
     pool = F.max_pool2d if window.kind == "max" else F.avg_pool2d
     value, allowed = pool(value, window.size), pool(allowed, window.size) + 1e-6
     if rows:
@@ -80,22 +81,22 @@ def test_windows(window: Window, rows: bool) -> None:
 @pytest.mark.parametrize("accumulator", REDUCTIONS)
 @pytest.mark.parametrize("channels", [20, 64, 144])
 def test_over_channels(accumulator: str, channels: int) -> None:
-    ending = Ending(reduce=OverChannels(accumulator))
+    epilogue = Epilogue(reduce=OverChannels(accumulator))
     tile = replace(SMALL, channel_tiles=-(-channels // 64))
-    out, found = run(conv2d(8, channels, 3), ending, 2, (7, 19), tile)
+    out, found = run(conv2d(8, channels, 3), epilogue, 2, (7, 19), tile)
     assert explain(out, *REDUCTIONS[accumulator](*found)) is None
 
 
 def test_after_sees_the_reduced_value() -> None:
-    after = Pointwise(lambda v, n, c, p: ([f"const float place = {p[0]} * 100 + {p[1]};"], f"{v} * 2.0f + place"))
-    out, found = run(conv2d(8, 16, 3), Ending(reduce=OverChannels("Max"), after=after), 1, (6, 11), SMALL)
+    after = WITH_PLACE
+    out, found = run(conv2d(8, 16, 3), Epilogue(reduce=OverChannels("Max"), after=after), 1, (6, 11), SMALL)
     value, allowed = REDUCTIONS["Max"](*found)
     place = torch.arange(4)[:, None] * 100 + torch.arange(9)
     assert explain(out, value * 2 + place, allowed * 2 + 1e-4) is None
 
 
 def test_bounded_logsumexp() -> None:
-    out, found = run(conv2d(8, 64, 3), Ending(reduce=OverChannels("LogSumExp", bounded=True)), 1, (7, 12), SMALL)
+    out, found = run(conv2d(8, 64, 3), Epilogue(reduce=OverChannels("LogSumExp", bounded=True)), 1, (7, 12), SMALL)
     assert explain(out, *REDUCTIONS["LogSumExp"](*found)) is None
 
 
@@ -110,7 +111,7 @@ def test_nan_and_infinity_are_kept() -> None:
     x, _, _ = operands(conv, 1, (12, 12))
     x[0, 3, 2, 2], x[0, 1, 9, 9] = float("nan"), float("inf")
     for accumulator, reduce in (("LogSumExp", torch.logsumexp), ("Max", torch.amax)):
-        out, (value, _) = run(conv, Ending(reduce=OverChannels(accumulator)), 1, (12, 12), SMALL, input=x)
+        out, (value, _) = run(conv, Epilogue(reduce=OverChannels(accumulator)), 1, (12, 12), SMALL, input=x)
         value = reduce(value, 1, keepdim=True)
         assert torch.equal(out.isnan(), value.isnan()) and torch.equal(out.isinf(), value.isinf())
 
@@ -122,22 +123,22 @@ def test_logsumexp_of_numbers_whose_exponentials_are_none(channels: int) -> None
     x, _, _ = operands(conv, 2, (20, 12))
     x[0, :, :10] *= 900.0
     x[1, :, 5, 5] = -700.0
-    out, found = run(conv, Ending(reduce=OverChannels("LogSumExp")), 2, (20, 12), SMALL, input=x)
+    out, found = run(conv, Epilogue(reduce=OverChannels("LogSumExp")), 2, (20, 12), SMALL, input=x)
     value, allowed = REDUCTIONS["LogSumExp"](*found)
     assert float(value.max()) > 100 and bool(out.isfinite().all())
     assert explain(out, value, allowed + 1e-6 * value.abs()) is None
 
 
 def test_what_is_refused() -> None:
-    conv, kept = conv2d(8, 64, 3), Ending(reduce=OverChannels("LogSumExp", keep=True))
-    for tile, ending, why in (
+    conv, kept = conv2d(8, 64, 3), Epilogue(reduce=OverChannels("LogSumExp", keep=True))
+    for tile, epilogue, why in (
         (SMALL, kept, "four channels at a time"),
-        (replace(SMALL, fragments=(1, 4, 1)), Ending(), "64 or 128 positions"),
-        (replace(SMALL, warps_c=2), Ending(), "four warps"),
-        (SMALL, Ending(window=Window("max", (3, 3))), "neighbouring"),
+        (replace(SMALL, fragments=(1, 4, 1)), Epilogue(), "64 or 128 positions"),
+        (replace(SMALL, warps_c=2), Epilogue(), "four warps"),
+        (SMALL, Epilogue(window=Window("max", (3, 3))), "neighbouring"),
     ):
         with pytest.raises(ValueError, match=why):
-            conv_kernel("k", conv, ending, tile)
+            conv_kernel("k", conv, epilogue, tile)
 
 
 @pytest.mark.sampled(5)
@@ -145,7 +146,7 @@ def test_what_is_refused() -> None:
 @pytest.mark.parametrize("kind", ["rows", "moments"])
 def test_sanitized(sanitize: str, kind: str) -> None:
     conv, staged = conv2d(11, 20, 3, padding=1), kind == "rows"
-    rows = Ending(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
+    rows = Epilogue(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
     text = conv_kernel("k", conv, rows if staged else STATISTICS, TILES["staged"] if staged else SMALL)
     floats = {"input": 2 * 11 * 9 * 13, "weight": 20 * 11 * 9, "bias": 20, "out": 2 * 4 * 6, "partials": 2 * 2 * 20 * 4}
     floats |= {buffer: eval(count) for buffer, count in text.workspace.items()}
@@ -153,10 +154,10 @@ def test_sanitized(sanitize: str, kind: str) -> None:
 
 
 def test_first_founding_model() -> None:
-    conv, ending, tile = CONV1, apply_ending(), replace(SMALL, fragments=(1, 16, 1))
+    conv, epilogue, tile = CONV1, apply_epilogue(), replace(SMALL, fragments=(1, 16, 1))
     x, w, b = operands(conv, 2, (20, 40))
     gamma, beta = torch.rand(64) + 0.5, torch.randn(64) * 0.1
-    stats, apply = conv_kernel("stats", conv, STATISTICS, tile), conv_kernel("apply", conv, ending, tile)
+    stats, apply = conv_kernel("stats", conv, STATISTICS, tile), conv_kernel("apply", conv, epilogue, tile)
     library, slices = load(stats, apply), 3
     moments, out = torch.full((2, slices, 64, 4), float("nan")), torch.full((2, 1, 18, 38), float("nan"))
     common = {"input": x, "weight": w, "bias": b, "batch": 2, "in_h": 20, "in_w": 40}

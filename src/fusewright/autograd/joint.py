@@ -1,0 +1,55 @@
+"""Plan -> `JointPlan`: forward in regions, and what computes the gradients of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from ..ir.plan import Plan
+from ..schedule.training import AS_PREDICTED, KERNELS, KERNELS_FORWARD, LIBRARY_BACKWARD, PYTORCH, Training
+from .gradients import Gradients, RegionGradient, find_gradients
+from .regions import Region, Regions, with_overwrites
+from .saved import storing
+from .trace import Trace
+
+
+@dataclass(frozen=True)
+class JointPlan:
+    """Forward and backward of one model."""
+
+    regions: Regions  # of the plan in which kernels also store what backward is handed
+    gradients: Mapping[str, RegionGradient]  # by region; PyTorch's operators compute those of the others
+    training: Training
+
+    @property
+    def plan(self) -> Plan:
+        return self.regions.plan
+
+    def saved(self, region: Region) -> tuple[str, ...]:
+        """Primitives inside the region that forward hands over to its gradients."""
+        gradient = self.gradients.get(region.name)
+        return gradient.saved if gradient is not None else ()
+
+    def in_training(self, region: Region) -> str:
+        """What computes it where gradients are asked for. Without kernels for them, ours forward would be computed beside PyTorch's."""
+        if region.name in self.gradients:
+            return KERNELS if self.gradients[region.name].plan.kernels else LIBRARY_BACKWARD
+        return PYTORCH if self.regions.referable(region) and not self.training.never else KERNELS_FORWARD
+
+
+def plan_joint(
+    plan: Plan,
+    model: nn.Module,
+    gradients: bool = True,
+    training: Training = AS_PREDICTED,
+    traces: dict[str, Trace | None] | None = None,
+) -> JointPlan:
+    """Without `gradients`, or where training runs the original's forward, all gradients are PyTorch's. `traces` of gradients are shared
+    by the plans of one graph."""
+    ours = gradients and not training.original and not plan.graph.own_gradients
+    regions = Regions(with_overwrites(Regions(plan), model))
+    found = find_gradients(regions, model, training.by_pytorch, traces) if ours else Gradients({})
+    regions = storing({name: gradient.saved for name, gradient in found.regions.items()}, regions)
+    return JointPlan(regions, found.regions, replace(training, heavy=found.heavy))

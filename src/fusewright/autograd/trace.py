@@ -1,0 +1,434 @@
+"""Gradients by kernels: a region's meaning, differentiated once here and not on every backward.
+
+PyTorch's own derivative formulas are traced through the region's meaning with its symbolic sizes. What they compute is a graph like
+any other, so the same laws, the same primitives and the same planner turn it into kernels. Its inputs are the tensors the
+region reads, sums of much that its kernels left in memory, and the gradients of its results; other values in between are
+computed again in the kernels that need them.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+from ..frontend.capture import LAYOUT_GUARDS, Tracer, quiet
+from ..frontend.tracing import lean
+from ..ir import sizes
+from ..ir.graph import Binding, Graph, Node, Output, Ref, map_refs
+from ..ir.names import RESERVED
+from ..ops import registry
+from ..ops.declare import ELEMENTS
+
+aten = torch.ops.aten
+
+# Norms in training: autograd knows the form without running statistics.
+BATCH_NORMS = (aten._native_batch_norm_legit_functional.default, aten._native_batch_norm_legit.no_stats)
+
+# Formulas that are short where PyTorch has looked at the values (no zero among them) and long in a graph, which cannot look.
+LOOK_FIRST = (aten.cumprod.default,)
+
+EXTREMES = (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default)
+
+
+def plain_form(node: Node) -> Node:
+    """The node in a form that autograd knows; of a batch norm, only what its derivative needs."""
+    if node.target not in BATCH_NORMS:
+        return node
+    a = node.bound()
+    given = (a["input"], a["weight"], a["bias"], None, None, a["training"], a["momentum"], a["eps"])
+    return replace(node, target=aten.native_batch_norm.default, args=given, kwargs={})
+
+
+def gradient_graph(
+    graph: Graph,
+    nodes: Sequence[Node],
+    arguments: Sequence[str],
+    outputs: Sequence[str],
+    wanted: Sequence[str],
+    traces: dict[str, Trace | None] | None = None,
+    kept: Sequence[str] = (),
+) -> Graph | None:
+    """From the arguments of some nodes and the gradients of what they compute to the gradients of `wanted`.
+
+    Output i is the gradient of `wanted[i]`, or None where nothing depends on it. Gradients of results are inputs named
+    `grad_<result>`; values in between that are `kept` are inputs too where they are read, before those. None where PyTorch's
+    formulas cannot be traced. What is traced stays in `traces`, which are of this graph: regions that differ only in names share one.
+    """
+    given = [graph[name] for name in arguments]
+    if any(node.dtype is None or node.dtype.is_complex for node in given) or any(node.target in LOOK_FIRST for node in nodes):
+        return None
+    results, left = [graph[name] for name in outputs], [graph[name] for name in kept]
+    traces = {} if traces is None else traces
+    form = form_of(nodes, given, results, wanted, kept)
+    with quiet(), lean():
+        try:
+            if form not in traces:
+                traces[form] = None  # where it fails, it fails for all of its form
+                traces[form] = Trace(graph, nodes, given, results, wanted, left)
+            trace = traces[form]
+            return _Differentiated(trace, [*given, *left], results).read() if trace is not None else None
+        except Exception:  # the tracer raises many kinds; PyTorch's operators then do it on every backward
+            return None
+
+
+def form_of(
+    nodes: Sequence[Node], given: Sequence[Node], results: Sequence[Node], wanted: Sequence[str], kept: Sequence[str] = ()
+) -> str:
+    """What a trace depends on: calls, types and sizes, with numbers in the place of names."""
+    number = {node.name: Ref(str(i)) for i, node in enumerate([*given, *nodes])}
+    calls = [(str(n.target), map_refs(n.args, number), map_refs(dict(n.kwargs), number)) for n in map(plain_form, nodes)]
+    kinds = [(node.shape, node.dtype) for node in (*given, *nodes)]
+    chosen = [[number[name] for name in names] for names in ([node.name for node in results], wanted, kept)]
+    return repr((len(given), calls, kinds, chosen))
+
+
+class _Handed(torch.autograd.Function):
+    """A value as it was kept; its gradient is that of what computed it. Two copies, one after the other, show in the trace which is
+    which. The result has the sizes of what was kept, which have names: what is computed of it asks of no other whether they are equal."""
+
+    @staticmethod
+    def forward(ctx: Any, computed: Tensor, kept: Tensor) -> Tensor:
+        aten.copy(computed, computed)
+        return aten.copy(kept, kept)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+
+class Trace:
+    """PyTorch's derivative formulas of some nodes, as the tracer saw them."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        nodes: Sequence[Node],
+        given: Sequence[Node],
+        results: Sequence[Node],
+        wanted: Sequence[str],
+        kept: Sequence[Node] = (),
+    ):
+        self.kept = kept
+        self.forward, self.nodes, self.given, self.results, self.wanted = graph, nodes, given, results, wanted
+        self.environment = ShapeEnv(duck_shape=False, specialize_zero_one=False)
+        self.fake = FakeTensorMode(shape_env=self.environment)
+        self.extent = {str(symbol): self._symbol(str(symbol), binding.hint) for symbol, binding in graph.symbols.items()}
+        self.rename = {self.extent[str(symbol)].node.expr: symbol for symbol in graph.symbols}
+        self.named: dict[sympy.Basic, sympy.Basic] = {}  # sizes that have a name of their own here: long ones take long to handle
+        for size in {size: None for node in (*given, *kept, *results) for size in node.shape or ()}:
+            if isinstance(size, sympy.Basic) and not size.is_Symbol and not size.is_number:
+                self.named[size] = sympy.Symbol(f"extent_{len(self.named)}")
+                self.extent[str(self.named[size])] = self._symbol(str(self.named[size]), graph.hint(size))
+                self.rename[self.extent[str(self.named[size])].node.expr] = size
+        self.missing: list[bool] = []
+        with self.fake:
+            tensors = [self.empty(node) for node in (*given, *kept, *results)]
+            traced = make_fx(self.derivative, decomposition_table=formulas())(*tensors, *self.extent.values())
+        self.graph = traced.graph
+        self.hand_over()
+        self.graph.eliminate_dead_code()
+
+    def hand_over(self) -> None:
+        """What was kept stands for what computed it, also in formulas that hold on to their own result."""
+        inputs = [fx for fx in self.graph.nodes if fx.op == "placeholder"]
+        kept = inputs[len(self.given) : len(self.given) + len(self.kept)]
+        copies = [fx for fx in self.graph.nodes if fx.target is aten.copy.default]
+        for computed, handed in itertools.pairwise(copies):
+            if handed.args[1] in kept:
+                computed.args[0].replace_all_uses_with(handed.args[1])
+                handed.replace_all_uses_with(handed.args[1])
+
+    def _symbol(self, name: str, hint: int) -> Any:
+        from torch._dynamo.source import ConstantSource
+
+        source = ConstantSource(name)
+        symbol = self.environment.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
+        return self.environment.create_symintnode(symbol, hint=hint, source=source)
+
+    def extent_of(self, size: Any) -> Any:
+        """A size of the forward graph as a size of the trace."""
+        known = {"max": torch.sym_max, "min": torch.sym_min}
+        return eval(sizes.text(size.xreplace(self.named)), known, self.extent) if isinstance(size, sympy.Basic) else size
+
+    def empty(self, node: Node) -> Tensor:
+        assert node.shape is not None
+        return torch.empty([self.extent_of(extent) for extent in node.shape], dtype=node.dtype)
+
+    def meaning(self, values: dict[str, Any], kept: Mapping[str, Tensor]) -> list[Tensor]:
+        for node in self.nodes:
+            plain = plain_form(node)
+            target: Any = plain.target
+            given = _filled((plain.args, dict(plain.kwargs)), values, self.extent_of)
+            if target == "getitem":
+                values[node.name] = given[0][0][given[0][1]]
+            elif target is aten.copy.default:
+                values[node.name] = given[0][1].to(node.dtype).expand(self.empty(node).shape).clone()
+            else:
+                values[node.name] = target(*given[0], **given[1])
+            if node.name in kept:
+                values[node.name] = _Handed.apply(values[node.name], kept[node.name])
+        return [values[node.name] for node in self.results]
+
+    def derivative(self, *arguments: Any) -> list[Tensor]:
+        """Of tensors, values that were kept, gradients of results, and sizes: the tracer must see them all come in."""
+        rest = iter(arguments)
+        inputs, kept, upstream = ([next(rest) for _ in nodes] for nodes in (self.given, self.kept, self.results))
+        self.extent = dict(zip(self.extent, rest, strict=True))
+        with torch.enable_grad():
+            leaves = {
+                node.name: t.detach().requires_grad_() if node.name in self.wanted else t
+                for node, t in zip(self.given, inputs, strict=True)
+            }
+            results = self.meaning(dict(leaves), {node.name: t for node, t in zip(self.kept, kept, strict=True)})
+        pairs = [(r, g) for r, g in zip(results, upstream, strict=True) if r.requires_grad]
+        by = [leaves[name] for name in self.wanted]
+        found = torch.autograd.grad([r for r, _ in pairs], by, [g for _, g in pairs], allow_unused=True)
+        self.missing = [gradient is None for gradient in found]
+        return [gradient for gradient in found if gradient is not None]
+
+    @functools.cached_property
+    def guards(self) -> tuple[sympy.Basic, ...]:
+        """What the trace took for granted about sizes."""
+        found: dict[sympy.Basic, None] = {}
+        for guard in self.environment.guards:
+            location = str(getattr(getattr(guard, "sloc", None), "framework_loc", None))
+            expression = self.environment.simplify(guard.expr).xreplace(self.rename)
+            about_layout = any(part in location for part in LAYOUT_GUARDS) and not isinstance(expression, sympy.Eq)
+            if expression not in (sympy.true, True) and not about_layout:
+                found[expression] = None
+        for symbol, value in self.environment.replacements.items():
+            found[sympy.Eq(symbol, value).xreplace(self.rename)] = None
+        return tuple(guard for guard in found if guard not in (sympy.true, True))
+
+
+class _Differentiated(Tracer):
+    """Reads one trace, with the names of one region; lives for the length of `gradient_graph`."""
+
+    def __init__(self, trace: Trace, given: Sequence[Node], results: Sequence[Node]):
+        super().__init__()
+        self.trace, self.given, self.results = trace, given, results
+        self.rename = trace.rename
+        self.taken = set(RESERVED) | {node.name for node in given} | set(trace.extent)
+
+    def read(self) -> Graph | None:
+        called = [node.name for node in self.given] + [f"grad_{node.name}" for node in self.results]
+        nodes: list[Node] = []
+        placeholders = [fx for fx in self.trace.graph.nodes if fx.op == "placeholder"]
+        kept = set(placeholders[len(self.trace.given) : len(self.trace.given) + len(self.trace.kept)])
+        for fx, name, like in zip(placeholders, called, [*self.given, *self.results], strict=False):  # the sizes come last
+            self.names[fx.name] = name
+            self.taken.add(name)
+            if fx.users or fx not in kept:
+                nodes.append(Node(name, "input", (len(nodes),), {}, like.shape, like.dtype))
+        names = [node.name for node in nodes]
+        where = self.results[-1].where
+        for fx in self.trace.graph.nodes:
+            if fx.target is aten.as_strided.default:
+                return None  # it depends on where things lie in memory
+            if not is_functional(fx):
+                return None
+            if fx.op == "call_function" and self.is_tensor_call(fx):
+                nodes.append(self.call(fx, where))
+            elif fx.op == "get_attr":
+                return None  # a tensor that the trace made and kept
+        (returned,) = next(fx for fx in self.trace.graph.nodes if fx.op == "output").args
+        found = iter(returned)
+        outputs = [Output(None if none else Ref(self.names[next(found).name])) for none in self.trace.missing]
+        if all(self.trace.missing):
+            return None
+        arguments = tuple(map(Ref, names))
+        return Graph(tuple(nodes), tuple(names), tuple(outputs), self.symbols(nodes), self.trace.guards, arguments).check()
+
+    def symbols(self, inputs: Sequence[Node]) -> dict[sympy.Symbol, Binding]:
+        """The forward's, read off the first input here that has the size."""
+        found = dict(self.trace.forward.symbols)
+        for symbol, binding in found.items():
+            places = [(i, d) for i, n in enumerate(inputs) if n.is_leaf for d, s in enumerate(n.shape or ()) if s == symbol]
+            if places:
+                found[symbol] = replace(binding, input=places[0][0], dim=places[0][1])
+        return found
+
+
+def is_functional(fx: torch.fx.Node) -> bool:
+    """A call that changes nothing, or is made one: of a tensor that it changes nobody sees the old value later."""
+    if not isinstance(fx.target, OpOverload) or not fx.target._schema.is_mutable or fx.target in registry.RECORDS:
+        return True
+    changed, order = fx.args[0], list(fx.graph.nodes)
+    packet = getattr(aten, fx.target._schema.name.removeprefix("aten::").removesuffix("_"), None)
+    if packet is None or not isinstance(changed, torch.fx.Node) or changed.op != "call_function" or is_view(changed.target):
+        return False
+    if any(order.index(user) > order.index(fx) for user in changed.users):
+        return False
+    fx.target = getattr(packet, fx.target._overloadname)
+    return True
+
+
+def is_view(target: Any) -> bool:
+    """Its result may lie in the memory of something else."""
+    return not isinstance(target, OpOverload) or any(r.alias_info and not r.alias_info.is_write for r in target._schema.returns)
+
+
+def saved_extremes(graph: Graph, forward: Graph, kept: Mapping[str, str]) -> set[str]:
+    """Maxima and minima that forward kept and that are compared for equality with the values they are of: not one of these, as
+    backward computes them."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        stack = list(node.inputs) if node.target in (aten.eq.Tensor, aten.ne.Tensor) else []
+        while stack:
+            behind = graph[stack.pop()]
+            record = registry.RECORDS.get(behind.target)
+            if behind.name in kept and forward[behind.name].target in EXTREMES:
+                found.add(behind.name)
+            elif record is not None and (record.view or record.name in ("identity", "detach")):
+                stack += behind.inputs
+    return found
+
+
+def _filled(value: Any, values: Mapping[str, Any], size: Callable[[Any], Any]) -> Any:
+    """Arguments with tensors for references and sizes for expressions; tensors are made where the trace runs."""
+    if isinstance(value, Ref):
+        return values[value.name]
+    if isinstance(value, (list, tuple)):
+        return [_filled(item, values, size) for item in value]
+    if isinstance(value, dict):
+        return {key: _filled(item, values, size) for key, item in value.items()}
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    return size(value)
+
+
+@functools.cache
+def formulas() -> dict[Any, Callable[..., Any]]:
+    """Derivatives and norms in terms of smaller operators, where we have no record of the operator itself."""
+    from torch._decomp import core_aten_decompositions
+
+    registry.find(Node("", "getitem"), Graph((), (), ()))  # the records are there after the first look
+    known = {*registry.RECORDS, *ELEMENTS}
+    known |= {getattr(aten, f"reflection_pad{d}d_backward").default for d in (1, 2, 3)}  # as an index_put it is slower
+    known.add(aten.embedding_dense_backward.default)  # so is this
+    theirs = {target: formula for target, formula in core_aten_decompositions().items() if target not in known}
+    return {**theirs, **NORMS}
+
+
+# ---- norms. PyTorch's own formulas multiply the input before they subtract its mean, and look at it more often.
+
+
+def _whitened(x: Tensor, dims: list[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(x without its mean and of variance 1, mean, 1 / standard deviation)"""
+    variance, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
+    rstd = torch.rsqrt(variance + eps)
+    return (x - mean) * rstd, mean, rstd
+
+
+def _at_channels(weight: Tensor | None, rank: int) -> Tensor | float:
+    return 1.0 if weight is None else weight.reshape([1, -1] + [1] * (rank - 2))
+
+
+def _wide(x: Tensor | None) -> Any:
+    """Arithmetic of half types is done in float."""
+    return x.float() if x is not None and x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def batch_norm(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float) -> Any:
+    dims = [d for d in range(x.dim()) if d != 1]
+    if training:
+        white, mean, rstd = _whitened(_wide(x), dims, eps)
+        saved = mean.reshape(-1), rstd.reshape(-1)
+    else:
+        rstd = torch.rsqrt(_wide(var) + eps)
+        white = (_wide(x) - _at_channels(_wide(mean), x.dim())) * _at_channels(rstd, x.dim())
+        saved = x.new_empty(0), x.new_empty(0)
+    result = white * _at_channels(_wide(weight), x.dim())
+    result = result + _at_channels(_wide(bias), x.dim()) if bias is not None else result
+    return result.to(x.dtype), *saved
+
+
+def batch_norm_backward(
+    dy: Tensor, x: Tensor, weight: Any, running_mean: Any, running_var: Any, mean: Any, rstd: Any, train: bool, eps: float, mask: list[bool]
+) -> Any:
+    dims = [d for d in range(x.dim()) if d != 1]
+    if not train:
+        mean, rstd = _wide(running_mean), torch.rsqrt(_wide(running_var) + eps)
+    g, scale = _wide(dy), _at_channels(_wide(weight), x.dim())
+    rstd = _at_channels(rstd, x.dim())
+    white = (_wide(x) - _at_channels(mean, x.dim())) * rstd
+    dweight, dbias = (g * white).sum(dims, keepdim=True), g.sum(dims, keepdim=True)
+    count = x.numel() // x.shape[1]
+    centred = g - dbias / count - white * (dweight / count) if train else g
+    dx = centred * (rstd * scale)
+    kind = x.dtype if weight is None else weight.dtype
+    return dx.to(x.dtype) if mask[0] else None, dweight.reshape(-1).to(kind), dbias.reshape(-1).to(kind)
+
+
+def batch_norm_eval(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float) -> Any:
+    return batch_norm(x, weight, bias, mean, var, False, momentum, eps)
+
+
+def group_norm(x: Tensor, weight: Any, bias: Any, n: int, c: int, positions: int, groups: int, eps: float) -> Any:
+    grouped = _wide(x).reshape(n, groups, c // groups, positions)
+    white, mean, rstd = _whitened(grouped, [2, 3], eps)
+    result = white.reshape(x.shape) * _at_channels(_wide(weight), x.dim())
+    result = result + _at_channels(_wide(bias), x.dim()) if bias is not None else result
+    return result.to(x.dtype), mean.reshape(n, groups).to(x.dtype), rstd.reshape(n, groups).to(x.dtype)
+
+
+def group_norm_backward(
+    dy: Tensor, x: Tensor, mean: Any, rstd: Any, weight: Any, n: int, c: int, positions: int, groups: int, mask: list[bool]
+) -> Any:
+    """Sums over positions first: of them the groups' sums and the weights' gradients are made without another look."""
+    each = c // groups
+    g, wide = _wide(dy).reshape(n, groups, each, positions), _wide(x).reshape(n, groups, each, positions)
+    rstd = _wide(rstd).reshape(n, groups, 1, 1)
+    white = (wide - _wide(mean).reshape(n, groups, 1, 1)) * rstd
+    products, sums = (g * white).sum(3, keepdim=True), g.sum(3, keepdim=True)
+    scale = 1.0 if weight is None else _wide(weight).reshape(1, groups, each, 1)
+    count = each * positions
+    of_products, of_sums = ((t * scale).sum(2, keepdim=True) / count for t in (products, sums))
+    dx = (g * scale - of_sums - white * of_products) * rstd
+    kind = x.dtype if weight is None else weight.dtype
+    dweight, dbias = (t.sum(0).reshape(c).to(kind) for t in (products, sums))
+    return dx.reshape(x.shape).to(x.dtype) if mask[0] else None, dweight, dbias
+
+
+def layer_norm(x: Tensor, shape: list[int], weight: Any, bias: Any, eps: float) -> Any:
+    dims = list(range(x.dim() - len(shape), x.dim()))
+    white, mean, rstd = _whitened(_wide(x), dims, eps)
+    result = white if weight is None else white * _wide(weight)
+    result = result if bias is None else result + _wide(bias)
+    return result.to(x.dtype), mean, rstd
+
+
+def layer_norm_backward(dy: Tensor, x: Tensor, shape: list[int], mean: Any, rstd: Any, weight: Any, bias: Any, mask: list[bool]) -> Any:
+    outer = list(range(x.dim() - len(shape)))
+    inner = list(range(len(outer), x.dim()))
+    g = _wide(dy)
+    white = (_wide(x) - mean) * rstd
+    scaled = g if weight is None else g * _wide(weight)
+    dx = (scaled - scaled.mean(inner, keepdim=True) - white * (scaled * white).mean(inner, keepdim=True)) * rstd
+    dweight = (g * white).sum(outer).to(weight.dtype) if mask[1] else None
+    dbias = g.sum(outer).to(bias.dtype) if mask[2] else None
+    return dx.to(x.dtype) if mask[0] else None, dweight, dbias
+
+
+NORMS: dict[Any, Callable[..., Any]] = {
+    aten.native_batch_norm.default: batch_norm,
+    aten._native_batch_norm_legit_no_training.default: batch_norm_eval,
+    aten.native_batch_norm_backward.default: batch_norm_backward,
+    aten.native_group_norm.default: group_norm,
+    aten.native_group_norm_backward.default: group_norm_backward,
+    aten.native_layer_norm.default: layer_norm,
+    aten.native_layer_norm_backward.default: layer_norm_backward,
+}
+
+__all__ = ["Trace", "gradient_graph", "plain_form", "saved_extremes"]

@@ -1,0 +1,1 @@
+"""How fast is a candidate, and how close to the limit of the hardware?"""

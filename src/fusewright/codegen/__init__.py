@@ -1,0 +1,1 @@
+"""Planned kernels become CUDA: loop kernels in `loops`, tensor-core kernels in `mma`."""

@@ -1,0 +1,1 @@
+"""Pointwise, reduce, scan and transposing kernels, made of primitives."""

@@ -1,0 +1,91 @@
+"""Reduce kernels by columns: rows lie side by side, and each thread works on VEC neighbouring ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...ir import functions as fn
+from ...ir.expr import Grouped, Name, as_expr, both, element, equal, select
+from ...ir.prims import arithmetic_type
+from ...ir.stmt import Assign, Do, If, Return, Statement, array, block, const
+from . import text
+from .evaluator import LANE, VEC, each_lane
+from .reduce_base import Base
+from .text import KernelText
+from .walk import INSIDE, THREAD_Y, c_product, decode, in_blocks, thread_of
+
+
+def first_row(width: int, vector: bool, sharing: bool) -> list[Statement]:
+    """Which rows a thread works on, where rows lie side by side."""
+    thread = Grouped(thread_of(width))
+    position, row = thread * VEC if vector else thread, Name("row")
+    if not sharing:
+        return [const("Index", "row", position), If(row >= Name("rows"), Return())]
+    return [
+        const("bool", "inside", position < Name("rows"), note="threads outside still take part in the merge"),
+        const("Index", "row", select(Name("inside"), position, 0)),
+    ]
+
+
+class Columns(Base):
+    """VEC neighbouring rows for each thread; SPLIT threads share a row."""
+
+    @property
+    def split(self) -> int:
+        return self.share
+
+    @property
+    def across(self) -> int:
+        """Threads side by side, each on rows of its own."""
+        return self.width_of_shared if self.split > 1 else 128
+
+    @property
+    def meets(self) -> bool:
+        """Threads of a block wait for each other: those that have no row too."""
+        return self.split > 1
+
+    def begin(self) -> list[Statement]:
+        return [*first_row(self.across, self.width > 1, self.meets), *decode(self.loops.kept, Name("row"), self.evaluator)]
+
+    def write(self) -> KernelText:
+        body = self.begin()
+        for turn in range(1, self.turns + 1):
+            loop, filled = self.loop(turn), [a for a in self.parts if a.turn == turn]
+            body += [*self.take_row_body(), *map(self.declared, filled), *loop]
+            if self.split > 1:
+                body += [Do(fn.merge_column.of(self.split, self.across)(Name(a.name))) for a in filled]
+            self.publish(turn)
+        stores = [statement for name in self.row_stores() for statement in self.store_row(name)]
+        after = [*self.take_row_body(), *stores]
+        if self.meets and after:
+            after = [If(both(INSIDE, *([equal(THREAD_Y, 0)] if self.split > 1 else [])), block(after))]
+        return self.finish(body=[*body, *after], **self.launch())
+
+    def launch(self) -> dict[str, Any]:
+        """Of the launcher: how many blocks of how many threads."""
+        return {
+            "threads": self.bounds(self.across * self.split),
+            "extra": ["rows"],
+            "setup": text.nothing_to_do("rows", c_product([loop.size for loop in self.loops.kept])),
+            "grid": in_blocks("rows", self.across),
+            "block": fn.dim3(self.across, self.split) if self.split > 1 else fn.dim3(self.across),
+        }
+
+    def store_row(self, name: str) -> list[Statement]:
+        result, offset = self.row_value(name)
+        if self.width == 1 or LANE not in offset.depends:
+            return [self.store_single(name, result, offset)]
+        out = self.evaluator.fresh(f"{name}_out")
+        return [
+            array(arithmetic_type(self.prims[name].dtype), out, VEC),
+            each_lane(Assign(element(Name(out), Name(LANE)), result.expr)),
+            self.store_vector(name, out, offset),
+        ]
+
+    def loop(self, turn: int) -> list[Statement]:
+        start = THREAD_Y if self.split > 1 else as_expr(0)
+        return self.sweep(turn, start, as_expr(self.split), [INSIDE] if self.meets else [])
+
+    @property
+    def stride(self) -> int:
+        return self.split

@@ -1,0 +1,149 @@
+//: words
+  // Each thread copies the same places (VECTOR columns of a row) of every channel; `source` walks from channel to
+  // channel. Places outside the input become zeros.
+  constexpr int ROW_PLACES = PITCH / VECTOR, PLACES = ROWS_D * ROWS_H * ROW_PLACES;
+  constexpr int ROUNDS = (PLACES + STAGERS - 1) / STAGERS;
+  float* const stage_to = input_stages + $stager * VECTOR;
+  const float* source[ROUNDS];
+  unsigned inside = 0;  // a bit for each round
+$tile_state
+  auto locate = [&](int tile) {
+    $locate_decode
+    inside = 0;
+#pragma unroll
+    for (int round = 0; round < ROUNDS; ++round) {
+      const int place = $stager + round * STAGERS, row = place / ROW_PLACES;
+      const int d = tile_d * STEP_D - HALO_D + row / ROWS_H, h = tile_h * STEP_H - HALO_H + row % ROWS_H;
+      const int w = tile_w * STEP_W - HALO_W - LEAD + place % ROW_PLACES * VECTOR;
+      const bool real = unsigned(d) < unsigned(in_d) && unsigned(h) < unsigned(in_h) && unsigned(w) < unsigned(in_w);
+      source[round] = sample + (real ? (d * in_h + h) * in_w + w : 0);
+      inside |= unsigned(real) << round;
+    }
+  };
+  auto stage_input = [&](int chunk, int turn, int buffer) {
+#pragma unroll
+    for (int k = 0; k < TURN_CHANNELS; ++k) {
+      const int channel = turn * TURN_CHANNELS + k;
+      if (channel < CHUNK) {
+#pragma unroll
+        for (int round = 0; round < ROUNDS; ++round) {
+          if ($stager + round * STAGERS < PLACES)
+            cp_async<4 * VECTOR>(stage_to + buffer * INPUT_STAGE + channel * PLANE + round * STAGERS * VECTOR, source[round],
+                                 inside >> round & 1$channel_exists);
+          source[round] += plane;
+        }
+      }
+    }
+  };
+
+//: rounding
+  // What a thread copied, it rounds to TF32 where it lies before others read it: it is read once for each tap.
+  auto round_input = [&](int buffer) {
+#pragma unroll
+    for (int channel = 0; channel < CHUNK; ++channel)
+#pragma unroll
+      for (int round = 0; round < ROUNDS; ++round) {
+        if ($stager + round * STAGERS < PLACES) {
+          float* const at = stage_to + buffer * INPUT_STAGE + channel * PLANE + round * STAGERS * VECTOR;
+          float some[VECTOR];
+          load<VECTOR>(at, some);
+#pragma unroll
+          for (int v = 0; v < VECTOR; ++v) some[v] = __uint_as_float(to_tf32(some[v]));
+          store<VECTOR>(at, some);
+        }
+      }
+  };
+
+//: pairs
+  // A word is two neighbouring channels at one position. A thread loads VECTOR columns of a row of both and stores them joined, BETWEEN
+  // turns later. It copies the same places of every pair, or of each ABREAST-th where places are few; `source` walks from pair
+  // to pair. Places outside the input become zeros, and so does a channel that a pair lacks.
+  constexpr int ROW_PLACES = PITCH / VECTOR, PLACES = ROWS_D * ROWS_H * ROW_PLACES;
+  constexpr int ABREAST = STAGERS >= 8 * PLACES ? 8 : STAGERS >= 4 * PLACES ? 4 : STAGERS >= 2 * PLACES ? 2 : 1;
+  constexpr int SHARERS = STAGERS / ABREAST, ROUNDS = (PLACES + SHARERS - 1) / SHARERS;  // threads that share a pair
+  constexpr int ALL_TURNS = REPEATS * PARTS * TURNS, OWN_PAIRS = CHUNK / ABREAST;
+  constexpr int TOGETHER = (OWN_PAIRS + ALL_TURNS - 1) / ALL_TURNS, SHARES = (OWN_PAIRS + TOGETHER - 1) / TOGETHER;
+  constexpr int BETWEEN = ALL_TURNS / SHARES;
+  const int own_pair = $stager / SHARERS, own_place = $stager % SHARERS;
+  float* const stage_to = input_stages + own_pair * PLANE + own_place * VECTOR;
+  const $element* source[ROUNDS];
+  uint32_t held[TOGETHER][ROUNDS][2][(VECTOR + 1) / 2];
+  unsigned inside = 0;  // a bit for each round
+$tile_state
+  auto locate = [&](int tile) {
+    $locate_decode
+    inside = 0;
+#pragma unroll
+    for (int round = 0; round < ROUNDS; ++round) {
+      const int place = own_place + round * SHARERS, row = place / ROW_PLACES;
+      const int d = tile_d * STEP_D - HALO_D + row / ROWS_H, h = tile_h * STEP_H - HALO_H + row % ROWS_H;
+      const int w = tile_w * STEP_W - HALO_W - LEAD + place % ROW_PLACES * VECTOR;
+      const bool real = place < PLACES && unsigned(d) < unsigned(in_d) && unsigned(h) < unsigned(in_h) && unsigned(w) < unsigned(in_w);
+      source[round] = sample + 2 * own_pair * plane + (real ? (d * in_h + h) * in_w + w : 0);
+      inside |= unsigned(real) << round;
+    }
+  };
+  // At turns 0, BETWEEN, 2 BETWEEN ... it stores what was loaded at the one before, and loads the next share.
+  auto stage_input = [&](int chunk, int turn, int buffer) {
+    if (turn % BETWEEN != 0) return;
+    const int share = turn / BETWEEN;
+    if (share > 0 && share <= SHARES) {
+#pragma unroll
+      for (int k = 0; k < TOGETHER; ++k) {
+        const int pair = (share - 1) * TOGETHER + k;
+#pragma unroll
+        for (int round = 0; round < ROUNDS; ++round) {
+          uint32_t joined[VECTOR];
+#pragma unroll
+          for (int v = 0; v < VECTOR; ++v)
+            joined[v] = __byte_perm(held[k][round][0][v / 2], held[k][round][1][v / 2], v % 2 == 0 ? 0x5410 : 0x7632);
+          if (pair < OWN_PAIRS && own_place + round * SHARERS < PLACES)
+            store<VECTOR>(reinterpret_cast<uint32_t*>(stage_to + buffer * INPUT_STAGE + pair * ABREAST * PLANE + round * SHARERS * VECTOR),
+                          joined);
+        }
+      }
+    }
+    if (share < SHARES) {
+#pragma unroll
+      for (int k = 0; k < TOGETHER; ++k) {
+        const int pair = share * TOGETHER + k;
+        if (pair < OWN_PAIRS) {
+#pragma unroll
+          for (int round = 0; round < ROUNDS; ++round) {
+#pragma unroll
+            for (int second = 0; second < 2; ++second)
+              load_halves_if<VECTOR>(inside >> round & 1$channel_exists, source[round] + second * plane, held[k][round][second]);
+            source[round] += 2 * ABREAST * plane;
+          }
+        }
+      }
+    }
+  };
+
+//: weight place
+  const int tile = index / 128 % BLOCK_TILES, kh = index / (128 * BLOCK_TILES) % KERNEL_H;
+  int rest = index / (128 * BLOCK_TILES * KERNEL_H);
+  int column = rest % PART_COLUMNS;
+  rest /= PART_COLUMNS;
+  const int k8 = rest % (CHUNK / 8);
+  rest /= CHUNK / 8;
+  column += rest % PARTS * PART_COLUMNS;
+  const int chunk = rest / PARTS;
+  const int kd = column / KERNEL_W, kw = column % KERNEL_W;
+
+//: weight place, folded
+  const int tile = index / 128 % BLOCK_TILES, tap = index / (128 * BLOCK_TILES) * 8 + lane % 4 + word / 2 * 4;
+  const int kd = tap / (KERNEL_H * KERNEL_W) % KERNEL_D, kh = tap / KERNEL_W % KERNEL_H, kw = tap % KERNEL_W;
+  const int in = tap / (KERNEL_D * KERNEL_H * KERNEL_W);
+
+//: weight
+$place
+  const bool real = out < GROUP_OUT && in < $GROUP_IN;
+  return real ? $weight_at : 0.0f;
+
+//: weight pair
+  const int in = 2 * (chunk * CHUNK + k8 * 8 + lane % 4 + word / 2 * 4);
+  uint32_t pair = 0;
+  if (out < GROUP_OUT && in < $GROUP_IN) pair = $bits_of($weight_at);
+  if (out < GROUP_OUT && in + 1 < $GROUP_IN) pair |= uint32_t($bits_of($next_weight_at)) << 16;
+  return pair;

@@ -1,0 +1,153 @@
+namespace ${name}_detail {
+
+$constants
+
+// The weight that lies at `index` in the order the tensor cores read: [chunk][8 inputs][column][kernel row]
+// [64 channels][four inputs][channel][4]. A warp has 16 channels of each 64; those of a warp are neighbours.
+__device__ __forceinline__ float ordered_weight(const float* __restrict__ weight$told, int block, int index) {
+  const int word = index % 4, row = index / 4 % 64, four = index / 256 % 2;
+  const int tile = index / 512 % CHANNEL_TILES, kh = index / (512 * CHANNEL_TILES) % KERNEL_H;
+  const int turn = index / (512 * CHANNEL_TILES * KERNEL_H), column = turn % PART_COLUMNS;
+  const int kd = column / KERNEL_W, kw = column % KERNEL_W;
+  const int group = block / GROUP_BLOCKS;
+  const int out = block % GROUP_BLOCKS * BLOCK_CHANNELS + (row / 16 * CHANNEL_TILES + tile) * 16 + row % 16;
+  const int in = turn / PART_COLUMNS * 8 + four * 4 + word;
+  const bool real = out < GROUP_OUT && in < $GROUP_IN;
+  return real ? $weight_at : 0.0f;
+}
+$pack_kernel
+// acc += weight x input for CHUNK input channels. Before the products of each of its TURNS it calls stage(turn), and after the
+// last stage(TURNS): the next step's operands are on their way while the tensor cores are at work.
+template <class Stage>
+__device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* input, const float* weight,
+                                         Stage stage) {
+  warpgroup_arrive(acc);
+#pragma unroll $unrolled
+  for (int turn = 0; turn < TURNS; ++turn) {
+    const int k8 = turn / PART_COLUMNS, column = turn % PART_COLUMNS;
+    const int kd = column / KERNEL_W, kw = column % KERNEL_W;
+    stage(turn);
+    warpgroup_go_on();
+#pragma unroll
+    for (int kh = 0; kh < KERNEL_H; ++kh) {
+      const float* const at =
+          input + 4 * (k8 * 2 * PLANE + (kd * DILATION_D * ROWS_H + kh * DILATION_H) * PITCH + kw * DILATION_W);
+#pragma unroll
+      for (int tile = 0; tile < CHANNEL_TILES; ++tile)
+#pragma unroll
+        for (int fd = 0; fd < FRAGMENTS_D; ++fd)
+          warpgroup_mma_tf32<FRAGMENTS_H>(acc[tile], fd * FRAGMENTS_H, weight + ((turn * KERNEL_H + kh) * CHANNEL_TILES + tile) * 512,
+                                          256, at + 4 * fd * STRIDE_D * ROWS_H * PITCH, 4 * PLANE, 4 * STRIDE_H * PITCH);
+    }
+    warpgroup_commit();
+  }
+  stage(TURNS);
+  warpgroup_wait(acc);
+}
+
+template <int VECTOR>
+__global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+kernel($parameters) {
+  extern __shared__ __align__(128) float shared[];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int group = lane / 4, quad = lane % 4;  // a lane holds channels group + 8i at positions 2 quad, 2 quad + 1
+$warp_place
+  float* const input_stages = shared;
+$weight_stages
+$shared_tables
+  uint4* const rows = reinterpret_cast<uint4*>(shared + SHARED_BYTES / 4 - 4 * (ROWS + 1));
+  const int n = int(blockIdx.x) / slices, slice = int(blockIdx.x) % slices;
+$channel_origin
+$out_sizes
+$tiles
+  const int first = int((long long)tiles * slice / slices), last = int((long long)tiles * (slice + 1) / slices);
+  const long long plane = (long long)in_d * in_h * in_w;
+  const float* const sample = input + ((long long)n * $IN_CHANNELS + $group_first_input) * plane;
+
+  // A thread loads VECTOR columns of four channels and stores them as positions side by side: [four channels][position][4],
+  // rounded to TF32. Its rounds are spread over the turns of a step: what one loads, a later one stores. Places
+  // outside the input become zeros. Where each row lies is worked out once, in `rows`.
+  constexpr int ROW_PLACES = (LEAD + PITCH + VECTOR - 1) / VECTOR, PLACES = ROWS * ROW_PLACES;
+  constexpr int ROUNDS = (PLACES + THREADS - 1) / THREADS;
+  constexpr int TOGETHER = (ROUNDS + TURNS - 1) / TURNS, BETWEEN = TURNS / ((ROUNDS + TOGETHER - 1) / TOGETHER);
+  for (int i = threadIdx.x; i < ROWS; i += THREADS) {
+    const int four = i / (ROWS_D * ROWS_H), d = i / ROWS_H % ROWS_D, h = i % ROWS_H;
+    rows[i] = make_uint4(unsigned(4 * four * plane) + (d * in_h + h) * in_w, d, h, 4 * four);
+  }
+  __syncthreads();
+  float held[TOGETHER][4][VECTOR];
+  // Where there is a turn to spare, every other four warps do so a turn later: the tensor cores are kept busy.
+  const int late = (ROUNDS + TOGETHER - 1) / TOGETHER * BETWEEN < TURNS ? warp / 4 % 2 : 0;
+  int tile_d = first / (tiles_h * tiles_w), tile_h = first / tiles_w % tiles_h, tile_w = first % tiles_w;  // that is loaded
+  auto load_input = [&](int chunk, int turn) {
+    const int from_d = tile_d * STEP_D - HALO_D, from_h = tile_h * STEP_H - HALO_H, from_w = tile_w * STEP_W - HALO_W - LEAD;
+    const float* const from = sample + chunk * CHUNK * plane + ((long long)from_d * in_h + from_h) * in_w + from_w;
+#pragma unroll
+    for (int k = 0; k < TOGETHER; ++k) {
+      const int place = (turn / BETWEEN * TOGETHER + k) * THREADS + threadIdx.x;
+      const int w = place % ROW_PLACES * VECTOR;
+      const uint4 row = rows[min(place / ROW_PLACES, ROWS - 1)];
+      const bool real = place < PLACES && from_d + row.y < unsigned(in_d) && from_h + row.z < unsigned(in_h) &&
+                        unsigned(from_w + w) < unsigned(in_w);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) load_if<VECTOR>(real$exists, from + row.x + w + j * plane, held[k][j]);
+    }
+  };
+  auto store_input = [&](int turn, float* stage) {
+#pragma unroll
+    for (int k = 0; k < TOGETHER; ++k) {
+      const int place = ((turn / BETWEEN - 1) * TOGETHER + k) * THREADS + threadIdx.x;
+      const int column = place % ROW_PLACES * VECTOR - LEAD;
+      uint4* const to = reinterpret_cast<uint4*>(stage) + place / ROW_PLACES * PITCH + column;
+#pragma unroll
+      for (int v = 0; v < VECTOR; ++v)
+        if (place < PLACES && unsigned(column + v) < unsigned(PITCH))
+          to[v] = make_uint4(to_tf32_even(held[k][0][v]), to_tf32_even(held[k][1][v]), to_tf32_even(held[k][2][v]),
+                             to_tf32_even(held[k][3][v]));
+    }
+  };
+$stage_weight
+  int buffer = 0;
+  for (int turn = 0; turn <= TURNS; ++turn) {
+    if (turn % BETWEEN == 0 && turn > 0) store_input(turn, input_stages);
+    if (turn % BETWEEN == 0 && turn < TURNS) load_input(0, turn);
+  }
+$first_weight
+$setup
+  const int lane_channel = warp_c * CHANNEL_TILES * 16 + group;
+  const float* const warp_input = input_stages + 4 * (warp_w * FRAGMENTS_W * 8 + (warp_d * FRAGMENTS_D * STRIDE_D * ROWS_H +
+      warp_h * FRAGMENTS_H * STRIDE_H) * PITCH);
+$state
+$wait_weight
+  warpgroup_operands();
+  __syncthreads();  // what all threads prepared is complete
+  for (int tile = first; tile < last; ++tile) {
+$origin_early
+    float acc[CHANNEL_TILES][FRAGMENTS][4];
+$initialise
+#pragma unroll 1
+    for (int chunk = 0; chunk < $CHUNKS; ++chunk) {
+      const int next_chunk = chunk + 1 == $CHUNKS ? 0 : chunk + 1;
+      if (next_chunk == 0 && ++tile_w == tiles_w) {
+        tile_w = 0;
+        if (++tile_h == tiles_h) tile_h = 0, ++tile_d;
+      }
+      multiply(acc, warp_input + buffer * INPUT_STAGE, $weight_at_step, [&](int turn) {
+$next_weight
+        turn -= late;
+        if (turn % BETWEEN == 0 && turn > 0) store_input(turn, input_stages + (buffer ^ 1) * INPUT_STAGE);
+        if (turn % BETWEEN == 0 && turn >= 0 && turn < TURNS - late) load_input(next_chunk, turn);
+      });
+$wait_next_weight
+      warpgroup_operands();
+      __syncthreads();
+      buffer ^= 1;
+    }
+$finish
+  }
+$conclude
+}
+
+}  // namespace ${name}_detail
+
+$launcher

@@ -1,0 +1,356 @@
+"""The line: model file -> capture -> rewrite -> lower -> plan -> backward (`plan_joint`) -> emit -> build -> verify.
+
+Every step is a function from value to value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..autograd import plan_joint
+from ..bench.comparison import bench
+from ..bench.gpu import Gpu
+from ..codegen.mma.anchor import Fused
+from ..emit import Emitted, emit
+from ..emit.surroundings import notes as notes_on
+from ..errors import Refused, Unsupported, first_line
+from ..frontend.capture import capture
+from ..frontend.collector import uncollected
+from ..frontend.dependence import unused_inputs
+from ..frontend.problem import Problem, check_output
+from ..host.loaded import around
+from ..ir.graph import Graph, Ref
+from ..ir.plan import Kernel, Plan
+from ..laws.law import NONFINITE_KIND
+from ..laws.rewrite import rewrite
+from ..ops.lower import lower
+from ..options import Options
+from ..process import Limits
+from ..report.accuracy import errors_record
+from ..report.explain import explain_plan
+from ..report.record import run_record
+from ..schedule.fusion import take_over
+from ..schedule.planner import plan
+from ..schedule.training import AS_PREDICTED, FORWARD_ONLY
+from ..steps import counted
+from ..target.detect import machine_for, machine_here
+from ..verify.candidate import Candidate, gpu_works, load_candidate
+from ..verify.judge import Remote
+from ..verify.precision import decided, split_all
+from ..verify.verifier import Verdict, questions
+from ..verify.verifier import verify as verify_candidate
+from . import building
+from .all_variants import Tried, try_all, variants
+from .front import Front
+from .tune import LIBRARY, LIBRARY_TURNED, PREDICTED, Choices, Tuned, key, recall, remember, shown, tune
+
+Progress = Callable[[str, str], None]
+MOST_NAMED = 6  # kernels in a note
+
+# Checks that a fault in the kernels of backward makes fail.
+OF_GRADIENTS = {
+    "gradients there or not", "gradients", "gradients of their own", "second derivatives", "kernels launched", "kernels matter"
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    """What an optimisation gives: the file's text, whether it is right, and the report."""
+
+    text: str
+    verdict: Any
+    report: dict[str, Any]
+    variants: tuple[Tried, ...] = ()  # with `all_variants`: what came of each
+
+    @property
+    def degraded(self) -> list[str]:
+        """Sentences: where kernels of ours did not build or did not verify, and another variant is written."""
+        return list(self.report["degraded"])
+
+
+def silent(stage: str, detail: str = "") -> None:
+    """Progress that nobody watches."""
+
+
+@uncollected()
+def read_problem(problem: Problem, options: Options, progress: Progress = silent) -> Front:
+    progress("capture", "")
+    model, inputs = on_the_cpu(problem)
+    captured = capture(model, inputs, str(problem.path))
+    if not any(isinstance(output.value, Ref) and output.kind == "return" for output in captured.outputs):
+        check_output(model(*inputs), problem.path)
+    progress("rewrite", f"{len(captured.nodes)} nodes")
+    graph, applied = rewrite(captured, options)
+    progress("plan", f"{len(applied)} laws applied" if applied else "")
+    device = torch.device("cuda" if choose_target(options) == "cuda" else "cpu")
+    precision = decided(model, inputs, captured, device, options.precision)
+    return Front(problem, options, model, captured, graph, applied, precision, machine_for(options.arch))
+
+
+def on_the_cpu(problem: Problem) -> tuple[nn.Module, list[Any]]:
+    """The model and its inputs where they are captured, wherever the file puts them."""
+    return problem.model().cpu(), [x.cpu() if isinstance(x, torch.Tensor) else x for x in problem.inputs()]
+
+
+def compile_problem(
+    problem: Problem, options: Options, progress: Progress = silent, choices: Choices = PREDICTED
+) -> tuple[Graph, Plan, Emitted]:
+    front = read_problem(problem, options, progress)
+    made, emitted = front.finish(choices)
+    progress("emit", f"{len(made.kernels)} kernels")
+    return front.graph, made, emitted
+
+
+def ahead(options: Options) -> tuple[str, ...]:
+    """The stages that `optimize` will go through, as far as they are known before."""
+    on_gpu = choose_target(options) == "cuda"
+    found = ["load", "capture", "rewrite", "plan", *(["tune"] if on_gpu and options.tune != "off" else []), "emit", "build", "verify"]
+    return (*found, *(["variant"] if options.all_variants else []), *(["bench"] if on_gpu and options.bench else []))
+
+
+def optimize(problem: Problem, options: Options, progress: Progress = silent) -> Run:
+    target = choose_target(options)
+    awake: Callable[[], None] = awakened() if target == "cuda" else lambda: None
+    front = read_problem(problem, options, progress)
+    awake()
+    tuned = tuned_for(front, options, progress) if target == "cuda" else Tuned(PREDICTED)
+    choices, gradients, notes, degraded = tuned.choices, options.gradients, list[str](), [*tuned.degraded]
+    judge = judge_of(front, target, progress)
+    others = [PREDICTED, *(fallbacks(tuned) if target == "cuda" else [])]  # on the host a wrong kernel is to be seen
+    while True:
+        made, emitted = front.finish(choices, gradients)
+        progress("emit", f"{len(made.kernels)} kernels")
+        progress("build", target)
+        name = problem.path.stem + "_new.py"
+        candidate = load_candidate(emitted.text, target, options.sanitize, name, emitted.place, apart=options.all_variants)
+        building.build(building.units_of(candidate, not options.forward_only))
+        progress("verify", "")
+        verdict = judge(candidate, made)
+        failed = {check.name for check in verdict.checks if not check.passed}
+        if failed and target == "cuda" and not gpu_works():
+            notes.append("the GPU stopped working while this file was verified: no other was tried")
+            break
+        if failed and not front.precision.split and any(is_coarser(kernel) for kernel in made.kernels):
+            notes.append(f"operands of convolutions are split: one TF32 product did not verify ({verdict.worst})")
+            front = replace(front, precision=split_all(front.precision))
+            judge = judge_of(front, target, progress)
+        elif failed and gradients and failed <= OF_GRADIENTS:
+            gradients = False
+            degraded.append(f"backward is left to PyTorch's operators: its kernels did not verify ({verdict.worst})")
+        elif failed and (left := next_ways(others, choices, made)):
+            choices, others, was = left[0], left[1:], choices
+            what = "what timing chose" if was == tuned.choices != PREDICTED else "the kernels"
+            now = "the original's forward is kept" if choices.plain else "convolutions and products are the library's"
+            now = "this is the file as predicted" if choices == PREDICTED else now
+            degraded.append(f"{what} did not verify ({verdict.worst}); {now}")
+        else:
+            break
+    if verdict.passed and tuned.key and choices == tuned.choices:
+        remember(tuned.key, tuned)
+    tried: list[Tried] = []
+    if options.all_variants:
+        every, left_out = variants(front)
+        notes += left_out
+        say = functools.partial(progress, "variant")
+        tried = list(try_all(front, every, target, judge, {emitted.text: verdict}, say))
+    timing = None
+    if target == "cuda" and options.bench and verdict.passed:
+        step = functools.partial(progress, "bench")
+        timing = bench(problem, [candidate], options, options.modes, facts=emitted.kernels, progress=step)
+    record = run_record(problem, made, emitted, verdict, timing, before=made.captured, training=choices.training)
+    found = record | report(problem, target, emitted, made, verdict) | {"tuning": tuned.to_dict()}
+    found["precision"] = front.precision.to_dict()
+    found["machine"] = {"name": front.machine.name, "rates": front.machine.rates}
+    found["notes"] = [*found["notes"], *shown(tuned), *notes, *notes_on(front.around), *degraded]
+    found |= {"degraded": degraded, "plain": not made.every_kernel, "variants": [one.to_dict() for one in tried]}
+    return Run(emitted.text, verdict, found, tuple(tried))
+
+
+def is_coarser(kernel: Kernel) -> bool:
+    """It rounds operands of a convolution that the library does not."""
+    return isinstance(kernel.fused, Fused) and kernel.fused.anchor.coarser
+
+
+def awakened() -> Callable[[], None]:
+    """Makes the GPU's context and loads cuDNN in a thread, while the model is traced on the CPU; returns what waits for it."""
+
+    def first_calls() -> None:
+        with contextlib.suppress(RuntimeError, AssertionError):  # said where it matters
+            image, weight = (torch.zeros(8, 8, 8, 8, device="cuda") for _ in range(2))
+            torch.conv2d(image, weight)
+            torch.cuda.synchronize()
+
+    thread = threading.Thread(target=first_calls, daemon=True)
+    thread.start()
+    return thread.join
+
+
+def judge_of(front: Front, target: str, progress: Progress = silent) -> Callable[[Candidate, Plan], Verdict]:
+    """What verifies a file that was made of this model."""
+    def judge(candidate: Candidate, made: Plan) -> Verdict:
+        kind_may_change = any(NONFINITE_KIND in rule.tags for rule in made.rules)
+        with refused_without_a_gpu(target):
+            return verify_candidate(
+                front.problem,
+                candidate,
+                graph=front.graph,
+                options=front.options,
+                kind_may_change=kind_may_change,
+                progress=counted(progress, len(questions()) + 1),
+            )
+
+    return judge
+
+
+def fallbacks(tuned: Tuned) -> list[Choices]:
+    """What is tried where kernels do not verify: the library's convolutions and products as timing liked them, or no kernel at all."""
+    ms = dict(tuned.rows)
+    library, turned = (ms.get(name, math.inf) for name in (LIBRARY, LIBRARY_TURNED))
+    return [Choices(own=frozenset(), channels_last=turned < library), Choices(plain=True)]
+
+
+def next_ways(others: list[Choices], choices: Choices, made: Plan) -> list[Choices]:
+    """The ways that are left after one that did not verify: others for convolutions only where some are ours."""
+    ours = any(kernel.fused is not None for kernel in made.every_kernel)
+    return [other for other in others if other != choices and (ours or other.plain or other == PREDICTED)]
+
+
+def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:
+    """What timing on this GPU chooses, or chose when it was asked before. Where timing itself fails, the prediction stands."""
+    if options.tune == "off":
+        return Tuned(PREDICTED)
+    if options.arch and machine_here() != front.machine:
+        return Tuned(PREDICTED, notes=(f"not tuned: planned for {front.machine.name}, and the GPU here is another",))
+    forward_only = functools.partial(front.finish, gradients=False)
+    _, predicted = forward_only(PREDICTED)
+    training = "no training" if options.forward_only else "kernels for gradients" if options.gradients else "PyTorch's gradients"
+    name = key(predicted, torch.cuda.get_device_name(), training, front.precision.name)
+    known = recall(name) if options.tune == "auto" else None
+    if known is not None:
+        return known
+    try:
+        clock = Gpu(torch.device("cuda", torch.cuda.current_device()))
+        trained = None if options.forward_only else front.finish
+        found = tune(front.problem, forward_only, clock, progress=lambda detail: progress("tune", detail), trained=trained)
+    except Exception as error:  # out of memory, an operator the GPU lacks, a fault of ours: the file is as right without
+        first = first_line(error)
+        if not gpu_works():
+            raise Refused(f"{first}; with --tune off no other way than the predicted one is tried") from error
+        return Tuned(PREDICTED, notes=(f"not tuned: {first}",))
+    return replace(found, key=name) if found.whole else found
+
+
+@contextlib.contextmanager
+def refused_without_a_gpu(target: str) -> Iterator[None]:
+    """What fails because a kernel ended the CUDA context is refused with a sentence: nothing else can run any more."""
+    try:
+        yield
+    except RuntimeError as error:
+        if target == "cuda" and not gpu_works():
+            raise Refused(f"the GPU stopped working: {(str(error).splitlines() or [''])[0]}") from error
+        raise
+
+
+def choose_target(options: Options) -> str:
+    if options.target == "auto":
+        return "cuda" if torch.cuda.is_available() and not options.sanitize else "host"
+    if options.target == "cuda" and not torch.cuda.is_available():
+        raise Refused("--target cuda was asked for, but PyTorch finds no CUDA device here; use --target host")
+    return options.target
+
+
+def report(problem: Problem, target: str, emitted: Emitted, made: Plan, verdict: Verdict) -> dict[str, Any]:
+    launched = set(verdict.kernels) or {kernel.name for kernel in emitted.kernels}  # some run only after a first call
+    return {
+        "model": problem.path.name,
+        "verified": verdict.passed,
+        "target": target,
+        "kernels": [
+            {"name": k.name, "replaces": list(k.replaces), "bytes": k.bytes, "flops": k.flops}
+            for k in emitted.kernels
+            if k.name in launched
+        ],
+        "library_calls": list(verdict.library_calls),
+        "rules": [str(rule) for rule in made.rules],
+        "max_error": verdict.max_error,
+        "tolerance": verdict.tolerance,
+        "errors": errors_record(verdict),
+        "not_run": list(verdict.not_run),
+        "notes": [*([verdict.shapes_note] if verdict.shapes_note else []), *not_run(verdict), *unused_inputs(made.graph)],
+    }
+
+
+def not_run(verdict: Verdict) -> Iterator[str]:
+    """In words: kernels that are in the file and that no size of the verification called for."""
+    if verdict.not_run:
+        large = [name for name in verdict.not_run if "<long long" in name]
+        others = [name for name in verdict.not_run if name not in large]
+        named = [f"{name} (64-bit offsets)" for name in large] + others
+        more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+        yield f"not run: {', '.join(named[:MOST_NAMED])}{more}"
+
+
+def verify(problem: Problem, candidate: Path, options: Options, progress: Progress = silent) -> Any:
+    progress("capture", "")
+    graph: Graph | None
+    try:
+        graph = capture(*on_the_cpu(problem), str(problem.path))
+    except Unsupported:
+        graph = None  # which sizes may vary is then found by trying
+    progress("build", "")
+    loaded = load_candidate(candidate, choose_target(options), options.sanitize)
+    progress("verify", "")
+    with refused_without_a_gpu(loaded.target):
+        return verify_candidate(problem, loaded, graph=graph, options=options, progress=progress)
+
+
+def verify_apart(problem: Problem, candidate: Path, options: Options, limits: Limits, progress: Progress = silent) -> Any:
+    """The same, with the candidate in a process of its own: this one never runs its code."""
+    with Remote(problem, candidate, choose_target(options), options.sanitize, limits) as remote:
+        progress("capture", "")
+        try:
+            graph = capture(*on_the_cpu(problem), str(problem.path))
+        except Unsupported:
+            graph = None
+        progress("build", "")
+        remote.load()
+        progress("verify", "")
+        with refused_without_a_gpu(remote.target):
+            return verify_candidate(problem, remote, graph=graph, options=options, progress=progress)
+
+
+def explain(problem: Problem, options: Options) -> str:
+    _, made, emitted = compile_problem(problem, options)
+    return explain_plan(made, emitted)
+
+
+def optimize_module(module: nn.Module, example_inputs: Sequence[Any], **options: Any) -> nn.Module:
+    """A drop-in for `module` that shares its parameters, buffers and submodules, with fused kernels for inputs like these.
+
+    With `target="host"` the kernels run on the CPU; else they run where the inputs are on a GPU, and the model's operators elsewhere.
+    It can be copied, and saved whole: another process needs fusewright and the model's own class to load it.
+    """
+    chosen = Options(**options)
+    graph = capture(module, example_inputs)
+    device = torch.device("cpu" if chosen.target == "host" or not torch.cuda.is_available() else "cuda")
+    precision = decided(module, example_inputs, graph, device, chosen.precision)
+    graph, applied = rewrite(graph, chosen)
+    training = FORWARD_ONLY if chosen.forward_only else AS_PREDICTED
+    made = replace(plan(lower(graph), applied, machine=machine_for(chosen.arch)), precision=precision)
+    emitted = emit(plan_joint(take_over(made), module, chosen.gradients, training), "", module)
+    space = around(emitted.text, type(module), "host" if chosen.target == "host" else "cuda")
+    new: nn.Module = space.ModelNew.__new__(space.ModelNew)
+    vars(new).update(vars(module))
+    if torch.cuda.is_available() and emitted.kernels:
+        space._library(space._CUDA_SOURCE)
+    return new

@@ -1,0 +1,622 @@
+"""Which of several right files is the fastest, by running them: the planner predicts, a GPU knows.
+
+A file differs from another by what is left to PyTorch: convolutions and products that a kernel of ours could compute, and regions whose
+kernels lose to PyTorch's own; and by how the values lie that the library's convolutions read and write. Every way is timed in
+turn with eager, in several rounds; what was chosen is kept in the cache, so that the same model gives the same file again.
+Where nothing beats eager, the file keeps the original's forward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import __version__
+from ..bench.timing import GAIN, SECONDS, Clock, in_turn
+from ..emit import Emitted
+from ..errors import Refused, first_line
+from ..frontend.problem import Problem
+from ..ir.graph import Graph
+from ..ir.plan import Plan
+from ..laws.patterns import EVERY_CONVOLUTION
+from ..options import cache_root, private
+from ..schedule.attention_fusion import attentions
+from ..schedule.footprint import bound
+from ..schedule.layout import coarse_calls, is_convolution
+from ..schedule.product_fusion import products
+from ..schedule.training import AS_PREDICTED, Training
+from ..steps import Step
+from ..verify.candidate import Candidate, gpu_works, load_candidate
+from . import building
+from .prediction import plan_ms
+from .tune_training import EVERY_KERNEL, Trainer, left_words
+
+UPDATES = (torch.ops.aten._native_batch_norm_legit_functional.default,)  # a call of it by itself has no derivative
+HOPELESS = 2.0  # times what is predicted of the best: such a variant is not built
+MOST_REGIONS = 8  # that are left to PyTorch one by one where each variant is verified
+LITTLE = 56 << 20  # bytes beyond eager's bound of 8 MB that speed is worth, where nothing else beats eager
+MOST_FLIPS = 4  # convolutions, or products, that are tried one by one
+BUILDING = 45.0  # seconds for writing and building ways, after which none is begun: a network is to be through in 90
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the planner would decide by prediction, decided."""
+
+    left: frozenset[str] = frozenset()  # nodes that stay calls to PyTorch
+    own: frozenset[str] | None = None  # convolutions, products and attention that our kernels compute; None: as predicted
+    plain: bool = False  # no kernel at all: the original's forward
+    channels_last: bool = False  # the library's convolutions work on channels-last data
+    stored: bool | None = None  # what several kernels read of our convolutions is in memory, or computed by each; None: as predicted
+    training: Training = AS_PREDICTED  # what the regions of this plan do where gradients are asked for
+
+    def to_dict(self) -> dict[str, Any]:
+        own = None if self.own is None else sorted(self.own)
+        return {**vars(self), "left": sorted(self.left), "own": own, "training": self.training.to_dict()}
+
+    @staticmethod
+    def from_dict(found: dict[str, Any]) -> Choices:
+        own = found["own"]
+        own = None if own is None else frozenset(own)
+        stored = found["stored"]
+        stored = None if stored is None else bool(stored)
+        training = Training.from_dict(found["training"])
+        return Choices(frozenset(found["left"]), own, bool(found["plain"]), bool(found["channels_last"]), stored, training)
+
+
+PREDICTED = Choices()
+LIBRARY, LIBRARY_TURNED = "library's convolutions", "the library's, channels-last"  # names of ways
+
+Compile = Callable[[Choices], tuple[Plan, Emitted]]
+
+
+@dataclass(frozen=True)
+class Able:
+    """What of a model kernels of ours could compute."""
+
+    convolutions: frozenset[str]
+    products: frozenset[str]
+    attention: frozenset[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.convolutions or self.products or self.attention)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A variant: choices, and what to call them."""
+
+    name: str
+    choices: Choices
+
+
+ORIGINAL = Named("the original's forward", Choices(plain=True))
+Change = Callable[[Choices, frozenset[str]], Named | None]  # of the best so far and what of it is ours; None where it changes nothing
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Every variant that tuning can choose.
+
+    `first` are compared with one another; then each of `changes` is tried on the best so far, in order; at last some of the regions
+    of what is best are left to PyTorch (`leavable`), or all of them: `ORIGINAL`.
+    """
+
+    first: tuple[Named, ...]
+    changes: tuple[Change, ...]
+    unflipped: tuple[str, ...]  # what is not tried one by one, being too many
+
+    def one_by_one(self, predicted: Plan, emitted: Emitted) -> list[Named]:
+        """Each of them by itself, the later ones as changes of the predicted one: never their product."""
+        own = own_of(predicted)
+        changed = [change(PREDICTED, own) for change in self.changes]
+        left = [without_regions(PREDICTED, own, group) for group in groups(leavable(predicted, emitted))]
+        return [*self.first, *(named for named in changed if named is not None), *left, ORIGINAL]
+
+
+def able_of(predicted: Plan, compile_: Compile) -> Able:
+    """Asked by planning: of what is named, a plan takes what it can."""
+    graph = predicted.graph
+
+    def taken(names: frozenset[str]) -> frozenset[str]:
+        return own_of(compile_(Choices(own=names))[0]) if names else names
+
+    return Able(own_of(compile_(Choices(own=convolutions(graph)))[0]), taken(products(graph)), taken(attentions(graph)))
+
+
+def candidates(predicted: Plan, able: Able) -> Candidates:
+    """The one list of variants: tuning times them, `--all-variants` verifies them."""
+    ours, can = own_of(predicted), able.convolutions
+    first = [Named("predicted", PREDICTED)]
+    if ours:
+        first.append(Named(LIBRARY, Choices(own=frozenset())))
+    if can - ours:
+        first.append(Named("our convolutions", Choices(own=can)))
+    if any(is_convolution(node) for node in predicted.graph.nodes):
+        first.append(Named(LIBRARY_TURNED, Choices(own=frozenset(), channels_last=True)))
+        first.append(Named("as predicted beside channels-last", Choices(channels_last=True)))
+    if can:  # what several kernels read of them, in memory or computed by each
+        first.append(Named("our convolutions, stored", Choices(own=can, stored=True)))
+        first.append(Named("our convolutions, computed again", Choices(own=can, stored=False)))
+    changes = flips(can)
+    if able.products:
+        changes += [ours_too("our products", able.products), *flips(able.products)]
+    if able.attention:
+        changes += [ours_too("our attention", able.attention), none_of_ours("attention in steps", able.attention), *flips(able.attention)]
+    changes.append(others_channels_last)
+    kinds = {"convolutions": can, "products": able.products, "attention": able.attention}
+    unflipped = tuple(f"{len(names)} {kind}" for kind, names in kinds.items() if len(names) > MOST_FLIPS)
+    return Candidates(tuple(first), tuple(changes), unflipped)
+
+
+def flips(names: frozenset[str]) -> list[Change]:
+    """Each convolution, product or attention the other way round, where they are few."""
+    return [functools.partial(flipped, name) for name in sorted(names)] if 1 < len(names) <= MOST_FLIPS else []
+
+
+def flipped(name: str, best: Choices, own: frozenset[str]) -> Named:
+    words = f"{name} by the library" if name in own else f"{name} by a kernel of ours"
+    return Named(words, replace(best, own=own ^ {name}))
+
+
+def ours_too(words: str, names: frozenset[str]) -> Change:
+    return lambda best, own: Named(words, replace(best, own=own | names))
+
+
+def none_of_ours(words: str, names: frozenset[str]) -> Change:
+    return lambda best, own: Named(words, replace(best, own=own - names))
+
+
+def others_channels_last(best: Choices, own: frozenset[str]) -> Named | None:
+    """Convolutions that the library computes beside ours, on channels-last data."""
+    if best.channels_last or not own:
+        return None
+    return Named("the others channels-last", replace(best, own=own, channels_last=True))
+
+
+def leavable(made: Plan, emitted: Emitted) -> dict[str, tuple[str, ...]]:
+    """The regions that may be left to PyTorch's operators, and their nodes."""
+    return {
+        region: nodes
+        for region, nodes in emitted.regions.items()
+        if nodes and not any(made.graph[node].target in UPDATES for node in nodes)
+    }
+
+
+def groups(regions: Mapping[str, tuple[str, ...]]) -> list[dict[str, tuple[str, ...]]]:
+    """Each region by itself; of many, every second one, then the others: each is left to PyTorch once, beside neighbours that are not."""
+    items = list(regions.items())
+    if len(items) > MOST_REGIONS:
+        return [dict(items[::2]), dict(items[1::2])]
+    return [{region: nodes} for region, nodes in items]
+
+
+def without_regions(best: Choices, own: frozenset[str], regions: Mapping[str, Sequence[str]]) -> Named:
+    nodes = {node for members in regions.values() for node in members}
+    words = ", ".join(regions) if len(regions) <= MOST_REGIONS else f"{len(regions)} regions from {next(iter(regions))} on"
+    return Named(f"{words} by PyTorch", replace(best, left=best.left | nodes, own=own - nodes))
+
+
+@dataclass(eq=False)
+class Way:
+    """One way to run the model."""
+
+    name: str
+    choices: Choices
+    made: Plan | None = None
+    emitted: Emitted | None = None
+    candidate: Candidate | None = None
+    module: nn.Module | None = None
+    error: Exception | None = None  # why it cannot be loaded
+    ms: float = float("inf")
+    peak: int = -1  # bytes that a call holds beyond what is there before it; not known yet
+
+
+@dataclass(frozen=True)
+class Tuned:
+    choices: Choices
+    rows: tuple[tuple[str, float], ...] = ()  # every way that was timed, and its milliseconds
+    notes: tuple[str, ...] = ()
+    cached: bool = False
+    key: str = ""  # under which to remember it once the chosen file has verified; "" where it is not to be kept
+    whole: bool = True  # no way failed, so that another run would find the same
+    degraded: tuple[str, ...] = ()  # ways with kernels of ours that failed: one of them may have been the fastest
+    steps: tuple[tuple[str, float], ...] = ()  # every way to train that was timed, and the milliseconds of a step
+
+    def to_dict(self) -> dict[str, Any]:
+        rows, steps = ([{"name": name, "ms": ms} for name, ms in found] for found in (self.rows, self.steps))
+        return {"choices": self.choices.to_dict(), "timed": rows, "steps": steps, "notes": list(self.notes), "cached": self.cached}
+
+
+def tune(
+    problem: Problem,
+    compile_: Compile,
+    clock: Clock,
+    target: str = "cuda",
+    progress: Callable[[str], None] = lambda detail: None,
+    seconds: float = SECONDS,
+    trained: Compile | None = None,
+) -> Tuned:
+    """Time the ways to run a model and say which to take. `trained` writes kernels for gradients too; None: nobody trains it."""
+    return Tuner(problem, compile_, clock, target, progress, seconds, trained).run()
+
+
+@dataclass
+class Tuner:
+    problem: Problem
+    compile: Compile
+    clock: Clock
+    target: str
+    progress: Callable[[str], None]
+    seconds: float
+    trained: Compile | None = None
+    ways: list[Way] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    whole: bool = True
+    degraded: list[str] = field(default_factory=list)
+    spent: float = 0.0  # seconds of writing and building
+    untried: list[str] = field(default_factory=list)  # ways for which there was no time
+    steps: tuple[tuple[str, float], ...] = ()
+    ahead: Way | None = None  # a file with kernels for gradients
+    expected: float = math.inf  # milliseconds that are predicted of the best variant so far
+    left: int = 0  # steps that will be said, at most
+    library_expected: float = 0.0  # and with the library's convolutions and products
+
+    def run(self) -> Tuned:
+        self.device = torch.device("cuda" if self.target == "cuda" else "cpu")
+        self.inputs = [x.to(self.device) if isinstance(x, torch.Tensor) else x for x in self.problem.inputs()]
+        self.eager = Way("eager", ORIGINAL.choices, module=self.problem.model().to(self.device))
+        predicted, _ = self.compile(PREDICTED)
+        able = able_of(predicted, self.compile)
+        if not predicted.kernels and not able:
+            return Tuned(PREDICTED)
+        known = candidates(predicted, able)
+        build_and_time, regions, last, training = 2, 1, 1, 3 if self.trained is not None else 0
+        self.left = build_and_time * (1 + len(known.changes)) + regions + last + training
+        self.add_all(known.first, trained_too=True)
+        best = self.fastest()
+        self.build_ahead(change(best.choices, self.own_of(best)) for change in known.changes)
+        for change in known.changes:
+            changed = change(best.choices, self.own_of(best))
+            if changed is not None:
+                best = self.better(best, self.add(changed.name, changed.choices))
+        best = self.leave(best)
+        self.time([best, self.eager])
+        best = best if self.gains(best) and not self.is_heavy(best) else self.little_heavier() or best
+        chosen = best.choices if self.gains(best) and self.holds_little(best) else ORIGINAL.choices
+        if chosen.plain:
+            self.notes.append(f"kernels {best.ms:.4g} ms, PyTorch {self.eager.ms:.4g} ms: the original's forward is kept")
+        elif self.trained is not None:
+            chosen = replace(chosen, training=self.in_training(chosen))
+        for way in self.ways:
+            holds = f"{way.peak / 2**20:.0f} MB where eager holds {self.eager.peak / 2**20:.0f}"
+            if way is best and not chosen.plain and self.is_heavy(way):
+                self.notes.append(f"{way.name}: {holds}; no variant that holds less beats eager")
+            elif self.is_heavy(way) and way.ms < GAIN * min(best.ms, self.eager.ms):
+                self.notes.append(f"{way.name} ({way.ms:.4g} ms) was not taken for its memory: {holds}")
+        if self.untried:
+            self.notes.append(f"not tried, since building took {self.spent:.0f} s already: {', '.join(self.untried)}")
+        rows = tuple((way.name, way.ms) for way in [self.eager, *self.ways] if way.ms < float("inf"))
+        return Tuned(chosen, rows, tuple(self.notes), whole=self.whole, degraded=tuple(self.degraded), steps=self.steps)
+
+    def in_training(self, choices: Choices) -> Training:
+        """What the regions of the chosen plan do in training. Where that cannot be timed, what is predicted."""
+        assert self.trained is not None and self.eager.module is not None
+        try:
+            way = self.trained_way(choices)
+            self.say("build: gradients")
+            self.build([way], training=True)
+            self.start(way)
+            assert way.candidate is not None and way.module is not None and way.emitted is not None
+            space = vars(way.candidate.module)
+            trainer = Trainer(way.emitted, space, way.module, self.eager.module, self.inputs, self.clock, self.seconds, self.say)
+            found = trainer.run()
+            self.synchronize()
+        except (Refused, RuntimeError, OSError) as error:  # out of memory, too: what trains takes more than what infers
+            first, self.whole = first_line(error), False
+            if self.device.type == "cuda" and not gpu_works():
+                raise Refused(f"the GPU stopped working in training: {first}") from error
+            self.notes.append(f"training steps were not timed: {first}")
+            return AS_PREDICTED
+        self.steps = found.rows
+        return found.training
+
+    def synchronize(self) -> None:
+        """A fault is that of whatever ran last, not of whoever is timed next."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def say(self, words: str) -> None:
+        """What is done now; how many such steps are left is known once the variants are."""
+        self.left -= 1
+        self.progress(Step(words, self.left))
+
+    # ---- building
+
+    def add(self, name: str, choices: Choices) -> Way:
+        """One more way to run the model: without a module where it is no other than an earlier one, or out of the race."""
+        return next(iter(self.add_all([Named(name, choices)])), Way(name, choices))
+
+    def add_all(self, variants: Iterable[Named], trained_too: bool = False) -> list[Way]:
+        """Build ways side by side, each distinct text once. One that cannot be built is out of the race, and so is one that cannot win,
+        and one for which there is no time. The first has it. `trained_too`: with what training will need of the first."""
+        start = time.monotonic()
+        ways: list[Way] = []
+        for named in variants:
+            if (self.ways or ways) and self.spent + time.monotonic() - start > BUILDING:
+                self.untried.append(named.name)
+                continue
+            way = Way(named.name, named.choices)
+            way.made, way.emitted = self.compile(way.choices)
+            if coarse_calls(way.made):
+                self.notes.append(too_coarse(named.name, way.made))
+                continue
+            if all(w.emitted is None or w.emitted.text != way.emitted.text for w in (*self.ways, *ways)):
+                ways.append(way)
+        ways = self.promising(ways)
+        more = [self.trained_way(ways[0].choices)] if trained_too and self.trained is not None else []
+        self.say("build: " + ", ".join(way.name for way in ways))
+        self.build(ways, more)
+        for way in ways:
+            self.begin(way)
+        self.ways += ways
+        self.spent += time.monotonic() - start
+        return ways
+
+    def build_ahead(self, variants: Iterable[Named | None]) -> None:
+        """What the changes of the best variant need, side by side: they are tried one after another, and most do not change it."""
+        named = [one for one in variants if one is not None]
+        if len(named) < 2 or self.spent > BUILDING:
+            return
+        start = time.monotonic()
+        ways = [Way(one.name, one.choices) for one in named]
+        for way in ways:
+            way.made, way.emitted = self.compile(way.choices)
+        ways = [way for way in ways if way.made is not None and not coarse_calls(way.made)]
+        self.say(f"build: {len(ways)} changes of the best")
+        self.build(self.promising(ways, note=False))
+        self.spent += time.monotonic() - start
+
+    def trained_way(self, choices: Choices) -> Way:
+        """The file of these choices with kernels for gradients."""
+        assert self.trained is not None
+        if self.ahead is None or self.ahead.choices != choices:
+            self.ahead = Way(EVERY_KERNEL, choices)
+            self.ahead.made, self.ahead.emitted = self.trained(choices)
+        return self.ahead
+
+    def promising(self, ways: list[Way], note: bool = True) -> list[Way]:
+        """Without those that are predicted to take more than twice as long as another, and longer than with the library's convolutions
+        and products."""
+        predicted = {way.name: plan_ms(way.made) for way in ways if way.made is not None}
+        self.expected = min([self.expected, *predicted.values()])
+        library = predicted.get(LIBRARY, self.library_expected)
+        self.library_expected = library
+        kept = (PREDICTED.own, frozenset[str]())  # what is predicted, and the library's: these are measured, whatever is said of them
+        hopeless = [way for way in ways if predicted[way.name] > max(HOPELESS * self.expected, library) and way.choices.own not in kept]
+        if note and hopeless:
+            words = ", ".join(f"{way.name} ({predicted[way.name]:.3g} ms)" for way in hopeless)
+            self.notes.append(f"not built, since {self.expected:.3g} ms are predicted of another: {words}")
+        return [way for way in ways if way not in hopeless]
+
+    def build(self, ways: Sequence[Way], more: Sequence[Way] = (), training: bool = False) -> None:
+        """Load files and build their units, side by side; the original runs for the first time meanwhile."""
+        name = f"{self.problem.path.stem}_new.py"
+        units: list[building.Unit] = []
+        for way in (*ways, *more):
+            assert way.emitted is not None
+            try:
+                way.candidate = way.candidate or load_candidate(way.emitted.text, self.target, "", name, way.emitted.place)
+                units += building.units_of(way.candidate, training or way in more)
+            except (Refused, RuntimeError, OSError) as error:
+                way.error = error
+        building.build(units, self.first_call)
+
+    def first_call(self) -> None:
+        """What PyTorch does once, such as loading cuDNN, is done while others are built. What it raises is said where it is timed."""
+        with contextlib.suppress(RuntimeError):
+            self.call(self.eager)()
+
+    def start(self, way: Way) -> None:
+        """Its module, with the original's state."""
+        if way.error is not None:
+            raise way.error
+        assert way.candidate is not None and self.eager.module is not None
+        way.module = way.candidate.build_model(self.problem)
+        way.module.load_state_dict(self.eager.module.state_dict())
+
+    def begin(self, way: Way) -> None:
+        """Run it for the first time."""
+        try:
+            self.start(way)
+            self.call(way)()
+            self.synchronize()
+        except (Refused, RuntimeError, OSError) as error:
+            way.module, self.whole = None, False
+            first = first_line(error)
+            if self.device.type == "cuda" and not gpu_works():
+                raise Refused(f"the GPU stopped working in {way.name!r}: {first}") from error
+            self.notes.append(f"{way.name}: {first}")
+            self.degraded.append(f"the variant {way.name!r} did not build, and was left out of tuning: {first}")
+
+    # ---- timing
+
+    def own_of(self, way: Way) -> frozenset[str]:
+        return own_of(way.made) if way.made is not None else frozenset()
+
+    def call(self, way: Way) -> Callable[[], Any]:
+        assert way.module is not None
+        module = way.module
+
+        def run() -> Any:
+            with torch.no_grad():
+                return module(*self.inputs)
+
+        return run
+
+    def time(self, ways: Sequence[Way]) -> None:
+        """Time the ways in turn; each gets the median of its rounds, and once what it holds in memory."""
+        running = [way for way in ways if way.module is not None]
+        self.say("time: " + ", ".join(way.name for way in running))
+        found = in_turn([self.call(way) for way in running], self.clock, self.seconds)
+        for way, ms in zip(running, found, strict=True):
+            way.ms = ms
+            way.peak = self.clock.peak_bytes(self.call(way)) if way.peak < 0 else way.peak
+
+    def is_heavy(self, way: Way) -> bool:
+        """It holds more memory than eager may be exceeded by."""
+        return way.peak > bound(max(self.eager.peak, 0))
+
+    def holds_little(self, way: Way) -> bool:
+        """Not so much more than eager that its speed is not worth it."""
+        return way.peak <= bound(max(self.eager.peak, 0)) + LITTLE
+
+    def little_heavier(self) -> Way | None:
+        """Where nothing within eager's memory beats it: the fastest that takes little more."""
+        found = [way for way in self.ways if self.gains(way) and self.holds_little(way)]
+        return min(found, key=lambda way: way.ms, default=None)
+
+    def gains(self, way: Way) -> bool:
+        return way.ms <= self.eager.ms and way.made is not None and bool(way.made.every_kernel)
+
+    def beats(self, way: Way, other: Way) -> bool:
+        """Faster, or within eager's memory where the other is not."""
+        if way.module is None or self.is_heavy(way) != self.is_heavy(other):
+            return way.module is not None and self.is_heavy(other)
+        return way.ms < GAIN * other.ms
+
+    def fastest(self) -> Way:
+        self.time([self.eager, *self.ways])
+        first, *others = self.ways
+        best = first
+        for way in others:
+            if self.beats(way, best):
+                best = way
+        return best
+
+    def better(self, best: Way, other: Way) -> Way:
+        if other.module is None:
+            return best
+        self.time([best, other])
+        return other if self.beats(other, best) else best
+
+    def leave(self, best: Way) -> Way:
+        """Regions that lose to PyTorch's operators are left to them."""
+        if best.module is None or best.emitted is None or best.candidate is None:
+            return best
+        assert best.made is not None
+        regions = leavable(best.made, best.emitted)
+        losing = {region: regions[region] for region in self.losing_regions(best) if region in regions}
+        if not losing:
+            return best
+        left = without_regions(best.choices, own_of(best.made), losing)
+        return self.better(best, self.add(left.name, left.choices))
+
+    def losing_regions(self, way: Way) -> list[str]:
+        """Run the model once with each region stopped at: its kernels against its reference in PyTorch's operators."""
+        assert way.candidate is not None
+        space, losing = vars(way.candidate.module), []
+        whole = space.get("_run")
+        seconds = self.seconds / max(4, len(way.emitted.regions) if way.emitted is not None else 0)
+        if whole is None:
+            return []
+
+        def weighed(region: Any, sizes: Any, tensors: list[Any]) -> Any:
+            calls = [lambda: region.launches(sizes, list(tensors)), lambda: region.reference(sizes, *tensors)]
+            ours, theirs = in_turn(calls, self.clock, seconds)
+            if theirs < GAIN * ours:
+                losing.append(region.launches.__name__)
+            return region.launches(sizes, tensors)
+
+        space["_run"] = weighed
+        try:
+            self.say("time: each region")
+            self.call(way)()
+        except RuntimeError as error:
+            self.whole = False
+            self.notes.append(f"regions: {str(error).splitlines()[0]}")
+        finally:
+            space["_run"] = whole
+        return losing
+
+
+def convolutions(graph: Graph) -> frozenset[str]:
+    return frozenset(node.name for node in graph.nodes if node.target in EVERY_CONVOLUTION)
+
+
+def own_of(made: Plan) -> frozenset[str]:
+    """The convolutions, products and attention that kernels of ours compute."""
+    return frozenset(k.fused.anchor.node for k in made.kernels if k.fused is not None) | {s.node for s in made.shortcuts}
+
+
+def too_coarse(name: str, made: Plan) -> str:
+    """Why a variant is no candidate, in words."""
+    return f"{name}: no candidate, since on channels-last data the library rounds the operands of {', '.join(coarse_calls(made))} to TF32"
+
+
+# ---- what was chosen is kept ----
+
+
+def key(emitted: Emitted, gpu: str, training: str, precision: str = "") -> str:
+    """The same for the same file as predicted, on the same kind of GPU, where the same kind of training was asked for, as exact as that."""
+    text = "\0".join([__version__, torch.__version__, gpu, training, precision, emitted.text])
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def cache_file(name: str) -> Path:
+    return cache_root() / "choices" / f"{name}.json"
+
+
+def recall(name: str) -> Tuned | None:
+    try:
+        private(cache_root())
+        found = json.loads(cache_file(name).read_text())
+        rows, steps = (tuple((str(row["name"]), float(row["ms"])) for row in found[kind]) for kind in ("timed", "steps"))
+        return Tuned(Choices.from_dict(found["choices"]), rows, tuple(found["notes"]), cached=True, steps=steps)
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError):  # nothing there, or nothing that can be read
+        return None
+
+
+def remember(name: str, tuned: Tuned) -> None:
+    """Keep it if that is possible; a cache that cannot be written only costs time."""
+    try:
+        path = cache_file(name)
+        private(private(cache_root()) / path.parent.name)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            json.dump(tuned.to_dict(), file, indent=2)
+        os.replace(file.name, path)
+    except (OSError, RuntimeError):
+        return
+
+
+def shown(tuned: Tuned) -> Iterable[str]:
+    """What timing chose, in words."""
+    if tuned.rows:
+        times = ", ".join(f"{name} {ms:.4g} ms" for name, ms in tuned.rows)
+        yield f"chosen by timing{' (kept from an earlier run)' if tuned.cached else ''}: {times}"
+    if tuned.steps:
+        yield f"training step: {', '.join(f'{name} {ms:.4g} ms' for name, ms in tuned.steps)}; {in_training(tuned.choices.training)}"
+    yield from tuned.notes
+
+
+def in_training(training: Training) -> str:
+    """What was chosen for it, in words."""
+    if training.original:
+        return "the original's forward is kept for training"
+    return f"in training {left_words(training.by_pytorch)}" if training.by_pytorch else "kernels backward where there are some"
+
+
+__all__ = ["PREDICTED", "Choices", "Tuned", "key", "recall", "remember", "shown", "tune"]

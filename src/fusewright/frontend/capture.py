@@ -1,0 +1,639 @@
+"""nn.Module -> Graph, by torch.export: functional, with symbolic batch and spatial sizes, every argument normalised once."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import contextlib
+import copy
+import functools
+import io
+import itertools
+import logging
+import operator
+import re
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import sympy
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim as ExportDim
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
+
+from ..errors import Unsupported
+from ..ir import sizes
+from ..ir.graph import Binding, Graph, Node, Output, Ref, Where, map_refs
+from ..ir.names import RESERVED, value_name
+from ..ops import indexed
+from . import stand_ins
+from .following import _declared, _space
+from .functional import functional
+from .reads import OF_MODULES, Counter, KeepsState, Watch, effects, executed, globals_of, is_installed, watched
+from .tracing import Hopeless, batch_norms_whole, hopeless_beyond, lean, without_memory_formats
+
+# Guards made while the tracer decides about strides and contiguity: the graph's meaning does not depend on them.
+LAYOUT_GUARDS = ("torch/_prims_common", "torch/_prims/", "torch/_refs", "torch/_subclasses/fake_impls.py", "torch/_inductor")
+
+
+MOST_QUOTIENTS = 16  # values with a size that is a quotient of sizes: of so many some stay, and no such graph is taken
+FRAME = re.compile(r'File "(.+)", line (\d+), in [^\n]*\n\s*([^\n]*)')  # of a stack trace: file, line, code
+
+
+def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
+    """The model's forward on these inputs as a graph. Sizes are symbolic where the model allows it.
+
+    A model that keeps state is captured as it is after a first call: what is None before it has a shape then.
+    """
+    globals_, changed = _globals_read(model, inputs)
+    graph, watch = _capture(model, inputs, file)
+    watch.globals, unsettled = globals_, _unsettled(watch)
+    if left := [name for name in changed if name not in watch.assigned]:
+        raise Unsupported(_keeps_state(KeepsState(left[0], "which no graph carries"), file))
+    if unsettled:
+        _call_once(model, inputs)
+        graph, watch = _capture(model, inputs, file)
+        watch.globals = globals_
+        if left := _unsettled(watch):
+            raise Unsupported(_keeps_state(KeepsState(left[0], "which each call makes of what it was"), file))
+    counted = {name: value - before for name, (before, value) in _carried(watch).items() if not isinstance(value, Tensor)}
+    if counted:
+        _check_counters(model, inputs, file, graph, counted)
+    graph = _with_places(graph, model, watch.global_tensors())
+    assigned = {name: tree for name, tree in graph.assigned.items() if name not in counted}
+    rebound = {o.path: i for i, o in enumerate(graph.outputs) if o.kind == "buffer" and o.path in watch.rebound}
+    outputs = tuple(Output(o.value) if o.path in rebound and o.kind == "buffer" else o for o in graph.outputs)
+    leaves = frozenset(str(node.args[0]) for node in graph.nodes if node.is_leaf and node.target != "input")
+    placed = frozenset(node.kwargs["global"] for node in graph.nodes if "global" in node.kwargs)
+    reads = watch.reads(frozenset([*watch.assigned, *unsettled]), leaves, placed)
+    return replace(graph, outputs=outputs, assigned={**assigned, **rebound}, counted=counted, reads=reads)
+
+
+def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[str, str], Any], list[str]]:
+    """What the user's functions read of globals, and what a call changes of attributes and globals, by running the model without
+    computing. Before anything else does: a list may grow with every call."""
+
+    def run() -> None:
+        with quiet(), stand_ins.in_place(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
+            fake = FakeTensorMode(allow_non_fake_inputs=True)
+            with lean(), batch_norms_whole(), fake:
+                model(*pytree.tree_map_only(Tensor, fake.from_tensor, list(inputs)))
+
+    own = type(model).__module__
+    kinds = (list, dict, set, collections.deque, Tensor, int, float, str, type(None))
+    mine = {("", name): value for name, value in _space(own).items() if isinstance(value, kinds) and name[:2] != "__"}
+    try:
+        with stand_ins.kept(model):
+            first = effects(model, mine)
+            found = globals_of(executed(run), own)
+        with stand_ins.kept(model):
+            before = effects(model, found)  # of other modules it is known only now
+            run()
+            after = effects(model, {place: _now(place, own) for place in found})
+            before |= {name: words for name, words in first.items() if name in after}
+    except Exception:  # an operator that cannot run without values: what its methods name is all that is known
+        codes = [(f.__code__, f.__globals__) for f in _functions_of(model)]
+        return globals_of(codes, own), []
+    return found, [name.removeprefix("self.") for name, words in after.items() if before.get(name) != words]
+
+
+def _now(place: tuple[str, str], own: str) -> Any:
+    owner, _, name = place[1].rpartition(".")
+    space = _space(place[0] or own)
+    return getattr(space.get(owner), name, None) if owner else space.get(name)
+
+
+def _functions_of(model: nn.Module) -> list[Any]:
+    classes = {cls for module in model.modules() for cls in type(module).__mro__ if not is_installed(cls.__module__)}
+    return [f for cls in classes for name, f in vars(cls).items() if hasattr(f, "__code__") and name != "__init__"]
+
+
+def _with_places(graph: Graph, model: nn.Module, tensors: Mapping[tuple[str, str], Tensor]) -> Graph:
+    """Constants that are parameters or buffers of the model, reached through a container, are those; others that are tensors under a
+    global name say so: they are read there in each call."""
+    parts = {path: ("parameter", p) for path, p in model.named_parameters()} | {path: ("buffer", b) for path, b in model.named_buffers()}
+    leaves = {node.args[0]: node.name for node in graph.nodes if node.target in ("parameter", "buffer")}
+    nodes: list[Node] = []
+    same: dict[str, Ref] = {}
+    for node in graph.nodes:
+        value = node.kwargs.get("value") if node.target == "constant" else None
+        if value is not None:
+            path, (kind, _) = next(((n, p) for n, p in parts.items() if _same_memory(p[1], value)), ("", ("", None)))
+            places = [place for place, tensor in tensors.items() if _same_memory(tensor, value)]
+            if path in leaves:
+                same[node.name] = Ref(leaves[path])
+                continue
+            if path:
+                node, leaves[path] = replace(node, target=kind, args=(path,), kwargs={}), node.name
+            elif places:
+                node = replace(node, kwargs={**node.kwargs, "global": places[0]})
+        nodes.append(node)
+    if not same:
+        return replace(graph, nodes=tuple(nodes))
+    moved = [replace(n, args=map_refs(n.args, same), kwargs=map_refs(dict(n.kwargs), same)) for n in nodes]
+    first = [n for n in moved if n.is_leaf]
+    outputs = tuple(replace(o, value=map_refs(o.value, same)) for o in graph.outputs)
+    return replace(graph, nodes=(*first, *(n for n in moved if not n.is_leaf)), outputs=outputs).check()
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride() and a.dtype == b.dtype
+
+
+def _carried(watch: Watch) -> dict[str, tuple[Any, Any]]:
+    """Attributes that forward reads and then assigns: as they were and as they are."""
+    found = {}
+    for path, value in watch.assigned.items():
+        holder, _, name = path.rpartition(".")
+        if name in watch.seen.get(holder, {}):
+            found[path] = watch.seen[holder][name], value
+    return found
+
+
+def _unsettled(watch: Watch) -> list[str]:
+    """Of these, what is no tensor before and after, and no number that could be a count."""
+    kinds = ((Tensor,), (int,))
+    return [
+        path
+        for path, (before, after) in _carried(watch).items()
+        if not any(isinstance(before, kind) and isinstance(after, kind) for kind in kinds) or isinstance(after, bool)
+    ] + [path for path in watch.assigned if _has_of_its_class(watch.model, path)]
+
+
+def _has_of_its_class(model: nn.Module, path: str) -> bool:
+    """The class gives what forward assigned, as long as the module has none of its own: a default, a property that is computed once."""
+    holder, _, name = path.rpartition(".")
+    module = model.get_submodule(holder)
+    return name not in vars(module) and _declared(type(module), name) is not None
+
+
+def _call_once(model: nn.Module, inputs: Sequence[Any]) -> None:
+    """The attributes of its modules as a first call leaves them; parameters and buffers stay."""
+    called = copy.deepcopy(model)
+    with quiet(), torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
+        called(*copy.deepcopy(list(inputs)))
+    for path, module in model.named_modules():
+        after = vars(called.get_submodule(path))
+        vars(module).update({name: value for name, value in after.items() if name not in OF_MODULES and not isinstance(value, nn.Module)})
+
+
+def _check_counters(model: nn.Module, inputs: Sequence[Any], file: str, graph: Graph, counted: Mapping[str, int]) -> None:
+    """Numbers that forward adds to may be left out of the graph where it is the same whatever they are, and nothing looks at them."""
+    used: list[str] = []
+    holders = {path: (vars(model.get_submodule(path.rpartition(".")[0])), path.rpartition(".")[2]) for path in counted}
+    before = {path: home[name] for path, (home, name) in holders.items()}
+    try:
+        for path, (home, name) in holders.items():
+            home[name] = Counter.at(before[path] + 1009, used)
+        other, watch = _capture(model, inputs, file)
+    finally:
+        for path, (home, name) in holders.items():
+            home[name] = before[path]
+    for path, step in counted.items():
+        added = int.__sub__(watch.assigned[path], before[path] + 1009) if path in watch.assigned else None
+        positions = {position for p in counted for position in pytree.tree_leaves(graph.assigned[p])}
+        same = str(_without(graph, positions)) == str(_without(other, positions))
+        if used or added != step or not same:
+            raise Unsupported(_keeps_state(KeepsState(path, "a number that its results depend on"), file))
+
+
+def _without(graph: Graph, positions: set[int]) -> Graph:
+    return replace(graph, outputs=tuple(o for i, o in enumerate(graph.outputs) if i not in positions))
+
+
+def _keeps_state(error: KeepsState, file: str) -> str:
+    """The sentence, with the line that does it."""
+    line = assigned_at(file, re.split(r"[. ]", error.attribute)[-1])
+    return f"{file}:{line}: {error}" if line else f"{file or 'the model'}: {error}"
+
+
+def assigned_at(file: str, attribute: str) -> int | None:
+    """The first line of a method, other than the constructor, that assigns the attribute, or at least names it."""
+    try:
+        tree = ast.parse(Path(file).read_text())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    methods = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name != "__init__"]
+    named = [n for method in methods for n in ast.walk(method) if isinstance(n, ast.Attribute) and n.attr == attribute]
+    stored = [n for n in named if isinstance(n.ctx, ast.Store)]
+    return min((n.lineno for n in stored or named), default=None)
+
+
+def _capture(model: nn.Module, inputs: Sequence[Any], file: str) -> tuple[Graph, Watch]:
+    given = tuple(inputs)
+    dynamic = tuple(pytree.tree_map(_dynamic_dims, argument) for argument in given)
+    batches = tuple(pytree.tree_map(_dynamic_batch, argument) for argument in given)
+    failure: Exception | None = None
+    for shapes in (dynamic, batches, None):  # static sizes where symbolic ones cannot be had or say too little
+        try:
+            with quiet(), stand_ins.in_place(), stand_ins.kept(model), own_functions() as own, watched(model) as watch:
+                exported = _export(model, given, shapes)
+            if _symbols_are_input_sizes(exported) and (shapes is None or _divides_by_numbers(exported)):
+                graph = replace(_Reader(exported, inputs, file, bool(watch.assigned)).graph(), own_gradients=bool(own))
+                if shapes is None or _can_be_written(graph):
+                    return graph.check(), watch
+        except Hopeless:
+            continue
+        except KeepsState as error:
+            raise Unsupported(_keeps_state(error, file)) from error
+        except Exception as error:  # the exporter raises many kinds
+            failure = error
+    if failure is None:
+        why = "the values of a tensor become a number or a size, so the model is not one graph"
+        raise Unsupported(f"{file or 'the model'}: {why}")
+    if isinstance(failure, Unsupported):  # a sentence already
+        raise failure
+    raise Unsupported(_why_not(failure, file)) from failure
+
+
+def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.export.ExportedProgram:
+    hopeless = hopeless_beyond(_has_quotient, MOST_QUOTIENTS) if shapes is not None else contextlib.nullcontext()
+    with lean(), without_memory_formats(), batch_norms_whole(), hopeless:
+        exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
+        detach_what_needs_no_gradient(exported.graph_module)
+        places = places_of_parts(exported.graph_module)
+        found = functional(exported)
+    for node in found.graph.nodes:
+        frame = FRAME.findall(node.meta.get("stack_trace") or "")[-1:]
+        if frame and frame[0][0].startswith("<eval_with_key>"):
+            node.meta["stack_trace"] = places.get(frame[0][2], "")
+    return found
+
+
+@contextlib.contextmanager
+def own_functions() -> Iterator[list[type]]:
+    """The classes whose `apply` is called meanwhile: functions that define their own derivative. PyTorch's own tell the truth of theirs."""
+    found: list[type] = []
+    apply = torch.autograd.Function.__dict__["apply"].__func__
+
+    def seen(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if not cls.__module__.startswith("torch."):
+            found.append(cls)
+        return apply(cls, *args, **kwargs)
+
+    with mock.patch.object(torch.autograd.Function, "apply", classmethod(seen)):
+        yield found
+
+
+def _can_be_written(graph: Graph) -> bool:
+    """Sizes, numbers made of them, and what the tracer took for granted about them have a text: 1.5 times a size has none."""
+    given = [(node.shape or (), node.args, dict(node.kwargs)) for node in graph.nodes]
+    return all(map(sizes.printable, {*graph.guards, *(e for e in pytree.tree_leaves(given) if isinstance(e, sympy.Basic))}))
+
+
+def detach_what_needs_no_gradient(module: torch.nn.Module) -> None:
+    """What is computed under no_grad leaves it detached. The exporter knows such parts; its decompositions forget them."""
+    for inner in (m for m in module.modules() if isinstance(m, torch.fx.GraphModule)):
+        for call in inner.graph.find_nodes(op="call_function", target=torch.ops.higher_order.wrap_with_set_grad_enabled):
+            part: Any = inner.get_submodule(str(call.args[1].target))
+            if call.args[0]:  # enabled
+                continue
+            graph = part.graph
+            output = graph.output_node()
+            with graph.inserting_before(output):
+                for result in output.all_input_nodes:
+                    if isinstance(result.meta.get("val"), torch.Tensor):
+                        detached = graph.call_function(torch.ops.aten.detach.default, (result,))
+                        detached.meta = dict(result.meta)
+                        output.replace_input_with(result, detached)
+            part.recompile()
+
+
+def places_of_parts(module: torch.nn.Module) -> dict[str, str]:
+    """By the text that the tracer made of it: where in the model's file a part under no_grad has its nodes from.
+
+    Such a part is traced again from that text, and its nodes are then said to stand there.
+    """
+    found: dict[str, str] = {}
+    for part in (m for m in module.modules() if isinstance(m, torch.fx.GraphModule) and m is not module):
+        lines = {line.strip().partition(" = ")[0].partition(":")[0]: line.strip() for line in part.code.splitlines()}
+        found |= {lines[node.name]: node.meta.get("stack_trace") or "" for node in part.graph.nodes if node.name in lines}
+    return found
+
+
+def _dynamic_dims(argument: Any) -> dict[int, Any] | None:
+    """Batch and spatial sizes vary; the channel dimension of an image and the features of a row are fixed."""
+    if not isinstance(argument, torch.Tensor):
+        return None
+    rank = argument.dim()
+    fixed = {1} if (rank >= 4 or rank == 2) and argument.is_floating_point() else set()
+    return {dim: ExportDim.STATIC if dim in fixed else ExportDim.AUTO for dim in range(rank)}
+
+
+def _dynamic_batch(argument: Any) -> dict[int, Any] | None:
+    """The first size varies, no other."""
+    if not isinstance(argument, torch.Tensor):
+        return None
+    return {dim: ExportDim.STATIC if dim else ExportDim.AUTO for dim in range(argument.dim())}
+
+
+def _divides_by_numbers(exported: torch.export.ExportedProgram) -> bool:
+    """No size is a quotient of two sizes: of such a one little can be proved, and testing the guards would take long."""
+    values = [value for node in exported.graph.nodes for value in pytree.tree_leaves(node.meta.get("val"))]
+    return not any(isinstance(value, torch.Tensor) and _has_quotient(value) for value in values)
+
+
+def _has_quotient(value: torch.Tensor) -> bool:
+    extents: list[Any] = list(value.shape)
+    symbolic = [size.node.expr for size in extents if isinstance(size, torch.SymInt)]
+    return any(part.args[1].free_symbols for size in symbolic for part in size.atoms(FloorDiv, Mod, PythonMod))
+
+
+def _symbols_are_input_sizes(exported: torch.export.ExportedProgram) -> bool:
+    """Every symbol must be readable off an input, not only a function of it."""
+    plain: set[sympy.Symbol] = set()
+    used: set[sympy.Symbol] = set()
+    for node in exported.graph.nodes:
+        for value in pytree.tree_leaves(node.meta.get("val")):
+            sizes = value.shape if isinstance(value, torch.Tensor) else [value]
+            for size in sizes:
+                if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                    expression = size.node.expr
+                    used |= expression.free_symbols
+                    if node.op == "placeholder" and expression.is_Symbol:
+                        plain.add(expression)
+    return used <= plain
+
+
+def _why_not(error: Exception, file: str) -> str:
+    """One sentence: where in the user's file, and why."""
+    frames = traceback.extract_tb(error.__traceback__)
+    mine = [frame for frame in frames if file and frame.filename == file]
+    place = f"{file}:{mine[-1].lineno}" if mine else file or "the model"
+    text = str(error).strip()
+    if "data-dependent" in text or "GuardOnDataDependent" in type(error).__name__:
+        line = f" (`{mine[-1].line}`)" if mine and mine[-1].line else ""
+        return f"{place}: the control flow here depends on the values of a tensor{line}, so the model is not one graph"
+    first = text.splitlines()[0] if text else type(error).__name__
+    return f"{place}: this model cannot be captured: {type(error).__name__}: {first}"
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """The exporter's own warnings, and the graphs it prints when it gives up, are not for the user."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _structured(spec: Any, leaves: Iterator[int]) -> Any:
+    """`pytree.tree_unflatten`, which makes plain tuples of shapes."""
+    if spec.is_leaf():
+        return next(leaves)
+    children = spec.children() if hasattr(spec, "children") else spec.children_specs
+    items = [_structured(child, leaves) for child in children]
+    return torch.Size(items) if spec.type is torch.Size else pytree.SUPPORTED_NODES[spec.type].unflatten_fn(items, spec.context)
+
+
+class Tracer:
+    """Reads calls of a traced graph: names that can be written down, sizes in our symbols."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        self.taken: set[str] = set(RESERVED)
+        self.rename: dict[sympy.Symbol, sympy.Symbol] = {}
+        self.known: dict[sympy.Expr, sympy.Expr] = {}  # parts of sizes that a guard says are one number
+
+    def name(self, fx_name: str) -> str:
+        if fx_name not in self.names:
+            base = re.sub(r"_(default|tensor)$", "", value_name(re.sub(r"^(p|b|c|obj)_", "", fx_name)))
+            name, count = base, 1
+            while name in self.taken:
+                name, count = f"{base}_{count}", count + 1
+            self.taken.add(name)
+            self.names[fx_name] = name
+        return self.names[fx_name]
+
+    def size_of(self, size: Any) -> Any:
+        if isinstance(size, torch.SymInt):
+            expression = size.node.expr.xreplace(self.rename).xreplace(self.known)
+            return int(expression) if expression.is_Integer else expression
+        if isinstance(size, (torch.SymFloat, torch.SymBool)):
+            expression = size.node.expr.xreplace(self.rename)
+            return float(expression) if expression.is_number else expression
+        return size
+
+    def argument(self, value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            meta = value.meta.get("val")
+            is_size = isinstance(meta, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
+            return self.size_of(meta) if is_size else Ref(self.name(value.name))
+        if isinstance(value, (list, tuple)):
+            return [self.argument(item) for item in value]
+        return self.size_of(value)
+
+    def is_tensor_call(self, fx: torch.fx.Node) -> bool:
+        return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(fx.meta.get("val")))
+
+    def call(self, fx: torch.fx.Node, where: Where) -> Node:
+        value = fx.meta["val"]
+        single = isinstance(value, torch.Tensor)
+        target: Any = fx.target
+        if target is operator.getitem:
+            target = "getitem"
+        return Node(
+            self.name(fx.name),
+            target,
+            tuple(self.argument(a) for a in fx.args),
+            {k: self.argument(v) for k, v in fx.kwargs.items()},
+            tuple(self.size_of(size) for size in value.shape) if single else None,
+            value.dtype if single else None,
+            where,
+        )
+
+
+class _Reader(Tracer):
+    """Reads one exported program; only lives for the length of `capture`."""
+
+    def __init__(self, exported: torch.export.ExportedProgram, inputs: Sequence[Any], file: str, assigns: bool = False):
+        super().__init__()
+        self.exported, self.inputs, self.file, self.assigns = exported, inputs, file, assigns
+        self.symbols: dict[sympy.Symbol, Binding] = {}
+        self.constants: dict[str, Any] = {}
+
+    def graph(self) -> Graph:
+        signature = self.exported.graph_signature
+        kinds = {spec.arg.name: spec for spec in signature.input_specs if hasattr(spec.arg, "name")}
+        user_inputs = [spec.arg for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
+        position = {getattr(argument, "name", None): i for i, argument in enumerate(user_inputs)}
+        nodes: list[Node] = []
+        placeholders = [n for n in self.exported.graph.nodes if n.op == "placeholder"]
+        for fx in placeholders:  # the user's names first: they keep theirs
+            if fx.name in position and isinstance(fx.meta.get("val"), torch.Tensor):
+                self._bind(fx, position[fx.name])
+        self.known = self._known_sizes()
+        for fx in self.exported.graph.nodes:
+            if fx.op == "placeholder":
+                if isinstance(fx.meta.get("val"), torch.Tensor):
+                    nodes.append(self._leaf(fx, kinds[fx.name], position))
+            elif fx.op == "call_function" and self.is_tensor_call(fx):
+                nodes.append(self.call(fx, self._where(fx)))
+        outputs = self._outputs()
+        used = {ref.name for node in nodes for ref in map(Ref, node.inputs)}
+        used |= {o.value.name for o in outputs if isinstance(o.value, Ref)}
+        nodes = [n for n in nodes if not n.is_leaf or n.target == "input" or n.name in used]
+        arguments = tuple(self._given(argument) for argument in user_inputs)
+        names = tuple(argument.name for argument in arguments if isinstance(argument, Ref))
+        guards = tuple(dict.fromkeys((*self._guards(), *indexed.guards(nodes))))
+        structure = pytree.tree_unflatten(range(len(arguments)), pytree.tree_structure(tuple(self.inputs)))
+        result, assigned = self._result() if self.assigns else (self._result(), {})
+        return Graph(
+            tuple(nodes), names, tuple(outputs), self.symbols, guards, arguments, structure, result, assigned
+        )
+
+    def _given(self, argument: Any) -> Any:
+        """An argument of forward: a tensor, or the plain value that the graph was captured with."""
+        name = getattr(argument, "name", None)
+        return Ref(self.names[name]) if name in self.names else getattr(argument, "value", None)
+
+    # ---- names and sizes
+
+    def _bind(self, fx: torch.fx.Node, position: int) -> None:
+        name = self.name(fx.name)
+        for dim, size in enumerate(fx.meta["val"].shape):
+            if isinstance(size, torch.SymInt) and size.node.expr in self.pinned:
+                self.rename[size.node.expr] = sympy.Integer(int(size.node.hint))
+            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and size.node.expr not in self.rename:
+                free = next(word for n in itertools.count() if (word := f"{name}_{dim}" + "_size" * n) not in self.taken)
+                symbol = sympy.Symbol(free, integer=True, positive=True)
+                for alike in self.alike.get(size.node.expr, [size.node.expr]):
+                    self.rename[alike] = symbol
+                self.taken.add(symbol.name)
+                bounds = self.exported.range_constraints.get(size.node.expr)
+                lower = int(bounds.lower) if bounds is not None and bounds.lower.is_Integer else 0
+                self.symbols[symbol] = Binding(position, dim, int(size.node.hint), lower)
+
+    # ---- nodes
+
+    def _leaf(self, fx: torch.fx.Node, spec: Any, position: dict[Any, int]) -> Node:
+        kind = {"PARAMETER": "parameter", "BUFFER": "buffer", "USER_INPUT": "input"}.get(spec.kind.name, "constant")
+        path: Any = position[fx.name] if kind == "input" else spec.target
+        kwargs = {"value": self.exported.constants[spec.target]} if kind == "constant" else {}
+        value = fx.meta["val"]
+        shape = tuple(self.size_of(size) for size in value.shape)
+        return Node(self.name(fx.name), kind, (path,), kwargs, shape, value.dtype)
+
+    def _where(self, fx: torch.fx.Node) -> Where:
+        stack = list((fx.meta.get("nn_module_stack") or {}).values())
+        module = re.sub(r"^L\['self'\]\.?", "", str(stack[-1][0])) if stack else ""
+        trace = fx.meta.get("stack_trace") or ""
+        frames = FRAME.findall(trace)
+        mine = [frame for frame in frames if self.file and frame[0] == self.file] or [
+            frame for frame in frames if "/torch/" not in frame[0]
+        ]
+        if not mine:
+            return Where(module=module)
+        file, line, code = mine[-1]
+        return Where(file.rsplit("/", 1)[-1], int(line), code.strip(), module)
+
+    # ---- what leaves the graph
+
+    def _outputs(self) -> list[Output]:
+        found = []
+        for spec in self.exported.graph_signature.output_specs:
+            kind = spec.kind.name
+            name = getattr(spec.arg, "name", None)
+            meta = self._output_meta().get(str(name))
+            if kind == "PARAMETER_MUTATION":
+                raise Unsupported(f"{self.file or 'the model'}: forward changes the parameter {spec.target}")
+            if hasattr(spec.arg, "value"):
+                found.append(Output(spec.arg.value))
+            elif name is None or not isinstance(meta, torch.Tensor):
+                found.append(Output(self.size_of(meta)))
+            elif kind == "BUFFER_MUTATION":
+                found.append(Output(Ref(self.name(name)), "buffer", spec.target))
+            elif kind == "USER_INPUT_MUTATION":
+                found.append(Output(Ref(self.name(name)), "input", self.name(spec.target)))
+            else:
+                found.append(Output(Ref(self.name(name))))
+        return found
+
+    def _output_meta(self) -> dict[str, Any]:
+        return {n.name: n.meta.get("val") for n in self.exported.graph.nodes if n.op != "output"}
+
+    def _result(self) -> Any:
+        """The user's return structure, each leaf the position of its value in `outputs`."""
+        specs = self.exported.graph_signature.output_specs
+        returned = [
+            i for i, spec in enumerate(specs) if spec.kind.name not in ("BUFFER_MUTATION", "USER_INPUT_MUTATION")
+        ]
+        return _structured(self.exported.call_spec.out_spec, iter(returned))
+
+    def _guards(self) -> tuple[sympy.Basic, ...]:
+        found: dict[sympy.Basic, None] = {}
+        for symbol, binding in self.symbols.items():
+            if binding.lower > 1:
+                found[symbol >= binding.lower] = None
+        environment = self._shape_environment()
+        for guard in environment.guards if environment is not None else ():
+            location = getattr(getattr(guard, "sloc", None), "framework_loc", None)
+            expression = environment.simplify(guard.expr).xreplace(self.rename)
+            meet = isinstance(expression, sympy.Eq) and "_prims_common" not in str(location)  # sizes in one operator
+            about_layout = any(part in str(location) for part in LAYOUT_GUARDS) and not meet
+            if (
+                not about_layout
+                and expression not in (sympy.true, True)
+                and expression.free_symbols <= set(self.symbols)
+            ):
+                found[expression] = None
+        return tuple(found)
+
+    def _known_sizes(self) -> dict[sympy.Expr, sympy.Expr]:
+        """From guards such as (s - 3) // 2 + 1 == 1, which let the model broadcast: (s - 3) // 2 is 0."""
+        known = {}
+        for guard in self._guards():
+            if isinstance(guard, sympy.Eq) and guard.rhs.is_Integer:
+                constant, rest = guard.lhs.as_coeff_Add()
+                factor, core = rest.as_coeff_Mul()
+                value = (guard.rhs - constant) / factor
+                if value.is_Integer and not core.is_Symbol:
+                    known[core] = value
+        return known
+
+    @functools.cached_property
+    def pinned(self) -> set[sympy.Basic]:
+        """Sizes that are as in the example: those whose product has to be a number (windows cut out, and put together to an image
+        of a given size), and those that say how a convolution pads (an output of a given size)."""
+        environment = self._shape_environment()
+        guards = [environment.simplify(guard.expr) for guard in environment.guards] if environment is not None else []
+        products = [g.lhs for g in guards if isinstance(g, sympy.Eq) and g.rhs.is_Integer and g.lhs.is_Mul]
+        found = {symbol for product in products if len(product.free_symbols) > 1 for symbol in product.free_symbols}
+        convolutions = [fx for fx in self.exported.graph.nodes if str(fx.target).startswith("aten.conv")]
+        given = [argument.meta.get("val") for fx in convolutions for argument in fx.all_input_nodes]
+        return found.union(*(value.node.expr.free_symbols for value in given if isinstance(value, torch.SymInt)))
+
+    @functools.cached_property
+    def alike(self) -> dict[sympy.Symbol, list[sympy.Symbol]]:
+        """Sizes that attention takes only where they are the same, though the tracer does not ask: keys and values are as many."""
+        found: dict[sympy.Symbol, list[sympy.Symbol]] = {}
+        for fx in self.exported.graph.nodes:
+            if fx.target is not torch.ops.aten.scaled_dot_product_attention.default:
+                continue
+            lengths: list[Any] = [node.meta["val"].shape[-2] for node in fx.args[1:3]]
+            keys, values = (n.node.expr if isinstance(n, torch.SymInt) else sympy.Integer(n) for n in lengths)
+            if keys != values and keys.is_Symbol and values.is_Symbol:
+                both = [*found.get(keys, [keys]), *found.get(values, [values])]
+                found.update(dict.fromkeys(both, both))
+        return found
+
+    def _shape_environment(self) -> Any:
+        for fx in self.exported.graph.nodes:
+            value = fx.meta.get("val")
+            extents: list[Any] = list(value.shape) if isinstance(value, torch.Tensor) else []
+            for size in extents:
+                if isinstance(size, torch.SymInt):
+                    return size.node.shape_env
+        return None

@@ -1,0 +1,1 @@
+"""What kernels run on: GPUs as records, and the device functions that kernels share."""

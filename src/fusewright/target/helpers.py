@@ -1,0 +1,136 @@
+"""Device helpers: the functions and types that kernels share, as records.
+
+A helper is chosen because code calls it, or because a chosen one needs it, and stands behind all that it needs. In a `.cuh` file a
+line `//: section NAME`, followed by what is to be said of it, starts one:
+
+    defines A B    the words by which code calls it (its own name, where nothing is said)
+    needs C D      the helpers that its text calls
+    joins E F      it is an overload or a specialization: there wherever all of these are, and called by no word of its own
+    on hopper      its text has instructions that only a Hopper's own architecture knows
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+FILES = ("prelude.cuh", "prelude_ptx.cuh", "prelude_fast.cuh", "prelude_short.cuh", "conv_support.cuh")
+BASE = ("base", "unpacked")  # what every unit has: includes, what a launcher returns, and how Python calls one
+SAID = ("defines", "needs", "joins", "on")
+
+
+@dataclass(frozen=True)
+class Helper:
+    name: str
+    text: str
+    needs: tuple[str, ...] = ()
+    defines: tuple[str, ...] = ()
+    joins: tuple[str, ...] = ()
+    on_hopper: bool = False
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """What has to stand before it."""
+        return (*self.needs, *self.joins)
+
+
+def parsed(head: str, text: str) -> Helper:
+    """The record of a section, from the line that starts it."""
+    name, *rest = head.split()
+    said: dict[str, list[str]] = {word: [] for word in SAID}
+    for word in rest:
+        if word in SAID:
+            into = said[word]
+        else:
+            into.append(word)
+    defines = said["defines"] or ([] if said["joins"] else [name])
+    return Helper(name, text, tuple(said["needs"]), tuple(defines), tuple(said["joins"]), said["on"] == ["hopper"])
+
+
+@functools.lru_cache(maxsize=1)
+def helpers() -> dict[str, Helper]:
+    """Every helper, by its name."""
+    found: dict[str, Helper] = {}
+    for file in FILES:
+        for part in re.split(r"^//: section ", (Path(__file__).parent / file).read_text(), flags=re.MULTILINE)[1:]:
+            head, _, body = part.partition("\n")
+            helper = parsed(head, body.strip() + "\n")
+            assert helper.name not in found, f"{helper.name} is two helpers"
+            found[helper.name] = helper
+    return found
+
+
+@functools.lru_cache(maxsize=1)
+def device_names() -> frozenset[str]:
+    """What the functions, types and constants that kernels share are called: no value in a kernel may be."""
+    return frozenset(word for helper in helpers().values() for word in (helper.name, *helper.defines))
+
+
+@functools.lru_cache(maxsize=1)
+def _defined() -> dict[str, tuple[str, ...]]:
+    """By word: the helpers that it calls."""
+    found: dict[str, tuple[str, ...]] = {}
+    for helper in helpers().values():
+        for word in helper.defines:
+            found[word] = (*found.get(word, ()), helper.name)
+    return found
+
+
+def called(code: str) -> frozenset[str]:
+    """The helpers that a kernel's code calls. Its values have other names (`device_names`), and what is remarked of it is no code."""
+    words = {word for line in code.splitlines() for word in re.findall(r"\w+", line.partition("//")[0])}
+    return frozenset(name for word in words & _defined().keys() for name in _defined()[word])
+
+
+def named(words: Iterable[str]) -> frozenset[str]:
+    """The helpers that are called by these words: those of statements (`ir.stmt.words`), types of parameters."""
+    defined = _defined()
+    return frozenset(name for word in words for name in defined.get(word, ()))
+
+
+def closure(wanted: Iterable[str], others: Iterable[Helper] = ()) -> list[Helper]:
+    """These helpers and `others`, with all that they need, each behind what it needs."""
+    known = helpers() | {helper.name: helper for helper in others}
+    chosen: set[str] = set()
+    left = [*BASE, *wanted, *(helper.name for helper in others)]
+    while left:
+        name = left.pop()
+        if name not in chosen:
+            chosen.add(name)
+            left += known[name].requires
+        if not left:
+            left = [h.name for h in known.values() if h.joins and h.name not in chosen and chosen.issuperset(h.joins)]
+    placed: dict[str, Helper] = {}
+
+    def place(helper: Helper) -> None:
+        if helper.name not in placed:
+            for need in known:  # in the order of the files, where needs leave a choice
+                if need in helper.requires:
+                    place(known[need])
+            placed[helper.name] = helper
+
+    for name, helper in known.items():
+        if name in chosen:
+            place(helper)
+    return list(placed.values())
+
+
+def device_text(helper: Helper) -> str:
+    """What the emitted file carries: where there are two bodies, only the device's, which a host build skips."""
+    match = re.search(r"#ifdef CUDA_ON_CPU\n(.*?)#else\n(.*)#endif[^\n]*\n?", helper.text, flags=re.DOTALL)
+    if match is None:
+        return helper.text
+    return helper.text[: match.start()] + f"#ifndef CUDA_ON_CPU\n{match[2]}#endif\n" + helper.text[match.end() :]
+
+
+def host_text() -> str:
+    """The host bodies of all helpers that have one: what a host build puts in front of the emitted source."""
+    found = []
+    for helper in helpers().values():
+        match = re.search(r"#ifdef CUDA_ON_CPU\n(.*?)#else\n", helper.text, flags=re.DOTALL)
+        if match is not None:
+            found.append(match[1])
+    return "".join(found)

@@ -1,0 +1,1 @@
+"""Is a candidate right? A verdict made of named checks."""
