@@ -17,6 +17,8 @@ from fusewright.verify.guard import snapshot
 
 MODELS = Path(__file__).parent / "models"
 EXAMPLES = Path(__file__).parent.parent / "examples"
+KERNELS = Path(__file__).parent / "kernels"
+SAMPLED = 3  # cases of a test of kernels, unless it says otherwise: all of them take half of the time of all tests
 
 settings.register_profile("test", max_examples=25, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile(
@@ -38,16 +40,14 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 
 
 def left_out(items: Sequence[pytest.Item]) -> None:
-    """Of a test that is `sampled(n)` one case in n runs with every change, and one with each value that several cases share;
-    the others are slow."""
+    """Of a test that is `sampled(n)`, or of kernels and so SAMPLED, one case in n runs with every change, and one with each value that
+    several cases share; the others are slow."""
     tests: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("sampled"):
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and one_in(item) > 1:
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in tests.values():
-        marker = cases[0].get_closest_marker("sampled")
-        assert marker is not None
-        taken = cases[:: marker.args[0]]
+        taken = cases[:: one_in(cases[0])]
         shared = {name for name in cases[0].callspec.params if 2 * len({value_of(case, name) for case in cases}) <= len(cases)}
         met = {(name, value_of(case, name)) for case in taken for name in shared}
         for case in cases:
@@ -55,6 +55,11 @@ def left_out(items: Sequence[pytest.Item]) -> None:
             if case not in taken and values <= met:
                 case.add_marker(pytest.mark.slow)
             met |= values
+
+
+def one_in(case: pytest.Function) -> int:
+    marker = case.get_closest_marker("sampled")
+    return int(marker.args[0]) if marker else SAMPLED if KERNELS in case.path.parents else 1
 
 
 def value_of(case: pytest.Function, parameter: str) -> str:

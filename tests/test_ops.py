@@ -215,6 +215,7 @@ def test_every_record_on_floats(dtype: torch.dtype, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool], ids=str)
+@pytest.mark.sampled(2)
 def test_every_record_on_whole_numbers(dtype: torch.dtype, tmp_path: Path) -> None:
     inputs = awkward(dtype)
     chosen = accepted(list(cases(whole=True)), inputs)

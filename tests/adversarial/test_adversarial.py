@@ -68,6 +68,7 @@ def judged(path: Path, precision: str = "eager") -> Verdict:
 
 
 @pytest.mark.parametrize("path", HONEST, ids=lambda path: path.stem)
+@pytest.mark.sampled(3)
 def test_honest(path: Path) -> None:
     """Its arithmetic is right. Some are hand-written for the model as it is built, and say which later changes they do not follow."""
     by_the_flags = "# precision: flags\n" in path.read_text()

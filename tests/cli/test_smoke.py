@@ -95,6 +95,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.sampled(3)
 def test_models_the_line_refuses(kind: str, tmp_path: Path) -> None:
     source, says = FAULTS[kind]
     (tmp_path / "model.py").write_text(source)

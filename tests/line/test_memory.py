@@ -290,6 +290,7 @@ def results(module: Any, times: int = 2) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sampled(2)
 def test_nothing_changes_by_what_is_freed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An arena in which all that may lie at one place does, everything freed early; against parts side by side, and nothing freed."""
     source, _, batch = MODELS[name]

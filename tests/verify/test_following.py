@@ -371,6 +371,7 @@ CHEATS = {
 
 
 @pytest.mark.parametrize("name", CHEATS)
+@pytest.mark.sampled(3)
 def test_what_does_not_follow_is_different(name: str, tmp_path: Path) -> None:
     model, new, check, words = CHEATS[name]
     verdict = judged(tmp_path, model, new)

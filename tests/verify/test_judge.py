@@ -109,6 +109,7 @@ def statuses(verdict: object) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", ["copy", "wrong", "does not follow"])
+@pytest.mark.sampled(2)
 def test_the_same_checks_with_the_same_outcome(kind: str, tmp_path: Path) -> None:
     """In one process and in two. The model keeps a counter and buffers, and takes other arguments."""
     (tmp_path / "model.py").write_text(MODEL)

@@ -123,6 +123,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
+@pytest.mark.sampled(3)
 def test_what_is_wrong_in_one_part_is_seen(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(monkeypatch)
     new = f"\n\nclass ModelNew(Model):\n    def forward(self, x):\n        {WRONG[what]}\n"
@@ -153,6 +154,7 @@ def test_a_candidate_that_runs_out_is_not_called_wrong(tmp_path: Path, monkeypat
     assert "seeds verified at batch 8" in verdict.shapes_note or "seeds verified at batch 16" in verdict.shapes_note
 
 
+@pytest.mark.slow
 def test_parts_that_run_out_are_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is estimated may be wrong: here it says that all of it fits."""
     monkeypatch.setattr("fusewright.verify.checks.FORWARD_RUN", 0)
