@@ -283,3 +283,17 @@ def test_pools_are_differentiated_by_kernels(tmp_path: Path) -> None:
     assert run.verdict.passed, "\n".join(map(str, run.verdict.checks))
     backward = run.text[run.text.index("_grad(sizes") :]
     assert "pool" in backward and "_backward(" not in backward.split("_region = ")[0]
+
+
+
+def test_a_mask_that_is_drawn_has_no_gradient(tmp_path: Path) -> None:
+    """No kernel computes one: nobody could ask for it, and the verifier would call it a decoy."""
+    path = tmp_path / "model.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.conv = nn.Conv1d(4, 6, 3)\n\n    def forward(self, x):\n        y = torch.tanh(self.conv(x))\n"
+        "        return nn.functional.max_pool1d(nn.functional.dropout1d(y, 0.3), 2)\n\n\n"
+        "def get_inputs():\n    return [torch.randn(3, 4, 10)]\n\n\ndef get_init_inputs():\n    return []\n"
+    )
+    run = optimize(load_problem(path), Options(target="host", seeds=1))
+    assert run.verdict.passed and not run.degraded, run.degraded

@@ -284,3 +284,15 @@ def test_kernels_matter_on_values_that_the_model_takes(tmp_path: Path) -> None:
     verdict = verify(problem, load_candidate(emitted.text, "host"))
     failed = [check for check in verdict.checks if not check.passed]
     assert not failed, failed[0].detail
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_gradients_are_compared_beside_whole_numbers(wrong: bool, tmp_path: Path) -> None:
+    """A result of integers has no gradient, the one beside it has."""
+    init, forward = "self.l = nn.Linear(6, 5)", "def forward(self, x):\n    y = self.l(x)\n    return y.tanh(), y.argmax(-1), y > 0"
+    problem = problem_of(tmp_path, init, forward, "torch.randn(4, 6)")
+    new = COPY if not wrong else "\n\nclass ModelNew(Model):\n    def forward(self, x):\n        y, *others = super().forward(x)\n"
+    new += "        return y.detach() + (y - y.detach()) * 0.5, *others\n" if wrong else ""
+    verdict = verify(problem, load_candidate(problem.source + new, "host"))
+    (gradients,) = [check for check in verdict.checks if check.name == "gradients"]
+    assert gradients.status == ("failed" if wrong else "held"), gradients

@@ -30,9 +30,15 @@ def trainable(graph: Graph, model: nn.Module) -> set[str]:
     found: set[str] = set()
     for node in graph.nodes:
         asked = node.target == "parameter" and node.args[0] in parameters if parameters else node.target == "input"
-        if asked or any(name in found for name in node.inputs):
+        if carries(node) and (asked or any(name in found for name in node.inputs)):
             found.add(node.name)
     return found
+
+
+def carries(node: Node) -> bool:
+    """It may have a gradient if what it is made of has one. A mask, or what was drawn in the size of a value, has none."""
+    of_numbers = node.dtype is None or node.dtype.is_floating_point or node.dtype.is_complex
+    return of_numbers and node.target not in STOPS
 
 
 class Flow:
@@ -67,7 +73,6 @@ class Flow:
         """Values with a path back to a tensor that may ask for a gradient, along which nothing stops it."""
         found: set[str] = set()
         for node in self.graph.nodes:
-            carries = node.dtype is None or node.dtype.is_floating_point or node.dtype.is_complex
-            if carries and node.target not in STOPS and (node.is_leaf or any(n in found for n in reference_reads(node))):
+            if carries(node) and (node.is_leaf or any(n in found for n in reference_reads(node))):
                 found.add(node.name)
         return found

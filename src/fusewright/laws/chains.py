@@ -49,6 +49,31 @@ def gradient_of_pad(site: Site) -> Ref | None:
     return site.again(site.node, shape, {"self": piece})
 
 
+POOLS_BACKWARD = [getattr(aten, f"{kind}_pool{dims}d_backward").default for kind in ("_adaptive_avg", "adaptive_max") for dims in (2, 3)]
+
+
+@law(
+    "gradient of an adaptive pool", at=POOLS_BACKWARD,
+    examples=[
+        of(lambda x: aten._adaptive_avg_pool2d_backward(x[..., :2, :3] * 2, x.tanh()), 2, 3, 5, 7),
+        of(lambda x: aten._adaptive_avg_pool3d_backward(x[..., :2, :1, :3].exp(), x * 2) + 1, 2, 3, 4, 5, 7),
+        of(lambda x: aten.adaptive_max_pool2d_backward(x[..., :2, :3], x.tanh(), F.adaptive_max_pool2d(x, (2, 3), True)[1]), 2, 3, 5, 7),
+        of(lambda x: aten._adaptive_avg_pool2d_backward(x[..., :2, :3] * 2, x), 2, 3, 5, 7, applies=False),
+    ],
+)  # fmt: skip
+def gradient_of_adaptive_pool(site: Site) -> Ref | None:
+    """The gradient of an adaptive pool depends on the size of what was pooled, not on its values."""
+    pooled, gradient = site.bound["self"], site.bound["grad_output"]
+    shape = site.shape(pooled)
+    if site[pooled].is_leaf or site[pooled].target is aten.expand.default or site[pooled].dtype != site[gradient].dtype:
+        return None
+    piece = gradient
+    for dim, (size, of_gradient) in enumerate(zip(shape, site.shape(gradient), strict=True)):
+        piece = piece if sizes.same(size, of_gradient) else site.slice(piece, dim, 0, 1)
+    sized = site.call(aten.expand.default, piece, list(shape), shape=shape, dtype=site[pooled].dtype)
+    return site.again(site.node, shape, {"self": sized})
+
+
 # ---- reductions over dimensions of size 1
 
 OF_ONE = {

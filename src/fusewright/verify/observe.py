@@ -221,6 +221,7 @@ def named_alike(structure: Any) -> str:
 def _gradients(model: nn.Module, inputs: list[Any], outputs: list[Tensor], order: int, part: Part | None) -> dict[str, Tensor]:
     """Of Σ output · cotangent, the cotangents drawn at random once, by inputs and parameters; and the same of those."""
     targets = gradient_targets(model, inputs)
+    outputs = [t for t in outputs if t.is_floating_point() or t.is_complex()]  # whole numbers have no gradient
     found: dict[str, Tensor] = {}
     for derivative in ("gradient", "second gradient")[:order]:
         pairs = [(t, c) for t, c in zip(outputs, cotangents(outputs, part), strict=True) if t.requires_grad]
