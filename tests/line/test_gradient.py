@@ -286,13 +286,19 @@ def test_pools_are_differentiated_by_kernels(tmp_path: Path) -> None:
 
 
 
-def test_a_mask_that_is_drawn_has_no_gradient(tmp_path: Path) -> None:
-    """No kernel computes one: nobody could ask for it, and the verifier would call it a decoy."""
+WITHOUT = {
+    "a mask that is drawn": "nn.functional.max_pool1d(nn.functional.dropout1d(torch.tanh(self.conv(x)), 0.3), 2)",
+    "what only chooses": "self.conv.bias[(self.conv(x) * 2 + 1).argmin(1)] * x.mean(1)[:, 2:]",
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_what_has_no_gradient(name: str, tmp_path: Path) -> None:
+    """No kernel computes one, and that there is none keeps no kernel of the other gradients from being launched."""
     path = tmp_path / "model.py"
     path.write_text(
         "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        "        self.conv = nn.Conv1d(4, 6, 3)\n\n    def forward(self, x):\n        y = torch.tanh(self.conv(x))\n"
-        "        return nn.functional.max_pool1d(nn.functional.dropout1d(y, 0.3), 2)\n\n\n"
+        f"        self.conv = nn.Conv1d(4, 6, 3)\n\n    def forward(self, x):\n        return {WITHOUT[name]}\n\n\n"
         "def get_inputs():\n    return [torch.randn(3, 4, 10)]\n\n\ndef get_init_inputs():\n    return []\n"
     )
     run = optimize(load_problem(path), Options(target="host", seeds=1))

@@ -46,10 +46,11 @@ class RegionGradient:
 
     plan: Plan
     kernels: Mapping[str, KernelText | AnchoredText]  # of the plan, in CUDA: what they need besides tensors counts for its memory
-    results: tuple[Result | None, ...]  # for each tensor that the region's reference reads; None where no gradient is asked for
+    results: tuple[Result | None, ...]  # for each tensor that the region's reference reads; None: no gradient, or none asked for
     saved: tuple[str, ...]  # activations: primitives inside the region that forward hands over to it
     handed: tuple[str, ...]  # inputs that are its own to free
     adds: int  # bytes that it holds at its peak, in the example, beyond what it was handed
+    asked: tuple[bool, ...] = ()  # of which of these tensors it has the gradient, which may be none: what only chooses a position has none
 
     @property
     def leaving(self) -> set[str]:
@@ -123,7 +124,8 @@ def region_gradient(region: Region, regions: Regions, asked: set[str], traces: d
         inner = [name for name in saved if name not in regions.outputs(region)]
         results = results_of(made, graph, arguments, wanted)
         copied = [name for name, result in zip(arguments, results, strict=True) if result is not None and result.copied]
-        return with_memory(made, results, tuple(saved.values()), inner, copied, graph)
+        planned = with_memory(made, results, tuple(saved.values()), inner, copied, graph)
+        return replace(planned, asked=tuple(name in wanted for name in arguments))
     except (Unsupported, Cyclic, sizes.Unprintable):
         return None
 

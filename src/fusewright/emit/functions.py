@@ -175,7 +175,7 @@ class Functions:
         changed = tuple(i for i, name in enumerate(read) if is_overwritten(name, self.graph))
         others: dict[str, Any] = {}
         if gradient is not None:
-            others |= {"gradient": f"{region.name}_grad", "asked": tuple(result is not None for result in gradient.results)}
+            others |= {"gradient": f"{region.name}_grad", "asked": gradient.asked}
         saved = self.joint.saved(region)
         others |= {"saves": True} if saved else {}
         if any(is_asked_for(name, kernel) for name in saved for kernel in region.kernels):
