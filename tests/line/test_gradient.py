@@ -286,20 +286,24 @@ def test_pools_are_differentiated_by_kernels(tmp_path: Path) -> None:
 
 
 
-WITHOUT = {
-    "a mask that is drawn": "nn.functional.max_pool1d(nn.functional.dropout1d(torch.tanh(self.conv(x)), 0.3), 2)",
-    "what only chooses": "self.conv.bias[(self.conv(x) * 2 + 1).argmin(1)] * x.mean(1)[:, 2:]",
+LAUNCHED = {
+    "a mask that is drawn": ("1", "nn.functional.max_pool1d(nn.functional.dropout1d(torch.tanh(self.conv(x)), 0.3), 2)"),
+    "what only chooses": ("1", "self.conv.bias[(self.conv(x) * 2 + 1).argmin(1)] * x.mean(1)[:, 2:]"),
+    "running statistics of halves": (
+        "nn.BatchNorm1d(6).bfloat16()", "nn.functional.hardswish(self.norm(self.conv(x).bfloat16())).mean(2)",
+    ),
 }
 
 
-@pytest.mark.parametrize("name", WITHOUT)
-def test_what_has_no_gradient(name: str, tmp_path: Path) -> None:
-    """No kernel computes one, and that there is none keeps no kernel of the other gradients from being launched."""
-    path = tmp_path / "model.py"
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_kernels_of_backward_are_launched_beside(name: str, tmp_path: Path) -> None:
+    """No kernel computes a gradient that there is not, and what has none keeps no kernel of the others from being launched."""
+    path, (norm, forward) = tmp_path / "model.py", LAUNCHED[name]
     path.write_text(
         "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        f"        self.conv = nn.Conv1d(4, 6, 3)\n\n    def forward(self, x):\n        return {WITHOUT[name]}\n\n\n"
+        f"        self.conv, self.norm = nn.Conv1d(4, 6, 3), {norm}\n\n    def forward(self, x):\n        return {forward}\n\n\n"
         "def get_inputs():\n    return [torch.randn(3, 4, 10)]\n\n\ndef get_init_inputs():\n    return []\n"
     )
     run = optimize(load_problem(path), Options(target="host", seeds=1))
     assert run.verdict.passed and not run.degraded, run.degraded
+    assert any(kernel["name"] in run.text.partition("_GRADIENT_KERNELS")[2] for kernel in run.report["kernels"])

@@ -207,6 +207,7 @@ def packed(value: torch.Tensor) -> str:
 
 
 def is_batch_norm(output: Output, graph: Graph) -> bool:
-    """PyTorch's own batch norm changes its buffers without telling autograd."""
+    """PyTorch's own batch norm changes its buffers without telling autograd. Those of halves are computed in float32."""
     node = graph[output.value.name]
+    node = graph[node.inputs[0]] if node.target is torch.ops.aten._to_copy.default else node
     return node.target == "getitem" and operator_name(node, graph) == "batch_norm"
