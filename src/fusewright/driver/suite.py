@@ -28,7 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .. import __version__
 from ..errors import Refused
 from ..process import POLL, Limits, now, signal_name, terminable, watch, with_this_package
-from .console import counted, say
+from .console import counted, live, say
 
 # What `optimize` says by its exit status; a negative one is the signal that ended it.
 OUTCOMES = {0: "verified", 1: "not equal", 2: "refused", 3: "fault"}
@@ -331,7 +331,7 @@ def _report(path: Path) -> dict[str, Any] | None:
 @contextlib.contextmanager
 def _progress(console: Console, total: int, before: int) -> Iterator[Callable[[Result], None]]:
     """A bar on a terminal, a line for each model elsewhere."""
-    if console.is_terminal and not console.is_dumb_terminal:
+    if live(console):
         last = TextColumn("{task.description}", markup=False)
         with Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), last, console=console) as bar:
             task = bar.add_task("", total=total, completed=before)
