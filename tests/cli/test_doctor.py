@@ -126,3 +126,17 @@ def test_a_slow_machine_is_well_all_the_same(monkeypatch: pytest.MonkeyPatch) ->
     assert health.self_test("host").status == WELL
     monkeypatch.setattr(health, "EXPECTED", 0.0)
     assert health.self_test("host").status == NOTE and "busy, or slow" in health.self_test("host").todo
+
+
+def test_optimize_for_a_gpu_without_ninja_is_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything runs: each candidate would fail to build, and a file without kernels would be written."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(health.cpp_extension, "CUDA_HOME", None)
+    monkeypatch.setattr(health.cpp_extension, "is_ninja_available", lambda: False)
+    (tmp_path / "model.py").write_text(health.MODEL)
+    assert cli._main(["optimize", str(tmp_path / "model.py")]) == 2
+    said = capsys.readouterr().err
+    assert "there is no nvcc (install a CUDA toolkit" in said and "ninja (pip install ninja)" in said and "--target host" in said
+    health.needs_a_toolchain("host")

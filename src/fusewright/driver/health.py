@@ -146,6 +146,16 @@ def ninja_here(needed: bool) -> Finding:
     return Finding("ninja", NOTE, "none is found: needed only where there is a GPU")
 
 
+def needs_a_toolchain(target: str) -> None:
+    """Refused where kernels are to be built for the GPU that is here, and nothing can build them."""
+    if target == "host" or not torch.cuda.is_available():
+        return
+    missing = [one for one in (nvcc_here(needed=True), ninja_here(needed=True)) if one.status == BAD]
+    if missing:
+        what = ", ".join(f"{one.name} ({one.todo})" for one in missing)
+        raise Refused(f"kernels cannot be built for the GPU: there is no {what}; --target host verifies on the CPU, doctor shows more")
+
+
 def cache_here() -> Finding:
     todo = "set FUSEWRIGHT_CACHE to a folder of your own"
     try:

@@ -88,7 +88,9 @@ def optimize(
 
     pipeline = the_line()
     from ...frontend.problem import load_problem
+    from ..health import needs_a_toolchain
 
+    needs_a_toolchain(options.target)
     options = replace(options, modes=modes_of(modes), all_variants=all_variants, output=output.absolute())
     console = Screen(quiet)
     with stages(console, pipeline.ahead(options)) as progress:
