@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 DEMO := build/demo
 ZOO := build/zoo
 
-.PHONY: setup test test-all smoke demo lint fuzz zoo wheel docs clean
+.PHONY: setup test test-all smoke demo lint fuzz zoo wheel docs ray notebook clean
 
 setup: $(READY)
 
@@ -64,6 +64,11 @@ docs: setup
 	$(BIN)/python -m pip install -q -c requirements-dev.txt -e '.[docs]'
 	$(BIN)/mkdocs build --strict
 	@echo "The documentation is in build/site/index.html."
+
+# A suite on a Ray cluster of this machine.
+ray: setup
+	$(BIN)/python -m pip install -q -c requirements-dev.txt -e '.[ray]'
+	$(BIN)/python -m pytest -q tests/zoo/test_many.py
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

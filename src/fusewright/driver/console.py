@@ -17,7 +17,7 @@ from rich.text import Text
 
 from ..report.accuracy import errors_record
 from ..steps import Step
-from ..words import errors_shown, training_words
+from ..words import counted, errors_shown, training_words
 
 if TYPE_CHECKING:
     from ..verify.verifier import Verdict
@@ -204,10 +204,6 @@ def show_verdict(console: Console, verdict: Verdict, verbose: bool) -> None:
         say(console, f"  {verdict.shapes_note}")
     for line in errors_shown(errors_record(verdict)) if verbose else ():
         say(console, f"  {line}")
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def with_counts(names: Sequence[str]) -> list[str]:

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from ...errors import Refused
-from ...words import shown_amount
-from ..console import Screen, counted, say
+from ...words import counted, shown_amount
+from ..console import Screen, say
 from .app import guarded
 from .arguments import Quiet, Traceback, Verbose
 

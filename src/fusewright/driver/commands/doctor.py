@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..console import Screen, counted, say
+from ...words import counted
+from ..console import Screen, say
 from .app import NOT_EQUAL, complain, guarded
 from .arguments import Quiet, Target, TargetOption, Traceback, Verbose
 

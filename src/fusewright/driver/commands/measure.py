@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -120,7 +121,14 @@ def suite(
         Path | None,
         typer.Option("--json", metavar="OUT.json", help="Write the results here, one by one as they come."),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Models at a time; more than 1 are neither timed nor tuned.")] = 1,
+    jobs: Annotated[
+        int,
+        typer.Option("--jobs", "-j", min=1, help="Models at a time, on each GPU if there are several; more than 1 are not timed or tuned."),
+    ] = 1,
+    ray: Annotated[
+        str,
+        typer.Option("--ray", metavar="ADDRESS", help="Run on the Ray cluster there: host:port, auto, or local for one of this machine."),
+    ] = "",
     target: TargetOption = Target.auto,
     time_limit: Annotated[float, typer.Option("--time-limit", metavar="S", help="Seconds for one model.")] = 600.0,
     memory_limit: Annotated[float, typer.Option("--memory-limit", metavar="GB", help="Memory for one model.")] = 24.0,
@@ -139,7 +147,8 @@ def suite(
 ) -> int:
     """Optimise every model of a folder, each in a process of its own, and end in a table of what came of it.
 
-    A model that crashes, hangs or takes too much memory costs only its own line.
+    A model that crashes, hangs or takes too much memory costs only its own line. Every visible GPU has a worker of its own; --ray spreads
+    models over the machines of a cluster.
     """
     options = options_of(target, sanitize, arch=arch)
     if results:
@@ -148,13 +157,15 @@ def suite(
         output.mkdir(parents=True, exist_ok=True)
         staged(output / "new.py", "").unlink()
 
+    from ..on_ray import cluster
     from ..suite import Settings, run_suite, table
 
     console = Screen(quiet)
     one, limits = jobs == 1, (time_limit, memory_limit)
     settings = Settings(options.target, *limits, bench and one, options.sanitize, output, one, precision.value, arch)
     try:
-        found = run_suite(folder, results, jobs, settings, resume=resume, console=console)
+        with cluster(ray) if ray else nullcontext() as runner:
+            found = run_suite(folder, results, jobs, settings, resume=resume, console=console, runner=runner)
     except KeyboardInterrupt:
         kept = f"what was done is in {results}; go on with --resume" if results else "nothing was kept (no --json)"
         return complain(f"interrupted; {kept}", INTERRUPTED)
