@@ -13,6 +13,7 @@ from .charts import bars, bars_chart, roofline_chart, roofline_points
 from .code import SourceLine, code_block, cuda_source, lines_in_comment, sections
 from .graph import after_picture, before_picture, drawn, is_view
 from .style import STYLE
+from .suite_page import Suite, suite_article
 
 Record = Mapping[str, Any]
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError)
@@ -22,9 +23,14 @@ class Missing(Exception):
     """A part that this record does not hold, and why that may be."""
 
 
-def page(records: Sequence[Record]) -> str:
-    articles = "\n".join(_article(record, number) for number, record in enumerate(records, 1))
-    title = str(records[0]["model"]) if len(records) == 1 else f"{len(records)} models"
+def page(records: Sequence[Record], suites: Sequence[Suite] = ()) -> str:
+    """Suites first, then every model that has a record of its own."""
+    articles = "\n".join(
+        [suite_article(suite, number) for number, suite in enumerate(suites, 1)]
+        + [_article(record, number) for number, record in enumerate(records, 1)]
+    )
+    alone = suites[0].name if len(suites) == 1 and not records else str(records[0]["model"]) if len(records) == 1 and not suites else ""
+    title = alone or _headline(records, suites)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -38,8 +44,8 @@ def page(records: Sequence[Record]) -> str:
 <body>
 <header class="page">
 <p class="mark">Fusewright</p>
-<h1>{escape(_headline(records))}</h1>
-{_overview(records)}
+<h1>{escape(_headline(records, suites))}</h1>
+{_overview(records) if records else ""}
 </header>
 <main>
 {articles}
@@ -51,8 +57,9 @@ after the L2 cache was flushed and each with its result checked; a ratio carries
 """
 
 
-def _headline(records: Sequence[Record]) -> str:
-    return f"{len(records) if len(records) > 1 else 'One'} model{'s' * (len(records) > 1)}, before and after"
+def _headline(records: Sequence[Record], suites: Sequence[Suite]) -> str:
+    models = len(records) + sum(len(suite.results) for suite in suites)
+    return f"{models if models > 1 else 'One'} model{'s' * (models > 1)}, before and after"
 
 
 # ---- every model in a line ----

@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import __version__
 from ..errors import Refused
-from ..words import counted
+from ..words import counted, is_number
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,26 @@ def write_results(path: Path, results: Sequence[Result] | Any) -> None:
 
 
 def read_results(path: Path) -> list[Result]:
+    """What the file holds; nothing where there is no file. Refused: it holds something else."""
     try:
-        return [Result(**item) for item in json.loads(path.read_text(encoding="utf-8"))["models"]]
+        return results_in(json.loads(path.read_text(encoding="utf-8")), path)
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError) as error:
         raise Refused(f"{path}: not results of a suite ({type(error).__name__}: {error})") from error
+
+
+def results_in(value: Any, path: Path) -> list[Result]:
+    """Of a file that was read already."""
+    try:
+        found = [Result(**item) for item in value["models"]]
+    except (TypeError, KeyError) as error:
+        raise Refused(f"{path}: not results of a suite ({type(error).__name__}: {error})") from error
+    for r in found:
+        texts = all(isinstance(text, str) for text in (r.model, r.key, r.outcome, r.why))
+        if not texts or not is_number(r.seconds) or not isinstance(r.report, (dict, type(None))):
+            raise Refused(f"{path}: not results of a suite ({str(r.model)[:60]!r} is no result)")
+    return found
 
 
 def table(results: Sequence[Result]) -> list[str]:
@@ -112,18 +126,23 @@ def _facts(r: Result) -> list[str]:
 
 
 def items(r: Result, key: str) -> Sequence[Any]:
-    return (r.report or {}).get(key) or []
+    """A list of the model's report; nothing where there is none."""
+    found = (r.report or {}).get(key)
+    return found if isinstance(found, (list, tuple)) else ()
 
 
 def time_of(r: Result, key: str) -> float | None:
+    """Milliseconds: `eager_ms`, `compile_ms` or `new_ms`."""
     timing = (r.report or {}).get("timing") or {}
     value = timing.get(key) if isinstance(timing, Mapping) else None
-    return float(value) if isinstance(value, (int, float)) and value > 0 else None
+    return float(value) if is_number(value) and value > 0 else None
 
 
 def ratio_of(r: Result, key: str) -> float | None:
+    """The other's time over ours."""
     other, new = time_of(r, key), time_of(r, "new_ms")
-    return other / new if other and new else None
+    ratio = other / new if other and new else None
+    return ratio if is_number(ratio) and ratio > 0 else None
 
 
 def _times(r: Result) -> list[str]:

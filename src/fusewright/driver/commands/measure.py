@@ -90,7 +90,7 @@ def bench(
 
 @guarded
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN.json ...", help="What optimize and bench wrote.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN.json ...", help="What optimize, bench and suite wrote by --json.")],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="OUT.html", help="Write the page here; without it, only the table."),
@@ -98,7 +98,10 @@ def report(
     verbose: Verbose = False,
     traceback: Traceback = False,
 ) -> int:
-    """Show runs: a compact table here, and with -o one self-contained page with pictures, charts and the CUDA."""
+    """Show runs: a compact table here, and with -o one self-contained page with pictures, charts and the CUDA.
+
+    Of a suite: its table, how the ratios are distributed, the slowest models and what failed.
+    """
     if output:
         check_writable(output, reads=runs)
 
