@@ -70,6 +70,11 @@ ray: setup
 	$(BIN)/python -m pip install -q -c requirements-dev.txt -e '.[ray]'
 	$(BIN)/python -m pytest -q tests/zoo/test_many.py
 
+# docs/tutorial.ipynb, run from its first cell to its last.
+notebook: setup
+	$(BIN)/python -m pip install -q -c requirements-dev.txt -e '.[notebook]'
+	$(BIN)/python -m pytest -q tests/docs/test_notebook.py
+
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

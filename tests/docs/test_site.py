@@ -107,7 +107,7 @@ def test_python_of_the_how_to_pages_runs(tmp_path: Path, capsys: pytest.CaptureF
     monkeypatch.chdir(tmp_path)
     (model,) = (step.text for step in steps() if step.file == "model.py")
     Path("model.py").write_text(model)
-    assert cli._main(["optimize", "model.py", "--quick", "--forward-only", "--target", "host", "-q"]) == 0
+    assert cli._main(["optimize", "model.py", "--quick", "--forward-only", "--target", "host", "-q", "--json", "run.json"]) == 0
     ran = 0
     for page in HOW_TO:
         for title, body in re.findall(r'^```python(?: title="([^"]+)")?\n(.*?)^```', page.read_text(), re.MULTILINE | re.DOTALL):
