@@ -21,12 +21,23 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
+NAMES = ["python", "fusewright", "torch", "gpu", "g++", "nvcc", "ninja", "cache", "self-test"]
+
+
+def test_a_line_for_each_thing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "self_test", lambda target: Finding("self-test", WELL, target))
+    assert cli._main(["doctor", "--target", "host"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line[6:16].strip() for line in out[:-1]] == NAMES and out[-2:] == ["ok    self-test   host", "all is well"]
+
+
+@pytest.mark.slow
 def test_a_machine_that_is_well(capsys: pytest.CaptureFixture[str]) -> None:
     """The whole of it, with the self-test: a model is optimised and verified on the host."""
     status = cli._main(["doctor", "--target", "host"])
     out = capsys.readouterr().out
     lines = {line[6:16].strip(): line for line in out.splitlines()[:-1]}
-    assert list(lines) == ["python", "fusewright", "torch", "gpu", "g++", "nvcc", "ninja", "cache", "self-test"]
+    assert list(lines) == NAMES
     assert status == 0 and out.splitlines()[-1] == "all is well", out
     assert "self-test   a model was optimised and verified on host in " in lines["self-test"]
     assert torch.__version__ in lines["torch"] and sys.version.split()[0] in lines["python"]
@@ -140,3 +151,31 @@ def test_optimize_for_a_gpu_without_ninja_is_a_sentence(
     said = capsys.readouterr().err
     assert "there is no nvcc (install a CUDA toolkit" in said and "ninja (pip install ninja)" in said and "--target host" in said
     health.needs_a_toolchain("host")
+
+
+NO_TORCH = """
+import sys
+class Without:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+sys.meta_path.insert(0, Without())
+from fusewright.driver.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["doctor"], 1, "fusewright: torch: not installed; pip install torch.\n"),
+        (["explain", "model.py"], 2, "fusewright: PyTorch is not installed here: pip install torch.\n"),
+        (["cache", "size"], 0, ""),
+    ],
+)
+def test_without_pytorch(arguments: list[str], status: int, says: str, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(health.MODEL)
+    environment = {"PYTHONPATH": str(Path(health.__file__).parents[2]), "FUSEWRIGHT_CACHE": str(tmp_path / "none"), "PATH": ""}
+    command = [sys.executable, "-c", NO_TORCH, *arguments]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (status, says)

@@ -52,6 +52,8 @@ def guarded(body: Callable[..., int]) -> Callable[..., int]:
         except Exception as error:
             if traceback:
                 tracebacks.print_exc()
+            if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+                raise typer.Exit(complain("PyTorch is not installed here: pip install torch", REFUSED)) from None
             if type(error).__name__ == "OutOfMemoryError":  # torch's: not imported for this
                 raise typer.Exit(complain(f"out of memory: {str(error).splitlines()[0]}; nothing was written", REFUSED)) from None
             what = f"internal error: {type(error).__name__}: {error}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...errors import first_line
 from ...words import counted
 from ..console import Screen, say
 from .app import NOT_EQUAL, complain, guarded
@@ -17,8 +18,11 @@ def doctor(target: TargetOption = Target.auto, quiet: Quiet = False, verbose: Ve
     Python, PyTorch, GPU, compilers, ninja, the cache folder, and a small model that is optimised and verified, which takes some 10 seconds.
     Exit status 0 if all is well, 1 if not. A `note` is nothing to worry about.
     """
-    from ..health import BAD, findings
-
+    try:
+        from ..health import BAD, findings
+    except (ImportError, OSError) as error:  # no PyTorch, or one whose libraries are not here
+        why = "not installed" if getattr(error, "name", None) == "torch" else f"cannot be imported: {first_line(error)}"
+        return complain(f"torch: {why}; pip install torch", NOT_EQUAL)
     console = Screen(quiet)
     found = []
     for one in findings(target.value):
