@@ -110,6 +110,7 @@ def test_a_folder_that_is_a_link_is_left_alone(root: Path, capsys: pytest.Captur
 
 def test_a_cache_that_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "none"))
     monkeypatch.setenv("FUSEWRIGHT_CACHE", str(tmp_path / "file"))
     status, _, err = run(capsys, "list")
     assert status == 2 and "the cache folder is not a folder" in err

@@ -153,12 +153,15 @@ def test_optimize_for_a_gpu_without_ninja_is_a_sentence(
     health.needs_a_toolchain("host")
 
 
-NO_TORCH = """
+NO_SETUPTOOLS = "No module named 'setuptools'; pip install setuptools."
+NEEDS_SETUPTOOLS = "setuptools (PyTorch's extensions need it) is not installed here: pip install setuptools."
+WITHOUT = """
 import sys
+gone = sys.argv.pop(1)
 class Without:
     def find_spec(self, name, *_):
-        if name.partition(".")[0] == "torch":
-            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+        if name.partition(".")[0] == gone:
+            raise ModuleNotFoundError(f"No module named {gone!r}", name=gone)
 sys.meta_path.insert(0, Without())
 from fusewright.driver.cli import main
 main()
@@ -166,16 +169,18 @@ main()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "says"),
+    ("gone", "arguments", "status", "says"),
     [
-        (["doctor"], 1, "fusewright: torch: not installed; pip install torch.\n"),
-        (["explain", "model.py"], 2, "fusewright: PyTorch is not installed here: pip install torch.\n"),
-        (["cache", "size"], 0, ""),
+        ("torch", ["doctor"], 1, "torch: not installed; pip install torch."),
+        ("torch", ["explain", "model.py"], 2, "PyTorch is not installed here: pip install torch."),
+        ("torch", ["cache", "size"], 0, ""),
+        pytest.param("setuptools", ["doctor"], 1, f"torch: cannot be imported: {NO_SETUPTOOLS}", marks=pytest.mark.slow),
+        ("setuptools", ["optimize", "model.py"], 2, NEEDS_SETUPTOOLS),
     ],
 )
-def test_without_pytorch(arguments: list[str], status: int, says: str, tmp_path: Path) -> None:
+def test_without_pytorch(gone: str, arguments: list[str], status: int, says: str, tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(health.MODEL)
     environment = {"PYTHONPATH": str(Path(health.__file__).parents[2]), "FUSEWRIGHT_CACHE": str(tmp_path / "none"), "PATH": ""}
-    command = [sys.executable, "-c", NO_TORCH, *arguments]
+    command = [sys.executable, "-c", WITHOUT, gone, *arguments]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (status, says)
+    assert (done.returncode, done.stderr) == (status, f"fusewright: {says}\n" if says else "")

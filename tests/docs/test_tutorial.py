@@ -41,7 +41,8 @@ def test_files_are_python() -> None:
 
 
 def test_numbers_and_paths_may_differ() -> None:
-    assert shape("ok  python  3.11.7 (/home/me/bin/python)") == shape("ok python 3.12 (/opt/python)")
+    assert shape("ok    gpu         H200 (9.0, 150 GB)") == shape("note  gpu         none: nothing is timed") != shape("FAIL  gpu  none")
+    assert shape("a (/home/me/bin/python) 3.11.7") == shape("a (/opt/python) 3.12")
     assert shape("  a  1.05 MB, 4.85 MFLOP") == shape("a 2 MB, 10 MFLOP") != shape("b 2 MB, 10 MFLOP")
 
 

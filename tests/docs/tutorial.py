@@ -36,8 +36,14 @@ def steps() -> list[Step]:
     return found
 
 
+DOCTOR = re.compile(r"(?:ok|note)\s+(python|torch|gpu|self-test)\s")  # what it finds is this machine's own
+
+
 def shape(line: str) -> str:
-    """A line without what differs from run to run: numbers, paths and how wide a column is."""
+    """A line without what differs from run to run: numbers, paths, how wide a column is, what the doctor finds."""
+    looked_at = DOCTOR.match(line)
+    if looked_at:
+        return f"doctor: {looked_at[1]}"
     return re.sub(r"\s+", " ", re.sub(r"\d+(?:\.\d+)*(?:e-?\d+)?(?:\+\w+)?", "#", re.sub(r"\(/[^)]*\)", "(path)", line))).strip()
 
 

@@ -24,6 +24,8 @@ from ...frontend.collector import lasting
 
 NOT_EQUAL, REFUSED, FAULT, INTERRUPTED = 1, 2, 3, 130
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
+NEEDED = {"torch": "PyTorch", "setuptools": "setuptools (PyTorch's extensions need it)"}  # beside what this package itself imports
+
 given: list[str] = []  # the arguments of this run
 
 
@@ -52,8 +54,8 @@ def guarded(body: Callable[..., int]) -> Callable[..., int]:
         except Exception as error:
             if traceback:
                 tracebacks.print_exc()
-            if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-                raise typer.Exit(complain("PyTorch is not installed here: pip install torch", REFUSED)) from None
+            if isinstance(error, ModuleNotFoundError) and error.name in NEEDED:
+                raise typer.Exit(complain(f"{NEEDED[error.name]} is not installed here: pip install {error.name}", REFUSED)) from None
             if type(error).__name__ == "OutOfMemoryError":  # torch's: not imported for this
                 raise typer.Exit(complain(f"out of memory: {str(error).splitlines()[0]}; nothing was written", REFUSED)) from None
             what = f"internal error: {type(error).__name__}: {error}"

@@ -21,8 +21,9 @@ def doctor(target: TargetOption = Target.auto, quiet: Quiet = False, verbose: Ve
     try:
         from ..health import BAD, findings
     except (ImportError, OSError) as error:  # no PyTorch, or one whose libraries are not here
-        why = "not installed" if getattr(error, "name", None) == "torch" else f"cannot be imported: {first_line(error)}"
-        return complain(f"torch: {why}; pip install torch", NOT_EQUAL)
+        missing = getattr(error, "name", None)
+        why = "not installed" if missing == "torch" else f"cannot be imported: {first_line(error)}"
+        return complain(f"torch: {why}; pip install {missing or 'torch'}", NOT_EQUAL)
     console = Screen(quiet)
     found = []
     for one in findings(target.value):
