@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 DEMO := build/demo
 ZOO := build/zoo
 
-.PHONY: setup test test-all smoke demo lint fuzz zoo clean
+.PHONY: setup test test-all smoke demo lint fuzz zoo wheel docs ray notebook clean
 
 setup: $(READY)
 
@@ -52,6 +52,28 @@ zoo: export FUSEWRIGHT_ZOO := small
 zoo: setup
 	@mkdir -p $(ZOO)
 	$(BIN)/fusewright suite zoo --target host --jobs 2 --resume --json $(ZOO)/suite.json
+
+# The wheel, in dist/. Its test installs it in an environment of its own and runs the tutorial's commands there.
+wheel: setup
+	rm -rf build/lib build/bdist.*
+	$(BIN)/python -m pip wheel . --no-deps -w dist
+	$(BIN)/python -m pytest -q tests/package
+
+# The documentation, in build/site; a link that leads nowhere is an error.
+docs: setup
+	$(BIN)/python -m pip install -q -c requirements-dev.txt -e '.[docs]'
+	$(BIN)/mkdocs build --strict
+	@echo "The documentation is in build/site/index.html."
+
+# A suite on a Ray cluster of this machine.
+ray: setup
+	$(BIN)/python -m pip install -q -c requirements-dev.txt -e '.[ray]'
+	$(BIN)/python -m pytest -q tests/zoo/test_many.py
+
+# docs/tutorial.ipynb, run from its first cell to its last.
+notebook: setup
+	$(BIN)/python -m pip install -q -c requirements-dev.txt -e '.[notebook]'
+	$(BIN)/python -m pytest -q tests/docs/test_notebook.py
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

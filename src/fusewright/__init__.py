@@ -6,14 +6,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Refused", "__version__", "load", "optimize"]
+__all__ = ["Refused", "Report", "__version__", "load", "optimize"]
 
 if TYPE_CHECKING:
     from .driver.pipeline import optimize_module as optimize
     from .errors import Refused
     from .host.loaded import load
+    from .report.shown import Report
 
-_PLACES = {"Refused": ("errors", "Refused"), "load": ("host.loaded", "load"), "optimize": ("driver.pipeline", "optimize_module")}
+_PLACES = {
+    "Refused": ("errors", "Refused"),
+    "Report": ("report.shown", "Report"),
+    "load": ("host.loaded", "load"),
+    "optimize": ("driver.pipeline", "optimize_module"),
+}
 
 
 def __getattr__(name: str) -> Any:

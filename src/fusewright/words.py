@@ -47,6 +47,11 @@ def is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def counted(number: int, noun: str) -> str:
+    """1 model, 2 models."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 STATUSES = ("held", "skipped", "failed")
 
 

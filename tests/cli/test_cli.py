@@ -21,7 +21,10 @@ from bad_models import BAD, GOOD
 import fusewright
 from fusewright.driver import cli
 from fusewright.driver.all_variants import Tried
+from fusewright.driver.commands import files
 from fusewright.driver.suite import Settings
+from fusewright.driver.version import commit
+from fusewright.driver.version import version as version_of
 from fusewright.errors import Unsupported
 from fusewright.options import Options
 from fusewright.verify.verifier import Check, Errors, Verdict
@@ -473,7 +476,7 @@ def test_a_disk_that_fills_up(folder: Path, command: Any, pipeline: Pipeline, mo
             if text:
                 raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(cli, "open", Full, raising=False)
+    monkeypatch.setattr(files, "open", Full, raising=False)
     sentence = one_sentence(command("optimize", "model.py"), status=2)
     assert sentence == "model_new.py: cannot be written: No space left on device."
     assert names(folder) == ["model.py"]
@@ -491,7 +494,7 @@ def test_nothing_is_left_when_the_last_step_fails(
     def fail(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(cli.os, "replace", fail)
+    monkeypatch.setattr(files.os, "replace", fail)
     one_sentence(command("optimize", "model.py", "--json", "report.json"), status=status)
     assert names(folder) == ["model.py"]
 
@@ -570,11 +573,52 @@ def python(*arguments: str, **changes: Any) -> subprocess.CompletedProcess[str]:
 
 def test_version_and_help() -> None:
     version = python("-m", "fusewright", "--version")
-    assert (version.returncode, version.stdout, version.stderr) == (0, f"fusewright {fusewright.__version__}\n", "")
+    assert (version.returncode, version.stderr) == (0, "")
+    assert re.fullmatch(rf"fusewright {re.escape(fusewright.__version__)}( \([0-9a-f]{{7,}}(, changed)?\))?\n", version.stdout)
     assert "optimize" in python("-m", "fusewright", "--help").stdout
     usage = python("-m", "fusewright", "optimize", "--help").stdout
     for option in ("--output", "--target", "--json", "--no-bench", "--sanitize", "--assume-finite", "--verbose"):
         assert option in usage
+
+
+def test_the_commit_is_git_s_or_what_the_wheel_has(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "fusewright"
+    package.mkdir(parents=True)
+    assert version_of(package) == fusewright.__version__
+    (package / "commit.txt").write_text("1234567\n")
+    assert version_of(package) == f"{fusewright.__version__} (1234567)"
+    checkout = tmp_path / "checkout" / "src" / "fusewright"
+    checkout.mkdir(parents=True)
+    git = ["git", "-C", str(tmp_path / "checkout"), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    assert version_of(checkout) == fusewright.__version__, "no commit yet"
+    (checkout / "a.py").touch()
+    subprocess.run([*git, "add", "-A"], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "one"], check=True)
+    assert re.fullmatch(r"[0-9a-f]{7,}", commit(checkout))
+    (checkout / "a.py").write_text("changed")
+    assert commit(checkout).endswith(", changed")
+
+
+def test_completion() -> None:
+    """As a shell asks for it."""
+    asked = {"_FUSEWRIGHT_COMPLETE": "complete_bash", "COMP_WORDS": "fusewright op", "COMP_CWORD": "1", "PYTHONPATH": str(ROOT / "src")}
+    run = subprocess.run([sys.executable, "-m", "fusewright"], env=os.environ | asked, capture_output=True, text=True, timeout=120)
+    assert run.stdout.split() == ["optimize"], run.stderr
+    asked |= {"COMP_WORDS": "fusewright cache ", "COMP_CWORD": "2"}
+    run = subprocess.run([sys.executable, "-m", "fusewright"], env=os.environ | asked, capture_output=True, text=True, timeout=120)
+    assert run.stdout.split() == ["list", "size", "clear"], run.stderr
+
+
+def test_quiet_says_only_what_goes_wrong(folder: Path, command: Any, pipeline: Pipeline) -> None:
+    assert command("optimize", "model.py", "-q") == Outcome(0, "", "") and (folder / "model_new.py").exists()
+    (folder / "new.py").write_text("")
+    assert command("verify", "model.py", "new.py", "--same-process", "--quiet") == Outcome(0, "", "")
+    pipeline.degraded = ["the kernels did not verify"]
+    assert command("optimize", "model.py", "-q") == Outcome(0, "", "warning: degraded: the kernels did not verify\n")
+    pipeline.passed = False
+    outcome = command("verify", "model.py", "new.py", "--same-process", "-q")
+    assert outcome.out == "" and "not equal to the model" in one_sentence(outcome, status=1)
 
 
 def test_importing_fusewright_brings_no_torch() -> None:

@@ -11,15 +11,16 @@ from structure.test_imports import ORDER
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "fusewright"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "stages").glob("*.md"))]
+PAGES = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"([\w./-]+\.(?:py|cuh|cpp|h))(?::([A-Za-z_]\w*))?(?![\w/])")
 MEMBER = re.compile(r"(_?[A-Z]\w*)\.([a-z_]\w*)(?:\(.*\))?")
+MADE = {"pictures/before.svg", "pictures/after.svg"}  # when the site is built, by docs/hooks.py
 # Files of the reader, not ours.
-EXAMPLES = {"MODEL.py", "NEW.py", "OUT.py", "CANDIDATE.py", "model.py", "model_new.py", "walk.py"}
+EXAMPLES = {"MODEL.py", "NEW.py", "OUT.py", "CANDIDATE.py", "model.py", "model_new.py", "walk.py", "new.py", "yours.py"}
 
 
 def named_files(page: Path) -> list[tuple[str, str]]:
@@ -56,7 +57,8 @@ def test_links_lead_somewhere(page: Path) -> None:
     missing = []
     for link, heading in LINK.findall(FENCE.sub("", page.read_text())):
         target = page.parent / link if link else page
-        if not target.exists() or (heading and heading not in headings(target)):
+        made = link in MADE and page.parent == ROOT / "docs"
+        if (not made and not target.exists()) or (heading and heading not in headings(target)):
             missing.append(f"{link}#{heading}" if heading else link)
     assert not missing
 
@@ -74,7 +76,7 @@ def test_functions_exist(page: Path) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "README.md"], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_members_exist(page: Path) -> None:
     """`Planner.want`: a file of ours defines the class and has that word."""
     named = [match for code in CODE.findall(FENCE.sub("", page.read_text())) if (match := MEMBER.fullmatch(code))]

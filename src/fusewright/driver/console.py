@@ -17,7 +17,7 @@ from rich.text import Text
 
 from ..report.accuracy import errors_record
 from ..steps import Step
-from ..words import errors_shown, training_words
+from ..words import counted, errors_shown, training_words
 
 if TYPE_CHECKING:
     from ..verify.verifier import Verdict
@@ -30,8 +30,8 @@ MARKS = {"held": ("ok  ", ""), "skipped": ("skip", "dim"), "failed": ("FAIL", "r
 class Screen(Console):
     """A console without guesses about numbers and paths; when its reader goes away (`| head`) the work goes on."""
 
-    def __init__(self) -> None:
-        super().__init__(highlight=False, file=sys.stdout)  # this very stream: what models print may go elsewhere
+    def __init__(self, quiet: bool = False) -> None:
+        super().__init__(highlight=False, quiet=quiet, file=sys.stdout)  # this very stream: what models print may go elsewhere
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -47,11 +47,16 @@ class Stages(Protocol):
 @contextmanager
 def stages(console: Console, ahead: Sequence[str] = ()) -> Iterator[Stages]:
     """Show stages live on a terminal, those that are `ahead` too; as plain lines elsewhere."""
-    if console.is_terminal and not console.is_dumb_terminal:
+    if live(console):
         with _live(console, ahead) as show:
             yield show
     else:
         yield _lines(console)
+
+
+def live(console: Console) -> bool:
+    """It can be written over."""
+    return console.is_terminal and not console.is_dumb_terminal and not console.quiet
 
 
 class _Seconds(ProgressColumn):
@@ -177,7 +182,8 @@ def show_variants(console: Console, variants: Sequence[Tried]) -> None:
 
 
 def show_degraded(console: Console, sentences: Sequence[str]) -> None:
-    """What is right, but not what was planned first: among the last lines, so that it is seen."""
+    """What is right, but not what was planned first: among the last lines, so that it is seen. Of a quiet console, on stderr."""
+    console = Console(highlight=False, stderr=True) if console.quiet else console
     for sentence in sentences:
         say(console, f"warning: degraded: {sentence}", "bold yellow")
 
@@ -198,10 +204,6 @@ def show_verdict(console: Console, verdict: Verdict, verbose: bool) -> None:
         say(console, f"  {verdict.shapes_note}")
     for line in errors_shown(errors_record(verdict)) if verbose else ():
         say(console, f"  {line}")
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def with_counts(names: Sequence[str]) -> list[str]:

@@ -1,16 +1,17 @@
 """Every model file of a folder through `optimize`, each in a process of its own, and a table of what came of it.
 
 A model that crashes, hangs or takes too much memory costs its own line, nothing else. Results are written to the JSON
-file one by one, so that an interrupted suite goes on where it stopped.
+file one by one, so that an interrupted suite goes on where it stopped. Where there are several GPUs, each has a worker
+of its own; what runs a model may also be a cluster (`driver/on_ray.py`).
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import hashlib
 import json
-import math
 import os
 import queue
 import subprocess
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .. import __version__
 from ..errors import Refused
 from ..process import POLL, Limits, now, signal_name, terminable, watch, with_this_package
-from .console import counted, say
+from ..report.results import Result, read_results, summary, table, write_results
+from ..words import counted
+from .console import live, say
+
+__all__ = ["Result", "Settings", "find_models", "read_results", "run_suite", "summary", "table"]
 
 # What `optimize` says by its exit status; a negative one is the signal that ended it.
 OUTCOMES = {0: "verified", 1: "not equal", 2: "refused", 3: "fault"}
 UNREADABLE = "not Python"  # the outcome of a file that cannot be parsed
+LIST_SECONDS = 20.0  # for the driver to list its GPUs; the first call after a start takes long
 SWITCH = "FUSEWRIGHT_ZOO"  # the variable by which the zoo's files choose their sizes
 
 
@@ -54,6 +60,11 @@ class Settings:
     def limits(self) -> Limits:
         return Limits(self.time_limit, self.memory_limit)
 
+    @property
+    def on_gpus(self) -> bool:
+        """Models may run on GPUs, and each on one of its own."""
+        return self.target != "host" and not self.sanitize
+
     def arguments(self) -> list[str]:
         found = ["--target", self.target, *(["--bench", "--modes", "eager,compile"] if self.bench else ["--no-bench"])]
         found += ["--precision", self.precision, *([] if self.tune else ["--tune", "off"])]
@@ -62,33 +73,21 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Result:
-    """What came of one model."""
+class Work:
+    """What is to be run, and how."""
 
-    model: str  # its path below the folder
-    key: str  # of the file, the version and the settings: an equal key need not be run again
-    outcome: str  # verified, or one of the ways it was not
-    why: str
-    seconds: float
-    report: Mapping[str, Any] | None = None  # what `optimize --json` wrote
+    models: Mapping[str, Path]  # by their path below the folder
+    keys: Mapping[str, str]
+    settings: Settings
 
-    @property
-    def verified(self) -> bool:
-        return self.outcome == "verified"
+    def failed(self, name: str, outcome: str, why: str) -> Result:
+        """Of a model that nobody could run."""
+        return Result(name, self.keys[name], outcome, why, 0.0)
 
-    @property
-    def degraded(self) -> list[str]:
-        """The file is right because kernels that were not, or that did not build, are left out of it."""
-        return [str(sentence) for sentence in _items(self, "degraded")] if self.verified else []
 
-    @property
-    def original(self) -> bool:
-        """No kernel is in it: the original's forward was written."""
-        return self.verified and bool((self.report or {}).get("plain"))
-
-    @property
-    def family(self) -> str:
-        return self.model.rpartition("/")[0] or "."
+# Runs these models, so many at a time on each worker, and hands out what came of each as it comes. Whatever still runs when the
+# context is left is ended.
+Runner = Callable[[Work, Sequence[str], int], "contextlib.AbstractContextManager[Iterator[Result]]"]
 
 
 def run_suite(
@@ -99,28 +98,36 @@ def run_suite(
     *,
     resume: bool = False,
     console: Console | None = None,
+    runner: Runner | None = None,
 ) -> list[Result]:
     """Run every model below `folder`; the results in the order of their names.
 
-    `resume` leaves out what `json_out` holds as verified.
+    `jobs`: so many at a time, on each GPU where there are some. `resume` leaves out what `json_out` holds as verified. `runner`: what runs
+    models; without one, processes of this machine, one for each visible GPU.
     """
     settings = settings or Settings()
     models, unreadable = find_models(folder), find_unreadable(folder)
     if not models and not unreadable:
         raise Refused(f"{folder}: no model files here (a .py file that defines Model and get_inputs)")
-    keys = {name: key_of(path, settings) for name, path in models.items()}
-    found = _known(json_out, keys) if resume and json_out else {}
+    work = Work(models, {name: key_of(path, settings) for name, path in models.items()}, settings)
+    found = _known(json_out, work.keys) if resume and json_out else {}
     pending = [name for name in models if name not in found]
     console = console or Console(quiet=True)
     if found:
         say(console, f"{counted(len(found), 'model')} verified before, {len(pending)} to run")
+    if runner is None:
+        devices = visible_gpus() if settings.on_gpus else []
+        several = len(devices) > 1
+        if several:
+            say(console, f"{counted(len(devices), 'GPU')}, a worker on each")
+        runner = functools.partial(local_workers, devices=devices if several else ())
     broken = {name: Result(name, "", UNREADABLE, why, 0.0) for name, why in unreadable.items()}
     with _progress(console, len(models) + len(broken), len(found)) as show:
         for result in broken.values():
             show(result)
         at_a_time = jobs
         while pending:
-            with _workers(models, keys, pending, at_a_time, settings) as results:
+            with runner(work, pending, at_a_time) as results:
                 for result in results:
                     found[result.model] = result
                     if at_a_time == 1 or not _short_of_memory(result):
@@ -183,60 +190,70 @@ def _short_of_memory(result: Result) -> bool:
     return "out of memory" in result.why.lower()
 
 
-# ---- the file of results
-
-
-def write_results(path: Path, results: Sequence[Result] | Any) -> None:
-    """The whole file or the one before it, whatever happens meanwhile."""
-    text = json.dumps({"fusewright": __version__, "models": [asdict(result) for result in results]}, indent=1)
-    whole = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        whole.write_text(text + "\n", encoding="utf-8")
-        os.replace(whole, path)
-    except OSError as error:
-        raise Refused(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        whole.unlink(missing_ok=True)
-
-
-def read_results(path: Path) -> list[Result]:
-    try:
-        return [Result(**item) for item in json.loads(path.read_text(encoding="utf-8"))["models"]]
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise Refused(f"{path}: not results of a suite ({type(error).__name__}: {error})") from error
-
-
 def _known(path: Path, keys: Mapping[str, str]) -> dict[str, Result]:
     return {r.model: r for r in read_results(path) if r.verified and keys.get(r.model) == r.key}
+
+
+# ---- GPUs
+
+
+def visible_gpus() -> list[str]:
+    """Names by which CUDA_VISIBLE_DEVICES tells GPUs apart: those that it names already, or else all that the driver lists.
+
+    Parts of a GPU (MIG) stand for themselves. No GPU, or nothing that would list them: none.
+    """
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if wanted is not None:
+        names = [name.strip() for name in wanted.split(",")]
+        return names[: names.index("-1")] if "-1" in names else [name for name in names if name]
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=LIST_SECONDS).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return gpus_listed(listed)
+
+
+def gpus_listed(text: str) -> list[str]:
+    """Of what `nvidia-smi -L` prints: each GPU, or its parts where it has some.
+
+    >>> gpus_listed("GPU 0: NVIDIA H200 (UUID: GPU-1)\\n  MIG 1g.18gb Device 0: (UUID: MIG-2)\\nGPU 1: NVIDIA H200 (UUID: GPU-3)\\n")
+    ['MIG-2', 'GPU-3']
+    """
+    found: list[list[str]] = []
+    for line in text.splitlines():
+        name = line.partition("(UUID: ")[2].rstrip(") ")
+        if not name:
+            continue
+        if not line.startswith(" "):
+            found.append([name])
+        elif found:
+            found[-1].append(name)
+    return [name for gpu in found for name in (gpu[1:] or gpu)]
 
 
 # ---- processes
 
 
 @contextlib.contextmanager
-def _workers(
-    models: Mapping[str, Path], keys: Mapping[str, str], pending: Sequence[str], jobs: int, settings: Settings
-) -> Iterator[Iterator[Result]]:
-    """`jobs` threads, each with one process at a time. Whatever still runs when the context is left is ended."""
+def local_workers(work: Work, pending: Sequence[str], jobs: int, devices: Sequence[str] = ()) -> Iterator[Iterator[Result]]:
+    """A `Runner`: `jobs` threads for each GPU, or in all where there is none, each with one process at a time."""
     todo: queue.SimpleQueue[str] = queue.SimpleQueue()
     done: queue.SimpleQueue[Result] = queue.SimpleQueue()
     stop = threading.Event()
-    environment = _environment(jobs)
     for name in pending:
         todo.put(name)
 
-    def work() -> None:
+    def run(environment: Mapping[str, str]) -> None:
         while not stop.is_set():
             try:
                 name = todo.get_nowait()
             except queue.Empty:
                 return
             try:
-                result = run_model(models[name], settings, name=name, key=keys[name], environment=environment, stop=stop)
+                path, key = work.models[name], work.keys[name]
+                result = run_model(path, work.settings, name=name, key=key, environment=environment, stop=stop)
             except OSError as error:  # no room for its report, no process to be had: whoever waits for it must hear
-                result = Result(name, keys[name], "fault", f"{type(error).__name__}: {error}", 0.0)
+                result = work.failed(name, "fault", f"{type(error).__name__}: {error}")
             if result is not None:
                 done.put(result)
 
@@ -249,7 +266,8 @@ def _workers(
                 except queue.Empty:
                     continue
 
-    threads = [threading.Thread(target=work) for _ in range(max(1, min(jobs, len(pending))))]
+    slots = [device for _ in range(jobs) for device in devices or [""]][: max(1, len(pending))]
+    threads = [threading.Thread(target=run, args=[_environment(len(slots), device)]) for device in slots]
     with terminable():
         for thread in threads:
             thread.start()
@@ -261,9 +279,11 @@ def _workers(
                 thread.join()
 
 
-def _environment(jobs: int) -> dict[str, str]:
-    threads = str(max(1, (os.cpu_count() or 1) // max(1, jobs)))
-    return {"OMP_NUM_THREADS": threads, **os.environ}
+def _environment(workers: int, device: str) -> dict[str, str]:
+    """Of one of so many workers: its share of the cores, and its GPU alone."""
+    threads = str(max(1, (os.cpu_count() or 1) // max(1, workers)))
+    gpu = {"CUDA_VISIBLE_DEVICES": device} if device else {}
+    return {"OMP_NUM_THREADS": threads, **os.environ, **gpu}
 
 
 def run_model(
@@ -280,7 +300,7 @@ def run_model(
     with tempfile.TemporaryDirectory(prefix="fusewright-suite-") as scratch:
         written, report = Path(scratch) / f"{path.stem}_new.py", Path(scratch) / "report.json"
         if settings.output is not None:
-            written = settings.output / (name.removesuffix(".py") + "_new.py" if name else written.name)
+            written = place_of(settings.output, name or path.name)
             written.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "fusewright", "optimize", str(path), "-o", str(written), "--json", str(report)]
         with (Path(scratch) / "output").open("w+", errors="replace") as output:
@@ -302,6 +322,11 @@ def run_model(
             why = _reason(ended, process.returncode, errors, settings)
         seconds, found = round(now() - start, 2), _report(report)
         return Result(name or path.name, key, outcome, why, seconds, found)
+
+
+def place_of(folder: Path, name: str) -> Path:
+    """Where the emitted file of a model is kept."""
+    return folder / f"{name.removesuffix('.py')}_new.py"
 
 
 def _reason(ended: str, status: int, errors: str, settings: Settings) -> str:
@@ -331,7 +356,7 @@ def _report(path: Path) -> dict[str, Any] | None:
 @contextlib.contextmanager
 def _progress(console: Console, total: int, before: int) -> Iterator[Callable[[Result], None]]:
     """A bar on a terminal, a line for each model elsewhere."""
-    if console.is_terminal and not console.is_dumb_terminal:
+    if live(console):
         last = TextColumn("{task.description}", markup=False)
         with Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), last, console=console) as bar:
             task = bar.add_task("", total=total, completed=before)
@@ -352,68 +377,3 @@ def _progress(console: Console, total: int, before: int) -> Iterator[Callable[[R
         say(console, f"{done:4}/{total}  {result.seconds:6.1f} s  {words}".rstrip())
 
     yield line
-
-
-def table(results: Sequence[Result]) -> list[str]:
-    """The whole suite as text: a line for each model, the reasons of those that failed, and means."""
-    timed = any(_ratio(r, "eager_ms") for r in results)
-    head = ["model", "outcome", "kernels", "library", "rules", "seconds"]
-    head += ["eager ms", "compile ms", "new ms", "× eager", "× compile"] if timed else []
-    rows = [[*_facts(r), *(_times(r) if timed else [])] for r in results]
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    text = [
-        "  ".join(row[i].ljust(width) if i < 2 else row[i].rjust(width) for i, width in enumerate(widths)).rstrip()
-        for row in [head, *rows]
-    ]
-    failed = [f"{r.model}: {r.outcome}: {r.why}" for r in results if not r.verified]
-    degraded = [f"{r.model}: degraded: {sentence}" for r in results for sentence in r.degraded]
-    return [*text, "", *([*failed, ""] if failed else []), *([*degraded, ""] if degraded else []), *summary(results)]
-
-
-def summary(results: Sequence[Result]) -> list[str]:
-    verified = [r for r in results if r.verified]
-    kernels = sum(len(_items(r, "kernels")) for r in verified)
-    calls = sum(len(_items(r, "library_calls")) for r in verified)
-    parts = f"{counted(kernels, 'kernel')}, {counted(calls, 'library call')}"
-    lines = [f"{len(verified)} of {counted(len(results), 'model')} verified; {parts}"]
-    degraded, original = sum(bool(r.degraded) for r in results), sum(r.original for r in results)
-    lines += [f"{degraded} of these degraded: kernels that did not build or verify are left out"] if degraded else []
-    lines += [f"{original} of these the original's forward, with no kernel in its place"] if original else []
-    families = sorted({r.family for r in verified})
-    for family in [*families, ""] if len(families) > 1 else [""]:
-        members = [r for r in verified if r.family == family or not family]
-        means = []
-        for other in ("eager", "compile"):
-            ratios = [ratio for r in members if (ratio := _ratio(r, f"{other}_ms"))]
-            if ratios:
-                mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-                means.append(f"{mean:.2f}× {other} (geometric mean of {len(ratios)}, lowest {min(ratios):.2f})")
-        if means:
-            lines.append(f"{family or 'all'}: {', '.join(means)}")
-    return lines
-
-
-def _facts(r: Result) -> list[str]:
-    counts = [str(len(_items(r, key))) if r.report else "" for key in ("kernels", "library_calls", "rules")]
-    return [r.model, r.outcome, *counts, f"{r.seconds:.1f}"]
-
-
-def _items(r: Result, key: str) -> Sequence[Any]:
-    return (r.report or {}).get(key) or []
-
-
-def _time(r: Result, key: str) -> float | None:
-    timing = (r.report or {}).get("timing") or {}
-    value = timing.get(key) if isinstance(timing, Mapping) else None
-    return float(value) if isinstance(value, (int, float)) and value > 0 else None
-
-
-def _ratio(r: Result, key: str) -> float | None:
-    other, new = _time(r, key), _time(r, "new_ms")
-    return other / new if other and new else None
-
-
-def _times(r: Result) -> list[str]:
-    times = [_time(r, key) for key in ("eager_ms", "compile_ms", "new_ms")]
-    ratios = [_ratio(r, key) for key in ("eager_ms", "compile_ms")]
-    return [f"{t:.3f}" if t else "" for t in times] + [f"{x:.2f}" if x else "" for x in ratios]

@@ -32,6 +32,7 @@ TRACERS = tuple(str(Path(torch.__file__).parent / folder) for folder in ("fx", "
 HERE = str(Path(__file__).parents[1])
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+PACKAGES = {"site-packages", "dist-packages"}  # folders of packages in any environment: torch may lie in another one than this
 
 
 @dataclass
@@ -311,7 +312,12 @@ def is_installed(module: str) -> bool:
     """PyTorch, the standard library and other installed packages: what is in them is taken to stay."""
     file = getattr(sys.modules.get(module), "__file__", None)
     known = module.partition(".")[0] in ("builtins", "torch")  # torch.ops and the like are no files
-    return known or (file is not None and str(Path(file)).startswith(INSTALLED))
+    return known or (file is not None and of_a_package(str(Path(file))))
+
+
+def of_a_package(file: str) -> bool:
+    """It lies where packages are installed: of this environment, of the one below it, or of the user's own."""
+    return file.startswith(INSTALLED) or not PACKAGES.isdisjoint(Path(file).parts)
 
 
 def executed(run: Callable[[], Any]) -> list[tuple[CodeType, dict[str, Any]]]:
@@ -325,7 +331,7 @@ def executed(run: Callable[[], Any]) -> list[tuple[CodeType, dict[str, Any]]]:
         if event == "call" and code not in found:
             file = code.co_filename
             if file not in theirs:
-                theirs[file] = not file.startswith((*INSTALLED, HERE, "<frozen"))
+                theirs[file] = not file.startswith((HERE, "<frozen")) and not of_a_package(file)
             name = str(frame.f_globals.get("__name__"))
             if theirs[file] and name in known and code.co_name != "<module>" and not is_installed(name):
                 found[code] = frame.f_globals

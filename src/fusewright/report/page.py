@@ -8,11 +8,12 @@ from html import escape
 from typing import Any
 
 from .. import __version__
-from ..words import errors_shown, is_number, percent, shown_amount, shown_ms, status_of, times, training_words
+from ..words import counted, errors_shown, is_number, percent, shown_amount, shown_ms, status_of, times, training_words
 from .charts import bars, bars_chart, roofline_chart, roofline_points
 from .code import SourceLine, code_block, cuda_source, lines_in_comment, sections
 from .graph import after_picture, before_picture, drawn, is_view
 from .style import STYLE
+from .suite_page import Suite, suite_article
 
 Record = Mapping[str, Any]
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError)
@@ -22,9 +23,14 @@ class Missing(Exception):
     """A part that this record does not hold, and why that may be."""
 
 
-def page(records: Sequence[Record]) -> str:
-    articles = "\n".join(_article(record, number) for number, record in enumerate(records, 1))
-    title = str(records[0]["model"]) if len(records) == 1 else f"{len(records)} models"
+def page(records: Sequence[Record], suites: Sequence[Suite] = ()) -> str:
+    """Suites first, then every model that has a record of its own."""
+    articles = "\n".join(
+        [suite_article(suite, number) for number, suite in enumerate(suites, 1)]
+        + [_article(record, number) for number, record in enumerate(records, 1)]
+    )
+    alone = suites[0].name if len(suites) == 1 and not records else str(records[0]["model"]) if len(records) == 1 and not suites else ""
+    title = alone or _headline(records, suites)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -38,8 +44,8 @@ def page(records: Sequence[Record]) -> str:
 <body>
 <header class="page">
 <p class="mark">Fusewright</p>
-<h1>{escape(_headline(records))}</h1>
-{_overview(records)}
+<h1>{escape(_headline(records, suites))}</h1>
+{_overview(records) if records else ""}
 </header>
 <main>
 {articles}
@@ -51,8 +57,9 @@ after the L2 cache was flushed and each with its result checked; a ratio carries
 """
 
 
-def _headline(records: Sequence[Record]) -> str:
-    return f"{len(records) if len(records) > 1 else 'One'} model{'s' * (len(records) > 1)}, before and after"
+def _headline(records: Sequence[Record], suites: Sequence[Suite]) -> str:
+    models = len(records) + sum(len(suite.results) for suite in suites)
+    return f"{models if models > 1 else 'One'} model{'s' * (models > 1)}, before and after"
 
 
 # ---- every model in a line ----
@@ -206,10 +213,10 @@ def _graph(record: Record) -> str:
         "<figcaption>Before, each box is an operator that PyTorch runs by itself, through memory. After, an outline is "
         "one kernel: what crosses it goes through memory, what stays inside stays in registers.</figcaption>"
         f'<div class="pair{css}">'
-        f'<figure class="card"><figcaption>Before: {_plural(calls, "operator")}</figcaption>'
+        f'<figure class="card"><figcaption>Before: {counted(calls, "operator")}</figcaption>'
         f'<div class="pane">{before}</div></figure>'
-        f'<figure class="card"><figcaption>After: {_plural(launches, "step")}, '
-        f"{_plural(sum('kernel' in s for s in steps), 'kernel')}</figcaption>"
+        f'<figure class="card"><figcaption>After: {counted(launches, "step")}, '
+        f"{counted(sum('kernel' in s for s in steps), 'kernel')}</figcaption>"
         f'<div class="pane">{after}</div></figure></div>'
     )
 
@@ -222,10 +229,6 @@ def too_wide(svg: str) -> bool:
 
 def _count(graph: Mapping[str, Any]) -> int:
     return sum(not node["leaf"] and not is_view(node) for node in graph["nodes"])
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _laws(record: Record) -> str:
@@ -391,7 +394,7 @@ def _checks(record: Record) -> str:
         detail = f"<small>{escape(str(check['detail']))}</small>" if check.get("detail") else ""
         items.append(f'<li class="{status_of(check)}">{escape(str(check["name"]))}{detail}</li>')
     failed, left_out = (sum(status_of(check) == word for check in verdict["checks"]) for word in ("failed", "skipped"))
-    word = "Every check held" if not failed else f"{_plural(failed, 'check')} failed"
+    word = "Every check held" if not failed else f"{counted(failed, 'check')} failed"
     word += f", {left_out} skipped" if left_out else ""
     worst = f"<p class='dim'>Nearest to its budget: {escape(str(verdict['worst']))}</p>" if verdict.get("worst") else ""
     note = f"<p class='dim'>{escape(str(verdict['note']))}</p>" if verdict.get("note") else ""
@@ -510,6 +513,6 @@ def _kernel_code(record: Record, name: str, text: str) -> str:
     )
     count = len(text.strip().splitlines())
     return (
-        f"<details open><summary>{escape(name)}<small>{_plural(count, 'line')}</small></summary>"
+        f"<details open><summary>{escape(name)}<small>{counted(count, 'line')}</small></summary>"
         f'<div class="beside">{beside or "<p></p>"}{code_block(text, "cuda", names, hues)}</div></details>'
     )

@@ -144,6 +144,12 @@ def load_records(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def load_record(path: Path) -> dict[str, Any]:
+    """The record in this file; Refused: it holds none."""
+    return record_in(load_json(path), path)
+
+
+def load_json(path: Path) -> Any:
+    """What a file holds; Refused, with a sentence, where it is not JSON."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -155,14 +161,18 @@ def load_record(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise Refused(f"{path}: cannot be read: {error.strerror or error}") from None
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise Refused(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
     except (RecursionError, ValueError) as error:  # nested too deep, or a number too long to read
         raise Refused(f"{path}: not JSON that can be read: {type(error).__name__}") from None
+
+
+def record_in(value: Any, path: Path) -> dict[str, Any]:
+    """Of a file that was read already."""
     if not isinstance(value, dict) or not isinstance(value.get("model"), str) or not value["model"]:
         kind = "it names no model" if isinstance(value, dict) else f"it holds a {type(value).__name__}"
-        raise Refused(f"{path}: not a run record: {kind}; `optimize --json` and `bench --json` write them")
+        raise Refused(f"{path}: not a run record: {kind}; `optimize --json`, `bench --json` and `suite --json` write them")
     if isinstance(value.get("format"), int) and value["format"] > FORMAT:
         raise Refused(f"{path}: written by a newer Fusewright (format {value['format']}; this one reads {FORMAT})")
     return value

@@ -1,0 +1,1 @@
+"""The commands, each a function: arguments in, an exit status out."""
