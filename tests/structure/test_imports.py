@@ -17,7 +17,8 @@ ROOT = Path(fusewright.__file__).parent
 # they know the machines alone.
 ORDER = "target ir ops laws frontend codegen schedule autograd emit host verify bench report driver".split()
 DOORS = ("__init__", "__main__")  # of the whole package: they import what is asked for
-LAZY = {"fusewright", "fusewright.driver.cli"}  # what must start before torch is imported, or without it
+# What must start before torch is imported, or without it; and what is known already, before all that plans is (a second and a half).
+LAZY = {"fusewright", "fusewright.driver.cli", "fusewright.driver.module", "fusewright.driver.optimized"}
 MOST_MODULES = 25
 
 

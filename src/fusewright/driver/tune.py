@@ -419,11 +419,14 @@ class Tuner:
         for way in (*ways, *more):
             assert way.emitted is not None
             try:
-                way.candidate = way.candidate or load_candidate(way.emitted.text, self.target, "", name, way.emitted.place)
+                way.candidate = way.candidate or self.loaded(way.emitted, name)
                 units += building.units_of(way.candidate, training or way in more)
             except (Refused, RuntimeError, OSError) as error:
                 way.error = error
         building.build(units, self.first_call)
+
+    def loaded(self, emitted: Emitted, name: str) -> Candidate:
+        return load_candidate(emitted.text, self.target, "", name, emitted.place, behind=self.problem.behind)
 
     def first_call(self) -> None:
         """What PyTorch does once, such as loading cuDNN, is done while others are built. What it raises is said where it is timed."""
