@@ -249,8 +249,11 @@ def _forward(kind: type[nn.Module], plans: Plans, spaces: Mapping[str, ModuleTyp
     training, evaluation = spaces.get(TRAINING), spaces.get(EVALUATION)
     several = training is not evaluation
     signature, flat, result, count = signature_of(kind), plans.flat, plans.result, len(plans.examples)
+    compiling = torch.compiler.is_compiling
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if compiling():  # by others, who are to see the original's operators
+            return kind.forward(self, *args, **kwargs)
         space = training if self.training else evaluation
         if space is None:
             _say(self, args)
@@ -316,8 +319,6 @@ def _empty(kind: type[nn.Module], plans: Plans, *arguments: Any) -> nn.Module:
 
 def _say(module: nn.Module, args: Sequence[Any] | None) -> None:
     """Once for each module and reason. `args`: what the plan was called with; None where they are not those of a plan."""
-    if torch.compiler.is_compiling():
-        return
     why = next(_reasons(module, args))
     said = _said.setdefault(module, set())
     if why and why not in said:

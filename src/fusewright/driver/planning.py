@@ -12,12 +12,13 @@ from torch import nn
 
 from ..errors import Fault, Refused, first_line
 from ..frontend.given import Given, copied, flat_class, given, sharing
+from ..frontend.problem import MODULES as FILES
 from ..frontend.problem import seeded_everything
 from ..frontend.quiet import unsaid
 from ..frontend.trees import Arguments, Flat, Leaf, Tree, flatten, is_plain, unflatten
 from ..options import Options
 from ..report.explain import explain_plan
-from ..verify.candidate import MODULES
+from ..verify.candidate import MODULES as CANDIDATES
 from .pipeline import Run, optimize
 from .plans import EVALUATION, TRAINING, Plans, PlanText, examples_of
 
@@ -54,7 +55,7 @@ def planning() -> Iterator[None]:
                 stack.enter_context(autocast)
             yield
     finally:
-        for name in [name for name in sys.modules if name.startswith(MODULES) and name not in before]:
+        for name in [name for name in sys.modules if name.startswith((FILES, CANDIDATES)) and name not in before]:
             del sys.modules[name]
 
 

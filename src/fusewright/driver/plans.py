@@ -68,8 +68,8 @@ class Plans:
 
     @property
     def key(self) -> str:
-        """Tells the plans of one class apart."""
-        parts = [self.target, self.fault, repr(self.flat), repr(self.result), repr(self.examples)]
+        """Tells the plans of one class apart, and what is known about them."""
+        parts = [self.target, self.fault, repr(self.options), repr(self.cached), repr(self.flat), repr(self.result), repr(self.examples)]
         parts += [text for mode in sorted(self.texts) for text in (mode, self.texts[mode].text)]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

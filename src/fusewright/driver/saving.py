@@ -66,7 +66,10 @@ def file_of(kind: type[nn.Module]) -> tuple[Path, str]:
         source = place.read_text(encoding="utf-8")
     except (TypeError, OSError, UnicodeDecodeError):
         raise Refused(f"{name}: the source of its class cannot be had; it was not defined in a file") from None
-    relative = [node.lineno for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom) and node.level]
+    tree = ast.parse(source)
+    if not any(isinstance(node, ast.ClassDef) and node.name == name for node in ast.walk(tree)):
+        raise Refused(f"{name}: the source of its class cannot be had; {shown(place)} does not define it")
+    relative = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
     if relative:
         raise Refused(f"{shown(place)}:{relative[0]}: imports from its package, so that no other file can hold its text")
     return place.absolute(), source

@@ -113,13 +113,13 @@ def redrawn(value: Any, generator: torch.Generator) -> Any:
 
 def flat_class(kind: type[nn.Module], flat: Flat) -> type[nn.Module]:
     """The class with a forward that takes leaves and returns a tuple of them."""
-    original = kind.forward
 
-    def forward(self: Any, *leaves: Any) -> Any:
-        found, _ = flatten(flat.call(original, self, leaves), kind.__name__, "what forward() returns")
+    def call(self: Any, *leaves: Any) -> Any:
+        found, _ = flatten(flat.call(kind.forward, self, leaves), kind.__name__, "what forward() returns")
         return tuple(found)
 
-    forward.__signature__ = flat.signature()  # type: ignore[attr-defined]
+    names = ", ".join(flat.names)  # which the exporter and the emitted text ask for
+    forward = eval(compile(f"lambda self, {names}: call(self, {names})", __file__, "eval"), {"__name__": __name__, "call": call})
     return derived(kind, {"forward": forward})
 
 

@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import Refused
 
+MODULES = "_fusewright_model_"  # how the names of loaded files begin
 _serial = itertools.count()  # makes the name of each loaded file unique, so that two files named alike do not meet
 
 
@@ -161,7 +162,7 @@ def _execute(path: Path, source: str) -> ModuleType:
     except (ValueError, RecursionError, MemoryError, OverflowError) as error:
         raise Refused(f"{shown(path)}: not Python: {_first_line(error)}") from None
 
-    name = f"_fusewright_model_{next(_serial)}_{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}"
+    name = f"{MODULES}{next(_serial)}_{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}"
     namespace = ModuleType(name)
     namespace.__file__ = str(path)
     sys.modules[name] = namespace  # pickle and dataclasses look classes up by their module's name

@@ -160,10 +160,6 @@ class Flat:
         positional, named = unflatten(self.given, leaves)
         return forward(model, *positional, **named)
 
-    def signature(self) -> inspect.Signature:
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return inspect.Signature([inspect.Parameter(name, kind) for name in ("self", *self.names)])
-
     def leaves_of(self, given: Arguments) -> list[Any] | None:
         """Of a call of the same shape; None where it has another."""
         try:
@@ -200,7 +196,7 @@ def distinct(words: Sequence[str]) -> tuple[str, ...]:
     for word in words:
         name = re.sub(r"\W", "_", word)
         name = f"_{name}" if not name.isidentifier() or keyword.iskeyword(name) else name
-        while name in (*found, "self"):
+        while name in (*found, "self", "call"):
             name += "_"
         found.append(name)
     return tuple(found)
