@@ -26,7 +26,7 @@ from doors.watch import kernels_of, launches, warned
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.driver import content, module, planning
+from fusewright.driver import content, module, optimized, planning
 from fusewright.driver.plans import EVALUATION, TRAINING
 from fusewright.errors import Fault
 from fusewright.options import Options
@@ -400,6 +400,9 @@ def test_compiled_by_others() -> None:
     with warned() as said:
         same(torch.compile(new, backend="eager")(x), original(x))
     assert not said
+    torch._dynamo.reset()
+    for name in [name for name in vars(optimized) if name.startswith("__compiled_fn")]:  # it leaves them where forward was written
+        delattr(optimized, name)
 
 
 # ---- faults and refusals ----

@@ -225,6 +225,10 @@ def optimize(
     ] = True,
     forward_only: ForwardOnly = False,
     tune: TuneOption = Tuning.auto,
+    tuning_record: Annotated[
+        Path | None,
+        typer.Option("--tuning-record", metavar="FILE", help="Take what timing chose from this file, and add what it lacks."),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="The file as predicted, verified with one seed: nothing is tuned and nothing timed.")
     ] = False,
@@ -251,13 +255,15 @@ def optimize(
     _check_writable(output, reads=[model])
     if report:
         _check_writable(report, reads=[model, output])
+    if tuning_record:
+        _check_writable(tuning_record, reads=[model, output, *([report] if report else [])])
     if sanitize and _needs_runtime(sanitize):
         return _under(sanitize.value)
 
     pipeline = _pipeline()
     from ..frontend.problem import load_problem
 
-    options = replace(options, modes=_modes(modes), all_variants=all_variants, output=output.absolute())
+    options = replace(options, tuning_record=tuning_record, modes=_modes(modes), all_variants=all_variants, output=output.absolute())
     console = Screen()
     with stages(console, pipeline.ahead(options)) as progress:
         progress("load", str(model))

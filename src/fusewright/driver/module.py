@@ -125,6 +125,7 @@ def optimize(
             why = f"a fault in fusewright: {type(error).__name__}: {first_line(error)}"
             warn(f"{name}: {why}; the original operators run (with strict=True it is raised)")
             return optimized(module, kind, Plans("host" if target == "host" else "cuda", options, fault=why))
+        key = key_of(module, kind, flat, leaves, options) if cache else None  # a tuning record may have grown
         if key is not None:
             remember(key, plans)
         return new

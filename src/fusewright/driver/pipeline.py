@@ -43,7 +43,7 @@ from ..verify.judge import Remote
 from ..verify.precision import decided, split_all
 from ..verify.verifier import Verdict, questions
 from ..verify.verifier import verify as verify_candidate
-from . import building
+from . import building, tuning_record
 from .all_variants import Tried, try_all, variants
 from .front import Front
 from .tune import LIBRARY, LIBRARY_TURNED, PREDICTED, Choices, Tuned, key, recall, remember, shown, tune
@@ -122,7 +122,7 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
     awake: Callable[[], None] = awakened() if target == "cuda" else lambda: None
     front = read_problem(problem, options, progress)
     awake()
-    tuned = tuned_for(front, options, progress) if target == "cuda" else Tuned(PREDICTED)
+    tuned = tuned_for(front, options, progress) if target == "cuda" else tuned_elsewhere(front, options)
     choices, gradients, notes, degraded = tuned.choices, options.gradients, list[str](), [*tuned.degraded]
     judge = judge_of(front, target, progress)
     others = [PREDICTED, *(fallbacks(tuned) if target == "cuda" else [])]  # on the host a wrong kernel is to be seen
@@ -160,6 +160,8 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
             break
     if verdict.passed and tuned.key and choices == tuned.choices:
         remember(tuned.key, tuned)
+    if verdict.passed and tuned.record_key and options.tuning_record is not None and choices == tuned.choices:
+        tuning_record.add(options.tuning_record, tuned.record_key, problem.path.name, torch.cuda.get_device_name(), tuned)
     tried: list[Tried] = []
     if options.all_variants:
         every, left_out = variants(front)
@@ -230,17 +232,27 @@ def next_ways(others: list[Choices], choices: Choices, made: Plan) -> list[Choic
 
 def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:
     """What timing on this GPU chooses, or chose when it was asked before. Where timing itself fails, the prediction stands."""
-    if options.tune == "off":
+    if options.tune == "off" and options.tuning_record is None:
         return Tuned(PREDICTED)
     if options.arch and machine_here() != front.machine:
-        return Tuned(PREDICTED, notes=(f"not tuned: planned for {front.machine.name}, and the GPU here is another",))
+        elsewhere = tuned_elsewhere(front, options)
+        return replace(elsewhere, notes=(*elsewhere.notes, f"not tuned: planned for {front.machine.name}, and the GPU here is another"))
     forward_only = functools.partial(front.finish, gradients=False)
     _, predicted = forward_only(PREDICTED)
-    training = "no training" if options.forward_only else "kernels for gradients" if options.gradients else "PyTorch's gradients"
-    name = key(predicted, torch.cuda.get_device_name(), training, front.precision.name)
+    gpu, training = torch.cuda.get_device_name(), training_words(options)
+    name, note, new = key(predicted, gpu, training, front.precision.name), "", ""
+    if options.tuning_record is not None:
+        new = tuning_record.key(predicted, training, front.precision.name)
+        answer = tuning_record.look_up(options.tuning_record, new, front.problem.path.name, gpu, front.machine.name)
+        if answer.tuned is not None and options.tune != "again":
+            return answer.tuned
+        note = answer.note
+    if options.tune == "off":
+        return Tuned(PREDICTED, record_note=f"{note}: as predicted")
+    note = f"{note}: tuned here, and added" if note else ""
     known = recall(name) if options.tune == "auto" else None
     if known is not None:
-        return known
+        return replace(known, record_key=new, record_note=note)
     try:
         clock = Gpu(torch.device("cuda", torch.cuda.current_device()))
         trained = None if options.forward_only else front.finish
@@ -250,7 +262,22 @@ def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:
         if not gpu_works():
             raise Refused(f"{first}; with --tune off no other way than the predicted one is tried") from error
         return Tuned(PREDICTED, notes=(f"not tuned: {first}",))
-    return replace(found, key=name) if found.whole else found
+    return replace(found, key=name, record_key=new, record_note=note) if found.whole else found
+
+
+def tuned_elsewhere(front: Front, options: Options) -> Tuned:
+    """Where nothing can be timed: what a record has of it, or what is predicted."""
+    if options.tuning_record is None:
+        return Tuned(PREDICTED)
+    _, predicted = front.finish(PREDICTED, gradients=False)
+    name = tuning_record.key(predicted, training_words(options), front.precision.name)
+    answer = tuning_record.look_up(options.tuning_record, name, front.problem.path.name, None, front.machine.name)
+    return answer.tuned or Tuned(PREDICTED, record_note=f"{answer.note}: as predicted")
+
+
+def training_words(options: Options) -> str:
+    """What was asked for of training."""
+    return "no training" if options.forward_only else "kernels for gradients" if options.gradients else "PyTorch's gradients"
 
 
 @contextlib.contextmanager
