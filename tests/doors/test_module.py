@@ -443,9 +443,9 @@ def test_what_does_not_verify(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(said) == 1 and "did not verify (output 0 is wrong)" in said[0]
 
 
-def test_what_raises_when_it_runs_is_not_caught() -> None:
+def test_what_raises_when_it_runs_is_not_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     new = quickly(Scaled(), torch.randn(5, 12))
-    fusewright.about(new).spaces[TRAINING]._launch = lambda *given: 1 / 0
+    monkeypatch.setattr(fusewright.about(new).spaces[TRAINING], "_launch", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         new(torch.randn(5, 12))
 
@@ -659,3 +659,17 @@ def test_it_is_typed() -> None:
     assert (root / "py.typed").exists()
     packaged = (root.parents[1] / "pyproject.toml").read_text()
     assert '"py.typed"' in packaged
+
+
+def test_gradients_of_inputs_that_require_one() -> None:
+    """As in the middle of a network: kernels compute them where the example said so."""
+    original = Scaled()
+    x = torch.randn(5, 12, requires_grad=True)
+    data, inner = quickly(original, x.detach()), fusewright.optimize(original, x, target="host", strict=True)
+    (expected,) = torch.autograd.grad(original(x).square().sum(), x)
+    for new, planned in ((data, False), (inner, True)):
+        with launches(new) as launched:
+            (found,) = torch.autograd.grad(new(x).square().sum(), x)
+        same(found, expected)
+        assert (set(launched) == kernels_of(new, gradients=True)) == planned
+    assert inner.report["verified"] is True

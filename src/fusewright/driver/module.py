@@ -46,7 +46,8 @@ def optimize(
     """The same module with fused kernels, verified, and tuned where there is a GPU. It shares parameters, buffers and submodules.
 
     `inputs` are the positional arguments of a call: a list or tuple of them, or one tensor, dict or dataclass. `kwargs` are the named
-    ones. Other sizes than theirs are planned for too, unless `dynamic=False`.
+    ones. Other sizes than theirs are planned for too, unless `dynamic=False`. Backward has kernels for the gradients of parameters, and
+    for those of inputs that require one, as inputs of a block in the middle of a network do.
 
     >>> import torch, fusewright
     >>> norm = torch.nn.Sequential(torch.nn.Softmax(-1), torch.nn.GELU())

@@ -213,7 +213,7 @@ def _made(kind: type[nn.Module], plans: Plans) -> type[Optimized]:
         if plan.text not in by_text:
             original = derived(kind, {"forward": _original(kind, plans)})
             by_text[plan.text] = space = around(plan.text, original, plans.target)
-            vars(space)["Model"] = kind  # which guards compare with
+            vars(space).update(Model=kind, warnings=_Warnings)  # what guards compare with, and how they speak
         spaces[mode] = by_text[plan.text]
     bases = tuple(space.ModelNew for space in by_text.values()) or (kind,)
     members: dict[str, Any] = {
@@ -365,6 +365,14 @@ def _reasons(module: nn.Module, args: Sequence[Any] | None) -> Iterator[str]:
     if module.training and torch.is_grad_enabled():
         yield "for training PyTorch's operators were chosen, or sizes are none that were planned for"
     yield "sizes, types or flags are none that were planned for"
+
+
+class _Warnings:
+    """What emitted text knows as `warnings`: there it would point at ours, here it points at the user's line."""
+
+    @staticmethod
+    def warn(words: str, stacklevel: int = 1) -> None:
+        warn(words)
 
 
 def warn(words: str) -> None:

@@ -88,6 +88,8 @@ def read_problem(problem: Problem, options: Options, progress: Progress = silent
     captured = capture(model, inputs, str(problem.path), options.dynamic)
     if not any(isinstance(output.value, Ref) and output.kind == "return" for output in captured.outputs):
         check_output(model(*inputs), problem.path)
+    trained = frozenset(node.name for node in captured.nodes if node.target == "input" and node.args[0] in problem.trained)
+    captured = replace(captured, trained=trained)
     progress("rewrite", f"{len(captured.nodes)} nodes")
     graph, applied = rewrite(captured, options)
     progress("plan", f"{len(applied)} laws applied" if applied else "")

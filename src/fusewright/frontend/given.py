@@ -30,6 +30,7 @@ class Given(Problem):
 
     module: nn.Module = field(default_factory=nn.Module)  # nobody else's: it is only copied
     values: tuple[Any, ...] = ()
+    requiring: frozenset[int] = frozenset()  # positions of inputs that require a gradient
 
     def model(self, seed: int = 0) -> nn.Module:
         return copied(self.module)
@@ -37,6 +38,11 @@ class Given(Problem):
     @property
     def behind(self) -> type[nn.Module]:
         return type(self.module)
+
+    @property
+    def trained(self) -> frozenset[int]:
+        """As they were given: a block in the middle of a network has inputs that require a gradient."""
+        return self.requiring
 
     def arguments(self, seed: int = 0) -> list[Any] | None:
         return None
@@ -57,7 +63,8 @@ def given(module: nn.Module, values: Sequence[Any]) -> Given:
         check_input(value, name, f"input {position}")
     if not any(isinstance(value, torch.Tensor) for value in values):
         raise Refused(f"{name}: there is no tensor among its inputs")
-    return Given(place_of(type(module)), "", ModuleType(name), module=module, values=tuple(map(again, values)))
+    requiring = frozenset(i for i, value in enumerate(values) if isinstance(value, torch.Tensor) and value.requires_grad)
+    return Given(place_of(type(module)), "", ModuleType(name), module=module, values=tuple(map(again, values)), requiring=requiring)
 
 
 def check_module(module: Any) -> None:

@@ -59,6 +59,11 @@ class Problem:
         """The class that emitted text derives `ModelNew` from, where it has no source to stand behind; None: the file's own."""
         return None
 
+    @property
+    def trained(self) -> frozenset[int]:
+        """Positions of inputs whose gradients training asks for: those of a file's are data."""
+        return frozenset()
+
     def arguments(self, seed: int = 0) -> list[Any] | None:
         """What the constructor takes; None where nobody knows."""
         with seeded_everything(seed):
