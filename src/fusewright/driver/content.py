@@ -45,7 +45,7 @@ def key_of(module: nn.Module, kind: type[nn.Module], call: Any, values: Sequence
     """`kind`: the class that the module had before it was optimised, if it was. `call`: the shape of what it is given."""
     try:
         lines = [*surroundings(options), repr(call), *map(input_line, values), *structure(module, kind), *sources(module, kind)]
-    except Unknown:
+    except Exception:  # Unknown, or what objects of the user's raise when they are looked at
         return None
     return hashlib.sha256("\0".join(lines).encode("utf-8", "backslashreplace")).hexdigest()
 

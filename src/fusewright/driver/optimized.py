@@ -14,7 +14,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from .plans import EVALUATION, TRAINING, Example, Plans
 _making = threading.RLock()  # one class is made at a time: two threads that ask for the same one get the same
 os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
 _classes: weakref.WeakValueDictionary[tuple[type, str], type[Optimized]] = weakref.WeakValueDictionary()
-_said: weakref.WeakKeyDictionary[nn.Module, set[str]] = weakref.WeakKeyDictionary()
+_said: weakref.WeakKeyDictionary[nn.Module, Said] = weakref.WeakKeyDictionary()
 OURS = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), "<fusewright_module_")
 
 
@@ -127,7 +127,8 @@ class About:
         for), `cached`, `fault` (why nothing was planned)."""
         plan = self.plans.texts.get(self.mode)
         modes = [mode for mode, other in self.plans.texts.items() if plan is not None and other.text == plan.text]
-        return {**(plan.report if plan else {}), "plan": modes, "cached": self.plans.cached, "fault": self.plans.fault}
+        found = {**plan.report, "emitted": plan.text} if plan else {}
+        return {**found, "plan": modes, "cached": self.plans.cached, "fault": self.plans.fault}
 
     @property
     def source(self) -> str:
@@ -317,12 +318,26 @@ def _empty(kind: type[nn.Module], plans: Plans, *arguments: Any) -> nn.Module:
 # ---- where kernels are not in use ----
 
 
+@dataclass
+class Said:
+    """What was said of a module, and how many of its calls ran the original."""
+
+    words: set[str] = field(default_factory=set)
+    calls: int = 0
+
+
 def _say(module: nn.Module, args: Sequence[Any] | None) -> None:
-    """Once for each module and reason. `args`: what the plan was called with; None where they are not those of a plan."""
+    """Once for each module and reason. `args`: what the plan was called with; None where they are not those of a plan.
+
+    To find the reason takes longer than a call may: of many calls only the 64th, the 128th and so on are asked.
+    """
+    said = _said.setdefault(module, Said())
+    said.calls += 1
+    if said.calls > 32 and said.calls & (said.calls - 1):
+        return
     why = next(_reasons(module, args))
-    said = _said.setdefault(module, set())
-    if why and why not in said:
-        said.add(why)
+    if why and why not in said.words:
+        said.words.add(why)
         warn(f"{known(module).kind.__name__}: {why}; the original operators run")
 
 
@@ -362,8 +377,8 @@ def _reasons(module: nn.Module, args: Sequence[Any] | None) -> Iterator[str]:
             yield f"{now} is given where {example} was planned for"
         if example.dtype is not None and (now.dtype != example.dtype or len(now.shape) != len(example.shape)):
             yield f"{now} is given where {example} was planned for"
-    if module.training and torch.is_grad_enabled():
-        yield "for training PyTorch's operators were chosen, or sizes are none that were planned for"
+    if torch.is_grad_enabled() and plans.texts[mode].report["tuning"]["choices"]["training"]["original"]:
+        yield "in training PyTorch's operators were the faster ones"
     yield "sizes, types or flags are none that were planned for"
 
 

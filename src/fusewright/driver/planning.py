@@ -38,7 +38,7 @@ def plan(module: nn.Module, arguments: Arguments, leaves: list[Any], flat: Flat,
             texts[other] = texts[first]
         elif not options.forward_only:
             texts[other] = run_of(problem_of(copied(module).train(other == TRAINING), kind, values), options)
-    made = {mode: PlanText(run.text, run.report, explain_plan(run.made, run.emitted, run.choices.training)) for mode, run in texts.items()}
+    made = {mode: text_of(run, type(module).__name__) for mode, run in texts.items()}
     target = "host" if options.target == "host" else "cuda"
     examples = examples_of(values)
     return Plans(target, options, made, examples) if direct else Plans(target, options, made, examples, flat, result)
@@ -68,6 +68,11 @@ def run_of(problem: Given, options: Options) -> Run:
     if options.verify and not run.verdict.passed:
         raise Fault(f"what was planned did not verify ({run.verdict.worst})")
     return run
+
+
+def text_of(run: Run, name: str) -> PlanText:
+    """The report without the text, which is there already."""
+    return PlanText(run.text, {**run.report, "model": name, "emitted": None}, explain_plan(run.made, run.emitted, run.choices.training))
 
 
 def returned(module: nn.Module, leaves: list[Any], flat: Flat) -> Tree:

@@ -37,11 +37,15 @@ class Example:
 
     @staticmethod
     def of(value: Any) -> Example:
-        if not isinstance(value, torch.Tensor):
-            return Example(value)
-        whole = not value.is_floating_point() and value.dtype != torch.bool
-        least, most = (int(value.min()), int(value.max())) if whole else (0, 0)
-        return Example(None, value.dtype, tuple(value.shape), least, most)
+        """Without the range of whole numbers, which has to be looked for."""
+        return Example(None, value.dtype, tuple(value.shape)) if isinstance(value, torch.Tensor) else Example(value)
+
+    @staticmethod
+    def whole(value: Any) -> Example:
+        found = Example.of(value)
+        if found.dtype is None or found.dtype.is_floating_point or found.dtype == torch.bool:
+            return found
+        return replace(found, least=int(value.min()), most=int(value.max()))
 
 
 @dataclass(frozen=True)
@@ -104,4 +108,4 @@ def file_of(key: str) -> Path:
 
 
 def examples_of(values: Sequence[Any]) -> tuple[Example, ...]:
-    return tuple(map(Example.of, values))
+    return tuple(map(Example.whole, values))
