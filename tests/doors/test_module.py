@@ -450,6 +450,12 @@ def test_what_raises_when_it_runs_is_not_caught(monkeypatch: pytest.MonkeyPatch)
         new(torch.randn(5, 12))
 
 
+def replaced() -> nn.Module:
+    made = Scaled()
+    made.forward = lambda x: x  # type: ignore[method-assign, assignment]
+    return made
+
+
 class Branching(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x + 1 if x.sum() > 0 else x
@@ -473,6 +479,8 @@ class Worded(nn.Module):
         (lambda: quickly(nn.LazyLinear(2), torch.ones(2, 2)), "LazyLinear: weight is lazy"),
         (lambda: quickly(Scaled().to("meta"), torch.ones(2, 12)), "Scaled: norm.weight is on the meta device"),
         (lambda: quickly(torch.jit.script(nn.ReLU()), torch.ones(2)), "it is a TorchScript module"),
+        (lambda: quickly(torch.compile(Scaled()), torch.ones(2, 12)), "OptimizedModule: it was made by torch.compile"),
+        (lambda: quickly(replaced(), torch.ones(2, 12)), "Scaled: its forward was replaced on the module itself"),
         (lambda: quickly(Scaled(), []), "Scaled: forward() does not take these inputs: missing a required argument: 'x'"),
         (lambda: quickly(Scaled(), torch.ones(2, 12), {"y": 1}), "these inputs: got an unexpected keyword argument 'y'"),
         (lambda: quickly(Scaled(), torch.ones(2, 5)), "Scaled: forward() raised RuntimeError: Given normalized_shape=[12]"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,15 @@ from .plans import Plans, recall, remember
 
 MODES = ("default",)
 _one_at_a_time = threading.RLock()  # tracing changes PyTorch for the whole process
+
+
+def _in_a_child() -> None:
+    """Of a fork: the thread that planned meanwhile is not there."""
+    global _one_at_a_time
+    _one_at_a_time = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_in_a_child)
 
 
 def optimize(

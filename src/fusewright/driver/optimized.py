@@ -176,6 +176,7 @@ def optimized(module: nn.Module, kind: type[nn.Module], plans: Plans) -> Optimiz
     """A module that runs the plans, with the parameters, buffers and submodules of this one."""
     new = sharing(class_of(kind, plans), module)
     vars(new).pop(LOOK, None)
+    vars(new).pop("_compiled_call_impl", None)  # of `module.compile()`: it calls the original
     assert isinstance(new, Optimized)
     return new
 

@@ -74,8 +74,12 @@ def check_module(module: Any) -> None:
     name = type(module).__name__
     if isinstance(module, torch.jit.ScriptModule):
         raise Refused(f"{name}: it is a TorchScript module, which has no Python to capture; give the module that it was made of")
+    if type(module).__module__.startswith("torch._dynamo"):
+        raise Refused(f"{name}: it was made by torch.compile; give the module that was compiled")
     if type(module).forward is nn.Module.forward:
         raise Refused(f"{name}: it has no forward()")
+    if "forward" in vars(module):
+        raise Refused(f"{name}: its forward was replaced on the module itself, which no class derived from its own would run")
     for path, tensor in (*module.named_parameters(), *module.named_buffers()):
         if is_lazy(tensor):
             raise Refused(f"{name}: {path} is lazy and has no shape yet; call the module once before")
