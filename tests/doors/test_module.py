@@ -2,97 +2,26 @@
 
 from __future__ import annotations
 
-import collections
 import copy
 import dataclasses
-import doctest
-import functools
 import gc
 import io
-import os
-import subprocess
 import sys
-import threading
 import weakref
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 from company.work import at_once
+from doors.models import Held, Normed, Pair, Reporting, Result, Scaled, Structured, quickly, same
 from doors.watch import kernels_of, launches, warned
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.driver import content, module, optimized, planning
+from fusewright.driver import optimized, planning
 from fusewright.driver.plans import EVALUATION, TRAINING
 from fusewright.errors import Fault
-from fusewright.options import Options
-from fusewright.process import with_this_package
-
-Pair = collections.namedtuple("Pair", "left right")
-
-
-@dataclasses.dataclass
-class Result:
-    value: Tensor
-    rows: int
-    rest: Any = None
-
-
-class Scaled(nn.Module):
-    """Reads no mode: one plan is for both."""
-
-    def __init__(self, width: int = 12) -> None:
-        super().__init__()
-        self.width = width
-        self.norm = nn.LayerNorm(width)
-
-    def forward(self, x: Tensor, shift: Tensor | None = None, *, scale: float = 1.0) -> Tensor:
-        y = torch.tanh(self.norm(x)) * scale
-        return torch.softmax(y if shift is None else y + shift, -1)
-
-
-class Normed(nn.Module):
-    """Reads its mode: two plans."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(self.norm(x)) + 1
-
-
-class Structured(nn.Module):
-    def forward(self, batch: dict[str, Any], pair: Any) -> Result:
-        value = torch.softmax(batch["a"] * 2 + batch["more"][0] * pair.left, -1)
-        return Result(value, value.shape[0], Pair([value.sin() + 1], {"n": None}))
-
-
-class Held(nn.Module):
-    """What stands behind a dataclass argument."""
-
-    def forward(self, given: Result) -> Any:
-        return Pair(torch.tanh(given.value) * 2, given.rows)
-
-
-quickly = functools.partial(fusewright.optimize, target="host", verify=False)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Plans of this run alone; what g++ built is taken from the usual place."""
-    folder = tmp_path_factory.mktemp("plans")
-    with mock.patch("fusewright.driver.plans.cache_root", lambda: folder):
-        yield folder
-
-
-def same(found: Any, expected: Any) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-
 
 # ---- what comes back ----
 
@@ -244,18 +173,6 @@ def test_forward_only_is_for_one_mode() -> None:
 
 
 # ---- names ----
-
-
-class Reporting(Scaled):
-    """Has names of its own where the result has some."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.source = "mine"
-        self.explain = nn.Identity()
-
-    def save(self) -> str:
-        return "saved"
 
 
 def test_the_users_own_names_stay() -> None:
@@ -500,175 +417,6 @@ def test_what_is_refused(call: Callable[[], Any], words: str) -> None:
     assert words in str(refusal.value) and "\n" not in str(refusal.value)
 
 
-# ---- the file ----
-
-NET = '''
-import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self, width, extra=None):
-        super().__init__()
-        self.width = width
-        self.norm = nn.LayerNorm(width)
-
-    def forward(self, x):
-        return torch.softmax(torch.tanh(self.norm(x)) * 2, -1)
-'''
-
-
-@pytest.fixture
-def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    (tmp_path / "door_net.py").write_text(NET)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "door_net", raising=False)
-    import door_net  # type: ignore[import-not-found]
-
-    return door_net.Net
-
-
-def test_saved_as_a_file(net: Any, tmp_path: Path) -> None:
-    before = set(sys.modules)
-    new, x = quickly(net(12), torch.randn(5, 12)), torch.randn(7, 12)
-    new.save(tmp_path / "net_new.py")
-    assert {name for name in set(sys.modules) - before if "fusewright_" in name} == set()
-    file = fusewright.load(tmp_path / "net_new.py")
-    model = file.ModelNew(*file.get_init_inputs())
-    model.load_state_dict(new.state_dict())
-    same(model(x), new(x))
-    assert file.get_init_inputs() == [12] and file.get_inputs()[0].shape == (5, 12)
-    new.width = 3
-    with pytest.raises(fusewright.Refused, match=r"Net: built with 3, it differs in norm.weight; pass arguments=\[...\]"):
-        new.save(tmp_path / "other.py")
-    with pytest.raises(fusewright.Refused, match="Net: built with 12, it differs in width"):
-        new.save(tmp_path / "other.py", arguments=[12])
-    del new.width
-    with pytest.raises(fusewright.Refused, match="what width was when it was built is not known"):
-        new.save(tmp_path / "other.py")
-    assert not (tmp_path / "other.py").exists()
-
-
-@pytest.mark.parametrize(
-    ("model", "inputs", "words"),
-    [
-        (lambda: nn.Sequential(nn.LayerNorm(6), nn.Tanh()), lambda: torch.randn(4, 6), "its class is one of an installed package"),
-        (lambda: local()(), lambda: torch.randn(4, 6), "its class stands inside local.<locals>"),
-        (Held, lambda: Result(torch.randn(4, 6), 3), "called with tensors and plain values by position"),
-        (lambda: executed()(), lambda: torch.randn(4, 6), "the source of its class cannot be had"),
-    ],
-)
-def test_what_has_no_file(model: Any, inputs: Any, words: str, tmp_path: Path) -> None:
-    with pytest.raises(fusewright.Refused, match=words):
-        quickly(model(), inputs()).save(tmp_path / "new.py")
-
-
-def local(scale: float = 2.0) -> type[nn.Module]:
-    class Local(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.tanh(x) * scale + 1
-
-    return Local
-
-
-def executed() -> Any:
-    space: dict[str, Any] = {"__name__": __name__}
-    exec("import torch\n\n\nclass Made(torch.nn.Module):\n    def forward(self, x):\n        return torch.tanh(x) * 2 + 1\n", space)
-    return space["Made"]
-
-
-# ---- content ----
-
-
-def key(model: nn.Module, x: Tensor, **options: Any) -> str | None:
-    return content.key_of(model, type(model), "call", [x], Options(target="host", **options))
-
-
-def test_what_makes_another_key() -> None:
-    x, wide = torch.randn(5, 12), Scaled()
-    usual = key(wide, x)
-    with torch.no_grad():
-        wide.norm.weight.fill_(7.0)
-    assert usual is not None and key(wide, torch.zeros(5, 12)) == usual == key(Scaled(), x)
-    wide.width = 13
-    frozen, hooked, evaluated, tied = (Scaled() for _ in range(4))
-    frozen.norm.weight.requires_grad_(False)
-    hooked.norm.register_forward_hook(lambda *given: None)
-    tied.norm.bias = tied.norm.weight
-    others = [key(model, x) for model in (wide, frozen, hooked, evaluated.eval(), tied)]
-    others += [key(Scaled(), x[:3]), key(Scaled(), x.double())]
-    others += [key(Scaled(), x, verify=False), key(Reporting(), x), key(local(2.0)(), x), key(local(3.0)(), x), key(Scaled().double(), x)]
-    assert None not in others and len({usual, *others}) == 1 + len(others)
-    wide.width = threading.Lock()  # nothing is known of it
-    assert key(wide, x) is None
-
-
-def test_a_plan_is_not_taken_for_another_global(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A global that forward reads is in no key: the plan itself says that it does not fit."""
-    x = torch.randn(5, 12)
-    same(quickly(Globally(), x)(x), torch.tanh(x) * 2 + 1)
-    assert quickly(Globally(), x).report["cached"]
-    monkeypatch.setitem(globals(), "FACTOR", 5.0)
-    new = quickly(Globally(), x)
-    with launches(new) as launched:
-        same(new(x), torch.tanh(x) * 5 + 1)
-    assert launched and not new.report["cached"]
-
-
-FACTOR = 2.0
-
-
-class Globally(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(x) * FACTOR + 1
-
-
-PROCESS = """
-import sys, torch
-sys.path.insert(0, sys.argv[1])
-import door_net, fusewright
-
-model, x = door_net.Net(12), torch.randn(5, 12)
-new = fusewright.optimize(model, x, target="host", verify=False)
-saved, given, expected = torch.load(sys.argv[2], weights_only=False)
-launched = []
-for space in {fusewright.about(made).spaces["training"] for made in (new, saved)}:
-    space._launch = lambda kernel, *arguments, launch=space._launch: launched.append(kernel) or launch(kernel, *arguments)
-assert torch.allclose(new(x), model(x), atol=1e-6) and torch.equal(saved(given), expected)
-planned = [name for name in ("sympy", "fusewright.driver.pipeline", "torch._dynamo") if name in sys.modules]
-print(new.report["cached"], planned, len(launched))
-"""
-
-
-def test_in_another_process(net: Any, own_cache: Path, tmp_path: Path) -> None:
-    """It takes the plan from the cache and imports nothing that plans; and it loads what was saved whole."""
-    new, x = quickly(net(12), torch.randn(5, 12)), torch.randn(3, 12)
-    torch.save((new, x, new(x)), tmp_path / "saved")
-    usual = Path(os.environ.get("FUSEWRIGHT_CACHE") or Path.home() / ".cache" / "fusewright")
-    (own_cache / "host").symlink_to(usual / "host")
-    environment = with_this_package(os.environ | {"FUSEWRIGHT_CACHE": str(own_cache)})
-    command = [sys.executable, "-c", PROCESS, str(tmp_path), str(tmp_path / "saved")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == f"True [] {2 * len(kernels_of(new))}"
-
-
-# ---- what it says of itself ----
-
-
-def test_the_examples_of_the_docstring() -> None:
-    (example,) = (e for e in doctest.DocTestFinder().find(module.optimize, "optimize", globs={}) if e.examples)
-    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL).run(example)
-    assert result.attempted == 8 and result.failed == 0
-
-
-def test_it_is_typed() -> None:
-    root = Path(fusewright.__file__).parent
-    assert (root / "py.typed").exists()
-    packaged = (root.parents[1] / "pyproject.toml").read_text()
-    assert '"py.typed"' in packaged
-
-
 def test_gradients_of_inputs_that_require_one() -> None:
     """As in the middle of a network: kernels compute them where the example said so."""
     original = Scaled()
@@ -681,3 +429,14 @@ def test_gradients_of_inputs_that_require_one() -> None:
         same(found, expected)
         assert (set(launched) == kernels_of(new, gradients=True)) == planned
     assert inner.report["verified"] is True
+
+
+def test_in_inference_mode() -> None:
+    """A caller may be in it: what is planned trains all the same."""
+    with torch.inference_mode():
+        original, x = Normed(), torch.randn(8, 6)
+        new = quickly(original, x, strict=True)
+        with launches(new) as launched:
+            found = new(x)
+        assert set(launched) == kernels_of(new)
+        same(found, original(x))

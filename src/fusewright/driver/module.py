@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from ..errors import Refused, first_line
-from ..frontend.given import check_module, copied, signature_of
+from ..frontend.given import check_module, signature_of
 from ..frontend.problem import check_input
 from ..frontend.trees import arguments_of, flat_call
 from ..options import Options
 from .content import LOOK, key_of
-from .optimized import Optimized, kind_of, known, optimized, plain, warn
+from .optimized import Optimized, kind_of, known, optimized, warn
 from .plans import Plans, recall, remember
 
 MODES = ("default",)
@@ -125,7 +125,7 @@ def optimize(
         from .planning import plan  # a second to import: not where the plan is known
 
         try:
-            plans = plan(plain(copied(module)), arguments, leaves, flat, options)
+            plans = plan(module, arguments, leaves, flat, options)
             new = optimized(module, kind, plans)
             _build(new)
         except Refused:

@@ -127,7 +127,7 @@ class About:
         for), `cached`, `fault` (why nothing was planned)."""
         plan = self.plans.texts.get(self.mode)
         modes = [mode for mode, other in self.plans.texts.items() if plan is not None and other.text == plan.text]
-        found = {**plan.report, "emitted": plan.text} if plan else {}
+        found = {**plan.report, "emitted": plan.text} if plan else {"verified": False, "kernels": [], "notes": []}
         return {**found, "plan": modes, "cached": self.plans.cached, "fault": self.plans.fault}
 
     @property

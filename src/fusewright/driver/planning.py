@@ -19,14 +19,16 @@ from ..frontend.trees import Arguments, Flat, Leaf, Tree, flatten, is_plain, unf
 from ..options import Options
 from ..report.explain import explain_plan
 from ..verify.candidate import MODULES as CANDIDATES
+from .optimized import plain
 from .pipeline import Run, optimize
 from .plans import EVALUATION, TRAINING, Plans, PlanText, examples_of
 
 
 def plan(module: nn.Module, arguments: Arguments, leaves: list[Any], flat: Flat, options: Options) -> Plans:
-    """`module` is nobody else's. Both plans are made at once: no call of a training loop is a slow one, a saved module has what it
-    needs, and no inputs have to be kept to make the second with."""
+    """Both plans are made at once: no call of a training loop is a slow one, a saved module has what it needs, and no inputs have to be
+    kept to make the second with."""
     with planning():
+        module = plain(copied(module))
         result = returned(module, leaves, flat)
         direct = is_direct(flat) and is_plain(result)
         kind = type(module) if direct else flat_class(type(module), flat)
@@ -38,7 +40,7 @@ def plan(module: nn.Module, arguments: Arguments, leaves: list[Any], flat: Flat,
             texts[other] = texts[first]
         elif not options.forward_only:
             texts[other] = run_of(problem_of(copied(module).train(other == TRAINING), kind, values), options)
-    made = {mode: text_of(run, type(module).__name__) for mode, run in texts.items()}
+        made = {mode: text_of(run, type(module).__name__) for mode, run in texts.items()}
     target = "host" if options.target == "host" else "cuda"
     examples = examples_of(values)
     return Plans(target, options, made, examples) if direct else Plans(target, options, made, examples, flat, result)
