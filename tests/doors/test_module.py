@@ -19,7 +19,7 @@ from doors.watch import kernels_of, launches, warned
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.driver import optimized, planning
+from fusewright.driver import module, optimized, planning
 from fusewright.driver.plans import EVALUATION, TRAINING
 from fusewright.errors import Fault
 
@@ -344,6 +344,19 @@ def test_a_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
         new.save("nowhere.py")
     monkeypatch.undo()
     assert quickly(original, x, seeds=3).report["fault"] == ""  # it was not kept
+
+
+def test_a_fault_in_building_what_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where there is no nvcc any more."""
+    original, x = Scaled(), torch.randn(5, 12)
+    assert quickly(original, x).report["fault"] == "" and quickly(original, x).report["cached"]
+    monkeypatch.setattr(module, "_build", lambda new: 1 / 0)
+    with warned() as said:
+        new = quickly(original, x)
+        same(new(x), original(x))
+    assert len(said) == 1 and "ZeroDivisionError" in said[0] and new.report["verified"] is False
+    with pytest.raises(ZeroDivisionError):
+        quickly(original, x, strict=True)
 
 
 def test_what_does_not_verify(monkeypatch: pytest.MonkeyPatch) -> None:

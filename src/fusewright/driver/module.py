@@ -119,12 +119,12 @@ def optimize(
     with _one_at_a_time:
         key = key_of(module, kind, flat, leaves, options) if cache else None
         found = recall(key) if key is not None and tune != "again" else None
-        new = _fitting(module, kind, found) if found is not None else None
-        if new is not None:
-            return new
-        from .planning import plan  # a second to import: not where the plan is known
-
         try:
+            new = _fitting(module, kind, found) if found is not None else None
+            if new is not None:
+                return new
+            from .planning import plan  # a second to import: not where the plan is known
+
             plans = plan(module, arguments, leaves, flat, options)
             new = optimized(module, kind, plans)
             _build(new)
