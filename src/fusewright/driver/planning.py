@@ -50,15 +50,33 @@ def plan(module: nn.Module, arguments: Arguments, leaves: list[Any], flat: Flat,
 def planning() -> Iterator[None]:
     """Whatever the caller is in the middle of: random numbers, modes and loaded modules are left as they were."""
     before = set(sys.modules)
-    plainly = [torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda") if kind == "cpu" or torch.cuda.is_available()]
     try:
-        with contextlib.ExitStack() as stack, seeded_everything(0), unsaid(), torch.inference_mode(False), torch.enable_grad():
-            for autocast in plainly:
-                stack.enter_context(autocast)
+        with without_autocast(), seeded_everything(0), unsaid(), torch.inference_mode(False), torch.enable_grad():
             yield
     finally:
         for name in [name for name in sys.modules if name.startswith((FILES, CANDIDATES)) and name not in before]:
             del sys.modules[name]
+
+
+@contextlib.contextmanager
+def without_autocast() -> Iterator[None]:
+    """As if no autocast were around. One that is off would not do: a model's own would keep its casts of weights, those that a tracer saw
+    too, until the outermost one ends."""
+    on = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    depth = torch.autocast_increment_nesting() - 1
+    for _ in range(depth + 1):
+        torch.autocast_decrement_nesting()
+    torch.clear_autocast_cache()
+    for kind in on:
+        torch.set_autocast_enabled(kind, False)
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
+        for kind in on:
+            torch.set_autocast_enabled(kind, True)
+        for _ in range(depth):
+            torch.autocast_increment_nesting()
 
 
 def problem_of(module: nn.Module, kind: type[nn.Module], values: list[Any]) -> Given:
