@@ -6,19 +6,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Refused", "Report", "__version__", "load", "optimize"]
+__all__ = ["NotInUse", "Optimized", "Refused", "Report", "__version__", "about", "load", "optimize", "save"]
 
 if TYPE_CHECKING:
-    from .driver.pipeline import optimize_module as optimize
+    from .driver.module import optimize
+    from .driver.optimized import NotInUse, Optimized, about
+    from .driver.saving import save
     from .errors import Refused
     from .host.loaded import load
     from .report.shown import Report
 
 _PLACES = {
+    "NotInUse": ("driver.optimized", "NotInUse"),
+    "Optimized": ("driver.optimized", "Optimized"),
     "Refused": ("errors", "Refused"),
     "Report": ("report.shown", "Report"),
+    "about": ("driver.optimized", "about"),
     "load": ("host.loaded", "load"),
-    "optimize": ("driver.pipeline", "optimize_module"),
+    "optimize": ("driver.module", "optimize"),
+    "save": ("driver.saving", "save"),
 }
 
 

@@ -25,6 +25,10 @@ class Unsupported(Refused):
     """This model cannot be captured; the sentence says where (file and line) and why."""
 
 
+class Fault(Exception):
+    """A fault of ours, of which nothing else was raised: what was written did not verify."""
+
+
 _OF_A_COMPILER = re.compile(r"\b(?:error|fatal)\s*:")  # as g++, nvcc and ptxas have it
 
 

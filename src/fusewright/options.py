@@ -33,6 +33,9 @@ class Options:
     forward_only: bool = False  # nobody asks the file for gradients: they are not checked, and backward gets no kernels
     precision: str = "eager"  # eager: as exact as PyTorch's library in fact is, or within 1e-4 of the rms | flags: as its flags allow
     arch: str = ""  # the machine to plan for (target/machine.py); without one, the GPU that is here, or else an H200
+    dynamic: bool = True  # sizes vary where the model allows it; without, a plan is for the sizes that were given alone
+    verify: bool = True  # run every check on what was written
+    tuning_record: Path | None = None  # a file from which choices are taken, and to which new ones are added
     tune: str = "auto"  # auto: choose by timing where a GPU is, or as an earlier run chose | again: time anew | off
 
     def quickly(self) -> Options:

@@ -18,7 +18,8 @@ ROOT = Path(fusewright.__file__).parent
 # they know the machines alone.
 ORDER = "target ir ops laws frontend codegen schedule autograd emit host verify bench report driver".split()
 DOORS = ("__init__", "__main__")  # of the whole package: they import what is asked for
-LAZY = re.compile(r"fusewright|fusewright\.driver\.commands\.\w+")  # what must start before torch is imported, or without it
+# What must start before torch is imported, or without it; and what is known already, before all that plans is (a second and a half).
+LAZY = re.compile(r"fusewright|fusewright\.driver\.(commands\.\w+|module|optimized)")
 MOST_MODULES = 25
 
 

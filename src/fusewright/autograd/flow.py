@@ -24,13 +24,13 @@ def reference_reads(node: Node) -> tuple[str, ...]:
 
 
 def trainable(graph: Graph, model: nn.Module) -> set[str]:
-    """Values that training asks gradients of: parameters that have them, and what is computed from these; of a model that has none, a
-    loss, its inputs."""
+    """Values that training asks gradients of: parameters that have them, inputs that are said to, and what is computed from these; of
+    a model that has neither, a loss, its inputs."""
     parameters = {name for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
     found: set[str] = set()
     for node in graph.nodes:
-        asked = node.target == "parameter" and node.args[0] in parameters if parameters else node.target == "input"
-        if carries(node) and (asked or any(name in found for name in node.inputs)):
+        asked = node.target == "parameter" and node.args[0] in parameters if parameters or graph.trained else node.target == "input"
+        if carries(node) and (asked or node.name in graph.trained or any(name in found for name in node.inputs)):
             found.add(node.name)
     return found
 

@@ -165,7 +165,8 @@ def one_at_a_time(
 
 def loaded(front: Front, variant: Variant, target: str) -> Candidate:
     name = f"{front.problem.path.stem}_new.py"
-    candidate = load_candidate(variant.emitted.text, target, front.options.sanitize, name, variant.emitted.place, apart=True)
+    place, behind = variant.emitted.place, front.problem.behind
+    candidate = load_candidate(variant.emitted.text, target, front.options.sanitize, name, place, apart=True, behind=behind)
     building.build(building.units_of(candidate, not front.options.forward_only))
     return candidate
 

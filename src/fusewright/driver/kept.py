@@ -20,6 +20,7 @@ from ..process import extensions_root
 KINDS = {
     "host": "kernels compiled for the CPU by g++",
     "choices": "which kernels were fastest on this GPU, by timing",
+    "modules": "plans of modules that fusewright.optimize was given",
     "arithmetic": "how exact PyTorch's own convolutions were found to be",
 }
 CUDA = "cuda"  # PyTorch keeps what nvcc builds in a folder of its own

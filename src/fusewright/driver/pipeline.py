@@ -9,7 +9,7 @@ import contextlib
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,31 +17,25 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..autograd import plan_joint
 from ..bench.comparison import bench
 from ..bench.gpu import Gpu
 from ..codegen.mma.anchor import Fused
-from ..emit import Emitted, emit
+from ..emit import Emitted
 from ..emit.surroundings import notes as notes_on
 from ..errors import Refused, Unsupported, first_line
 from ..frontend.capture import capture
 from ..frontend.collector import uncollected
 from ..frontend.dependence import unused_inputs
 from ..frontend.problem import Problem, check_output
-from ..host.loaded import around
 from ..ir.graph import Graph, Ref
 from ..ir.plan import Kernel, Plan
 from ..laws.law import NONFINITE_KIND
 from ..laws.rewrite import rewrite
-from ..ops.lower import lower
 from ..options import Options
 from ..process import Limits
 from ..report.accuracy import errors_record
 from ..report.explain import explain_plan
 from ..report.record import run_record
-from ..schedule.fusion import take_over
-from ..schedule.planner import plan
-from ..schedule.training import AS_PREDICTED, FORWARD_ONLY
 from ..steps import counted
 from ..target.detect import machine_for, machine_here
 from ..verify.candidate import Candidate, gpu_works, load_candidate
@@ -49,13 +43,14 @@ from ..verify.judge import Remote
 from ..verify.precision import decided, split_all
 from ..verify.verifier import Verdict, questions
 from ..verify.verifier import verify as verify_candidate
-from . import building
+from . import building, tuning_record
 from .all_variants import Tried, try_all, variants
 from .front import Front
 from .tune import LIBRARY, LIBRARY_TURNED, PREDICTED, Choices, Tuned, key, recall, remember, shown, tune
 
 Progress = Callable[[str, str], None]
 MOST_NAMED = 6  # kernels in a note
+NOT_ASKED = Verdict(False, (), "not verified: it was not asked for", math.nan, math.nan, (), ())
 
 # Checks that a fault in the kernels of backward makes fail.
 OF_GRADIENTS = {
@@ -65,11 +60,15 @@ OF_GRADIENTS = {
 
 @dataclass(frozen=True)
 class Run:
-    """What an optimisation gives: the file's text, whether it is right, and the report."""
+    """What an optimisation gives: the file's text, whether it is right, the report, and what they were made of."""
 
     text: str
-    verdict: Any
+    verdict: Verdict
     report: dict[str, Any]
+    front: Front
+    made: Plan
+    emitted: Emitted
+    choices: Choices
     variants: tuple[Tried, ...] = ()  # with `all_variants`: what came of each
 
     @property
@@ -86,9 +85,11 @@ def silent(stage: str, detail: str = "") -> None:
 def read_problem(problem: Problem, options: Options, progress: Progress = silent) -> Front:
     progress("capture", "")
     model, inputs = on_the_cpu(problem)
-    captured = capture(model, inputs, str(problem.path))
+    captured = capture(model, inputs, str(problem.path), options.dynamic)
     if not any(isinstance(output.value, Ref) and output.kind == "return" for output in captured.outputs):
         check_output(model(*inputs), problem.path)
+    trained = frozenset(node.name for node in captured.nodes if node.target == "input" and node.args[0] in problem.trained)
+    captured = replace(captured, trained=trained)
     progress("rewrite", f"{len(captured.nodes)} nodes")
     graph, applied = rewrite(captured, options)
     progress("plan", f"{len(applied)} laws applied" if applied else "")
@@ -123,16 +124,20 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
     awake: Callable[[], None] = awakened() if target == "cuda" else lambda: None
     front = read_problem(problem, options, progress)
     awake()
-    tuned = tuned_for(front, options, progress) if target == "cuda" else Tuned(PREDICTED)
+    tuned = tuned_for(front, options, progress) if target == "cuda" else tuned_elsewhere(front, options)
     choices, gradients, notes, degraded = tuned.choices, options.gradients, list[str](), [*tuned.degraded]
     judge = judge_of(front, target, progress)
     others = [PREDICTED, *(fallbacks(tuned) if target == "cuda" else [])]  # on the host a wrong kernel is to be seen
     while True:
         made, emitted = front.finish(choices, gradients)
         progress("emit", f"{len(made.kernels)} kernels")
+        if not options.verify:
+            verdict = NOT_ASKED
+            break
         progress("build", target)
-        name = problem.path.stem + "_new.py"
-        candidate = load_candidate(emitted.text, target, options.sanitize, name, emitted.place, apart=options.all_variants)
+        name, place = problem.path.stem + "_new.py", emitted.place
+        apart, behind = options.all_variants, problem.behind
+        candidate = load_candidate(emitted.text, target, options.sanitize, name, place, apart, behind)
         building.build(building.units_of(candidate, not options.forward_only))
         progress("verify", "")
         verdict = judge(candidate, made)
@@ -157,6 +162,8 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
             break
     if verdict.passed and tuned.key and choices == tuned.choices:
         remember(tuned.key, tuned)
+    if verdict.passed and tuned.record_key and options.tuning_record is not None and choices == tuned.choices:
+        tuning_record.add(options.tuning_record, tuned.record_key, problem.path.name, torch.cuda.get_device_name(), tuned)
     tried: list[Tried] = []
     if options.all_variants:
         every, left_out = variants(front)
@@ -173,7 +180,7 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
     found["machine"] = {"name": front.machine.name, "rates": front.machine.rates}
     found["notes"] = [*found["notes"], *shown(tuned), *notes, *notes_on(front.around), *degraded]
     found |= {"degraded": degraded, "plain": not made.every_kernel, "variants": [one.to_dict() for one in tried]}
-    return Run(emitted.text, verdict, found, tuple(tried))
+    return Run(emitted.text, verdict, found, front, made, emitted, choices, tuple(tried))
 
 
 def is_coarser(kernel: Kernel) -> bool:
@@ -227,17 +234,27 @@ def next_ways(others: list[Choices], choices: Choices, made: Plan) -> list[Choic
 
 def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:
     """What timing on this GPU chooses, or chose when it was asked before. Where timing itself fails, the prediction stands."""
-    if options.tune == "off":
+    if options.tune == "off" and options.tuning_record is None:
         return Tuned(PREDICTED)
     if options.arch and machine_here() != front.machine:
-        return Tuned(PREDICTED, notes=(f"not tuned: planned for {front.machine.name}, and the GPU here is another",))
+        elsewhere = tuned_elsewhere(front, options)
+        return replace(elsewhere, notes=(*elsewhere.notes, f"not tuned: planned for {front.machine.name}, and the GPU here is another"))
     forward_only = functools.partial(front.finish, gradients=False)
     _, predicted = forward_only(PREDICTED)
-    training = "no training" if options.forward_only else "kernels for gradients" if options.gradients else "PyTorch's gradients"
-    name = key(predicted, torch.cuda.get_device_name(), training, front.precision.name)
+    gpu, training = torch.cuda.get_device_name(), training_words(options)
+    name, note, new = key(predicted, gpu, training, front.precision.name), "", ""
+    if options.tuning_record is not None:
+        new = tuning_record.key(predicted, training, front.precision.name)
+        answer = tuning_record.look_up(options.tuning_record, new, front.problem.path.name, gpu, front.machine.name)
+        if answer.tuned is not None and options.tune != "again":
+            return answer.tuned
+        note = answer.note
+    if options.tune == "off":
+        return Tuned(PREDICTED, record_note=f"{note}: as predicted")
+    note = f"{note}: tuned here, and added" if note else ""
     known = recall(name) if options.tune == "auto" else None
     if known is not None:
-        return known
+        return replace(known, record_key=new, record_note=note)
     try:
         clock = Gpu(torch.device("cuda", torch.cuda.current_device()))
         trained = None if options.forward_only else front.finish
@@ -247,7 +264,22 @@ def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:
         if not gpu_works():
             raise Refused(f"{first}; with --tune off no other way than the predicted one is tried") from error
         return Tuned(PREDICTED, notes=(f"not tuned: {first}",))
-    return replace(found, key=name) if found.whole else found
+    return replace(found, key=name, record_key=new, record_note=note) if found.whole else found
+
+
+def tuned_elsewhere(front: Front, options: Options) -> Tuned:
+    """Where nothing can be timed: what a record has of it, or what is predicted."""
+    if options.tuning_record is None:
+        return Tuned(PREDICTED)
+    _, predicted = front.finish(PREDICTED, gradients=False)
+    name = tuning_record.key(predicted, training_words(options), front.precision.name)
+    answer = tuning_record.look_up(options.tuning_record, name, front.problem.path.name, None, front.machine.name)
+    return answer.tuned or Tuned(PREDICTED, record_note=f"{answer.note}: as predicted")
+
+
+def training_words(options: Options) -> str:
+    """What was asked for of training."""
+    return "no training" if options.forward_only else "kernels for gradients" if options.gradients else "PyTorch's gradients"
 
 
 @contextlib.contextmanager
@@ -332,25 +364,3 @@ def verify_apart(problem: Problem, candidate: Path, options: Options, limits: Li
 def explain(problem: Problem, options: Options) -> str:
     _, made, emitted = compile_problem(problem, options)
     return explain_plan(made, emitted)
-
-
-def optimize_module(module: nn.Module, example_inputs: Sequence[Any], **options: Any) -> nn.Module:
-    """A drop-in for `module` that shares its parameters, buffers and submodules, with fused kernels for inputs like these.
-
-    With `target="host"` the kernels run on the CPU; else they run where the inputs are on a GPU, and the model's operators elsewhere.
-    It can be copied, and saved whole: another process needs fusewright and the model's own class to load it.
-    """
-    chosen = Options(**options)
-    graph = capture(module, example_inputs)
-    device = torch.device("cpu" if chosen.target == "host" or not torch.cuda.is_available() else "cuda")
-    precision = decided(module, example_inputs, graph, device, chosen.precision)
-    graph, applied = rewrite(graph, chosen)
-    training = FORWARD_ONLY if chosen.forward_only else AS_PREDICTED
-    made = replace(plan(lower(graph), applied, machine=machine_for(chosen.arch)), precision=precision)
-    emitted = emit(plan_joint(take_over(made), module, chosen.gradients, training), "", module)
-    space = around(emitted.text, type(module), "host" if chosen.target == "host" else "cuda")
-    new: nn.Module = space.ModelNew.__new__(space.ModelNew)
-    vars(new).update(vars(module))
-    if torch.cuda.is_available() and emitted.kernels:
-        space._library(space._CUDA_SOURCE)
-    return new

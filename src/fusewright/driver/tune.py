@@ -232,6 +232,8 @@ class Tuned:
     notes: tuple[str, ...] = ()
     cached: bool = False
     key: str = ""  # under which to remember it once the chosen file has verified; "" where it is not to be kept
+    record_key: str = ""  # and to add it to a record
+    record_note: str = ""  # why a record's choices were not taken
     whole: bool = True  # no way failed, so that another run would find the same
     degraded: tuple[str, ...] = ()  # ways with kernels of ours that failed: one of them may have been the fastest
     steps: tuple[tuple[str, float], ...] = ()  # every way to train that was timed, and the milliseconds of a step
@@ -419,11 +421,14 @@ class Tuner:
         for way in (*ways, *more):
             assert way.emitted is not None
             try:
-                way.candidate = way.candidate or load_candidate(way.emitted.text, self.target, "", name, way.emitted.place)
+                way.candidate = way.candidate or self.loaded(way.emitted, name)
                 units += building.units_of(way.candidate, training or way in more)
             except (Refused, RuntimeError, OSError) as error:
                 way.error = error
         building.build(units, self.first_call)
+
+    def loaded(self, emitted: Emitted, name: str) -> Candidate:
+        return load_candidate(emitted.text, self.target, "", name, emitted.place, behind=self.problem.behind)
 
     def first_call(self) -> None:
         """What PyTorch does once, such as loading cuDNN, is done while others are built. What it raises is said where it is timed."""
@@ -583,11 +588,15 @@ def cache_file(name: str) -> Path:
 def recall(name: str) -> Tuned | None:
     try:
         private(cache_root())
-        found = json.loads(cache_file(name).read_text())
-        rows, steps = (tuple((str(row["name"]), float(row["ms"])) for row in found[kind]) for kind in ("timed", "steps"))
-        return Tuned(Choices.from_dict(found["choices"]), rows, tuple(found["notes"]), cached=True, steps=steps)
+        return from_dict(json.loads(cache_file(name).read_text()))
     except (OSError, RuntimeError, ValueError, KeyError, TypeError):  # nothing there, or nothing that can be read
         return None
+
+
+def from_dict(found: Mapping[str, Any]) -> Tuned:
+    """What `Tuned.to_dict` made, found again. ValueError, KeyError, TypeError: it is none."""
+    rows, steps = (tuple((str(row["name"]), float(row["ms"])) for row in found[kind]) for kind in ("timed", "steps"))
+    return Tuned(Choices.from_dict(found["choices"]), rows, tuple(found["notes"]), cached=True, steps=steps)
 
 
 def remember(name: str, tuned: Tuned) -> None:
@@ -610,6 +619,8 @@ def shown(tuned: Tuned) -> Iterable[str]:
     if tuned.steps:
         yield f"training step: {', '.join(f'{name} {ms:.4g} ms' for name, ms in tuned.steps)}; {in_training(tuned.choices.training)}"
     yield from tuned.notes
+    if tuned.record_note:
+        yield tuned.record_note
 
 
 def in_training(training: Training) -> str:

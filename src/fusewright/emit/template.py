@@ -9,6 +9,7 @@ _SHAPES = [shape for _, _, shape in _TENSORS]
 UNCHANGED = '''
 # ---------------------------------------------------------------------------------------------------------------------
 # Below: written by Fusewright $version. PyTorch's own operators are left as they are: no kernel would gain on them.
+# Generated code carries no licence obligation: what stands below is yours, under any terms.
 
 _KERNELS = ()
 
@@ -20,6 +21,7 @@ class ModelNew(Model):
 FILE = '''
 # ---------------------------------------------------------------------------------------------------------------------
 # Below: written by Fusewright $version. ModelNew computes what Model computes, with the CUDA kernels in _CUDA_SOURCE.
+# Generated code carries no licence obligation: what stands below is yours, under any terms.
 
 $imports
 

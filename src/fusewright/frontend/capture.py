@@ -47,25 +47,25 @@ MOST_QUOTIENTS = 16  # values with a size that is a quotient of sizes: of so man
 FRAME = re.compile(r'File "(.+)", line (\d+), in [^\n]*\n\s*([^\n]*)')  # of a stack trace: file, line, code
 
 
-def capture(model: nn.Module, inputs: Sequence[Any], file: str = "") -> Graph:
-    """The model's forward on these inputs as a graph. Sizes are symbolic where the model allows it.
+def capture(model: nn.Module, inputs: Sequence[Any], file: str = "", dynamic: bool = True) -> Graph:
+    """The model's forward on these inputs as a graph. Sizes are symbolic where the model allows it and `dynamic` asks for it.
 
     A model that keeps state is captured as it is after a first call: what is None before it has a shape then.
     """
     globals_, changed = _globals_read(model, inputs)
-    graph, watch = _capture(model, inputs, file)
+    graph, watch = _capture(model, inputs, file, dynamic)
     watch.globals, unsettled = globals_, _unsettled(watch)
     if left := [name for name in changed if name not in watch.assigned]:
         raise Unsupported(_keeps_state(KeepsState(left[0], "which no graph carries"), file))
     if unsettled:
         _call_once(model, inputs)
-        graph, watch = _capture(model, inputs, file)
+        graph, watch = _capture(model, inputs, file, dynamic)
         watch.globals = globals_
         if left := _unsettled(watch):
             raise Unsupported(_keeps_state(KeepsState(left[0], "which each call makes of what it was"), file))
     counted = {name: value - before for name, (before, value) in _carried(watch).items() if not isinstance(value, Tensor)}
     if counted:
-        _check_counters(model, inputs, file, graph, counted)
+        _check_counters(model, inputs, file, graph, counted, dynamic)
     graph = _with_places(graph, model, watch.global_tensors())
     assigned = {name: tree for name, tree in graph.assigned.items() if name not in counted}
     rebound = {o.path: i for i, o in enumerate(graph.outputs) if o.kind == "buffer" and o.path in watch.rebound}
@@ -184,7 +184,9 @@ def _call_once(model: nn.Module, inputs: Sequence[Any]) -> None:
         vars(module).update({name: value for name, value in after.items() if name not in OF_MODULES and not isinstance(value, nn.Module)})
 
 
-def _check_counters(model: nn.Module, inputs: Sequence[Any], file: str, graph: Graph, counted: Mapping[str, int]) -> None:
+def _check_counters(
+    model: nn.Module, inputs: Sequence[Any], file: str, graph: Graph, counted: Mapping[str, int], dynamic: bool
+) -> None:
     """Numbers that forward adds to may be left out of the graph where it is the same whatever they are, and nothing looks at them."""
     used: list[str] = []
     holders = {path: (vars(model.get_submodule(path.rpartition(".")[0])), path.rpartition(".")[2]) for path in counted}
@@ -192,7 +194,7 @@ def _check_counters(model: nn.Module, inputs: Sequence[Any], file: str, graph: G
     try:
         for path, (home, name) in holders.items():
             home[name] = Counter.at(before[path] + 1009, used)
-        other, watch = _capture(model, inputs, file)
+        other, watch = _capture(model, inputs, file, dynamic)
     finally:
         for path, (home, name) in holders.items():
             home[name] = before[path]
@@ -226,12 +228,12 @@ def assigned_at(file: str, attribute: str) -> int | None:
     return min((n.lineno for n in stored or named), default=None)
 
 
-def _capture(model: nn.Module, inputs: Sequence[Any], file: str) -> tuple[Graph, Watch]:
+def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool) -> tuple[Graph, Watch]:
     given = tuple(inputs)
-    dynamic = tuple(pytree.tree_map(_dynamic_dims, argument) for argument in given)
+    every = tuple(pytree.tree_map(_dynamic_dims, argument) for argument in given)
     batches = tuple(pytree.tree_map(_dynamic_batch, argument) for argument in given)
     failure: Exception | None = None
-    for shapes in (dynamic, batches, None):  # static sizes where symbolic ones cannot be had or say too little
+    for shapes in (every, batches, None) if dynamic else (None,):  # static sizes where symbolic ones cannot be had or say too little
         try:
             with quiet(), stand_ins.in_place(), stand_ins.kept(model), own_functions() as own, watched(model) as watch:
                 exported = _export(model, given, shapes)

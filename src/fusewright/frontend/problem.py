@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import Refused
 
+MODULES = "_fusewright_model_"  # how the names of loaded files begin
 _serial = itertools.count()  # makes the name of each loaded file unique, so that two files named alike do not meet
 
 
@@ -52,6 +53,27 @@ class Problem:
             parameters = dict(model.named_parameters())
         _check_model(self, model, parameters)
         return model
+
+    @property
+    def behind(self) -> type[nn.Module] | None:
+        """The class that emitted text derives `ModelNew` from, where it has no source to stand behind; None: the file's own."""
+        return None
+
+    @property
+    def trained(self) -> frozenset[int]:
+        """Positions of inputs whose gradients training asks for: those of a file's are data."""
+        return frozenset()
+
+    def arguments(self, seed: int = 0) -> list[Any] | None:
+        """What the constructor takes; None where nobody knows."""
+        with seeded_everything(seed):
+            return list(self.namespace.get_init_inputs())
+
+    def built(self, kind: type[nn.Module], seed: int = 0) -> nn.Module:
+        """A candidate's class, made as the original was: from the same arguments, under the same seed."""
+        arguments = self.arguments(seed) or []
+        with seeded_everything(seed):
+            return kind(*arguments)
 
     @property
     def siblings(self) -> tuple[str, ...]:
@@ -83,7 +105,11 @@ class Problem:
 def load_problem(path: Path) -> Problem:
     """Run a model file in a module of its own and check everything a later stage relies on."""
     path = Path(path).absolute()
-    source = _read(path)
+    return problem_of_text(path, _read(path))
+
+
+def problem_of_text(path: Path, source: str) -> Problem:
+    """The same of a text that could stand there."""
     problem = Problem(path, source, _execute(path, source))
     try:
         _check_names(problem)
@@ -141,7 +167,7 @@ def _execute(path: Path, source: str) -> ModuleType:
     except (ValueError, RecursionError, MemoryError, OverflowError) as error:
         raise Refused(f"{shown(path)}: not Python: {_first_line(error)}") from None
 
-    name = f"_fusewright_model_{next(_serial)}_{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}"
+    name = f"{MODULES}{next(_serial)}_{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}"
     namespace = ModuleType(name)
     namespace.__file__ = str(path)
     sys.modules[name] = namespace  # pickle and dataclasses look classes up by their module's name
@@ -250,20 +276,23 @@ def _check_sequence(problem: Problem, function: str, values: Any) -> None:
 def _check_inputs(problem: Problem, values: list[Any] | tuple[Any, ...]) -> None:
     at = _defined(problem, "get_inputs")
     for position, value in enumerate(values):
-        item = f"item {position} of get_inputs()"
-        if _is_plain(value):
-            continue
-        if not isinstance(value, torch.Tensor):
-            raise Refused(f"{at}: {item} is {_kind(value)}; only tensors and plain values are supported")
-        shape = tuple(value.shape)
-        if value.is_complex():
-            raise Refused(f"{at}: {item} is complex ({value.dtype}); only real tensors are supported")
-        if value.layout != torch.strided or value.is_quantized or value.is_meta:
-            raise Refused(f"{at}: {item} is not a dense tensor with data ({value.layout}, {value.device})")
-        if value.numel() == 0:
-            raise Refused(f"{at}: {item} has size zero (shape {shape}); there is nothing to compute or compare")
+        check_input(value, at, f"item {position} of get_inputs()")
     if not any(isinstance(value, torch.Tensor) for value in values):
         raise Refused(f"{at}: get_inputs() returned no tensor")
+
+
+def check_input(value: Any, at: str, item: str) -> None:
+    """Refuse what no plan can be made for, and what there is nothing to compare with."""
+    if _is_plain(value):
+        return
+    if not isinstance(value, torch.Tensor):
+        raise Refused(f"{at}: {item} is {_kind(value)}; only tensors and plain values are supported")
+    if value.is_complex():
+        raise Refused(f"{at}: {item} is complex ({value.dtype}); only real tensors are supported")
+    if value.layout != torch.strided or value.is_quantized or value.is_meta:
+        raise Refused(f"{at}: {item} is not a dense tensor with data ({value.layout}, {value.device})")
+    if value.numel() == 0:
+        raise Refused(f"{at}: {item} has size zero (shape {tuple(value.shape)}); there is nothing to compute or compare")
 
 
 def _is_plain(value: Any) -> bool:

@@ -28,7 +28,6 @@ from . import HostCompileError, HostLibrary, compile_host
 
 _making = threading.RLock()  # one module is made at a time: two threads that ask for the same one get the same
 os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
-_around: dict[tuple[type, str, str], ModuleType] = {}
 
 
 def load(path: str | Path, target: str = "host") -> ModuleType:
@@ -81,23 +80,15 @@ def from_text(text: str, path: str, target: str) -> ModuleType:
 
 
 def around(text: str, model: type[nn.Module], target: str) -> ModuleType:
-    """The module of what was emitted behind no source: `Model` is a class that exists."""
-    with _making:
-        known = _around.get((model, text, target))
-        if known is not None:
-            return known
-        module = ModuleType(f"fusewright_module_{len(_around)}_{_hash(target, text)}")
-        vars(module)["Model"] = model
-        sys.modules[module.__name__] = module  # a class is looked up by its module's name
-        try:
-            exec(compile(text, f"<{module.__name__}>", "exec"), vars(module))
-            _put_on(target, module, f"the module around {model.__name__}")
-        except BaseException:
-            del sys.modules[module.__name__]
-            raise
-        _carry(module.ModelNew, around, text, model, target)
-        _around[model, text, target] = module
-        return module
+    """The module of what was emitted behind no source: `Model` is a class that exists.
+
+    Nothing else knows the module: it lives as long as its classes do, and is not in `sys.modules`.
+    """
+    module = ModuleType(f"fusewright_module_{_hash(target, text)}")
+    vars(module).update(Model=model, _itself=module)
+    exec(compile(text, f"<{module.__name__}>", "exec", dont_inherit=True), vars(module))
+    _put_on(target, module, f"the module around {model.__name__}")
+    return module
 
 
 def on_host(module: ModuleType, name: str, sanitize: str = "", apart: bool = False) -> HostLibrary:

@@ -109,6 +109,7 @@ class Graph:
     assigned: Mapping[str, Any] = field(default_factory=dict)  # what forward leaves on its modules, by path, as in `result`
     counted: Mapping[str, int] = field(default_factory=dict)  # numbers on its modules that it adds to, by path
     reads: Reads = field(default_factory=Reads)  # what it took from Python
+    trained: frozenset[str] = frozenset()  # inputs whose gradients training asks for, beside those of parameters
     own_gradients: bool = False  # the model defines derivatives itself (torch.autograd.Function), which its operators do not tell
 
     def __getitem__(self, name: str) -> Node:

@@ -35,6 +35,7 @@ ALLOCATIONS = frozenset("empty empty_like empty_strided new_empty new_empty_stri
 BOOKKEEPING = frozenset("_unsafe_view lift_fresh set_ _local_scalar_dense is_same_size sym_size detach alias".split())
 NEEDS_A_GPU = re.compile(r"\bcuda_sources\b|^\s*(?:import|from)\s+(?:triton|cupy|pycuda|numba)\b|\.cu\b", re.MULTILINE)
 
+MODULES = "_fusewright_candidate_"  # how the names of candidates' modules begin
 _serial = itertools.count()
 
 
@@ -82,11 +83,9 @@ class Candidate:
         return torch.device("cuda" if self.target == "cuda" else "cpu")
 
     def build_model(self, problem: Problem, seed: int = 0) -> nn.Module:
-        """`ModelNew(*get_init_inputs())` with the original's arguments, under the seed the original was made with."""
-        with seeded_everything(seed):
-            arguments = problem.namespace.get_init_inputs()
-        with seeded_everything(seed), _its_own_errors(self.name, "ModelNew(*get_init_inputs())"):
-            model = self.module.ModelNew(*arguments)
+        """`ModelNew`, made as the original was: with its arguments, under its seed."""
+        with _its_own_errors(self.name, "ModelNew(*get_init_inputs())"):
+            model = problem.built(self.module.ModelNew, seed)
         if not isinstance(model, nn.Module):
             raise Refused(f"{self.name}: ModelNew(...) made a {type(model).__name__}, not a torch.nn.Module")
         return model.to(self.device)
@@ -141,10 +140,17 @@ class Candidate:
 
 
 def load_candidate(
-    text_or_path: str | Path, target: str, sanitize: str = "", name: str = "", place: Path | None = None, apart: bool = False
+    text_or_path: str | Path,
+    target: str,
+    sanitize: str = "",
+    name: str = "",
+    place: Path | None = None,
+    apart: bool = False,
+    behind: type[nn.Module] | None = None,
 ) -> Candidate:
     """Run a candidate's file and make it run on the target, or refuse with one sentence. A text is run as one that stands at `place`.
 
+    `behind`: the class that it calls `Model`, where it has no source of its own for it.
     `apart`: on the host, kernels that save activations and those that do not are built apart, as they are for a GPU. Else the
     former do the work of both, which takes half the compiling.
     """
@@ -158,7 +164,7 @@ def load_candidate(
     if target == "host" and not from_fusewright and NEEDS_A_GPU.search(source):
         raise Refused(f"{name}: its CUDA is not in the form Fusewright writes, so it needs a GPU to run")
     before = snapshot()
-    module = _execute(source, name, place)
+    module = _execute(source, name, place, behind)
     if not isinstance(getattr(module, "ModelNew", None), type):
         raise Refused(f"{name}: defines no class named ModelNew")
     candidate = Candidate(name, source, target, module, before)
@@ -213,14 +219,16 @@ def _read(text_or_path: str | Path, name: str) -> tuple[str, str]:
         raise Refused(f"{shown(path)}: cannot be read: {error}") from None
 
 
-def _execute(source: str, name: str, place: Path | None) -> ModuleType:
+def _execute(source: str, name: str, place: Path | None, behind: type[nn.Module] | None) -> ModuleType:
     file = f"<{name}>"
     try:
         code = compile(source, file, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         raise Refused(f"{name}:{getattr(error, 'lineno', None) or 1}: not Python: {error}") from None
-    module = ModuleType(f"_fusewright_candidate_{next(_serial)}")
-    if place is not None:
+    module = ModuleType(f"{MODULES}{next(_serial)}")
+    if behind is not None:
+        vars(module)["Model"] = behind
+    elif place is not None:
         module.__file__ = str(place.absolute())
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # for tracebacks and for Triton
     sys.modules[module.__name__] = module  # pickle looks classes up by their module's name

@@ -431,8 +431,7 @@ class Construction:
 
     def build(self, problem: Problem, model: Any) -> nn.Module:
         """Under the seed of the first one."""
-        with seeded_everything(0):
-            arguments = list(problem.namespace.get_init_inputs())
+        arguments = problem.arguments() or []
         if self.position is not None:
             arguments[self.position] = self.value
         with seeded_everything(0):

@@ -56,6 +56,10 @@ def optimize(
     ] = True,
     forward_only: ForwardOnly = False,
     tune: TuneOption = Tuning.auto,
+    tuning_record: Annotated[
+        Path | None,
+        typer.Option("--tuning-record", metavar="FILE", help="Take what timing chose from this file, and add what it lacks."),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="The file as predicted, verified with one seed: nothing is tuned and nothing timed.")
     ] = False,
@@ -83,6 +87,8 @@ def optimize(
     check_writable(output, reads=[model])
     if report:
         check_writable(report, reads=[model, output])
+    if tuning_record:
+        check_writable(tuning_record, reads=[model, output, *([report] if report else [])])
     if sanitize and needs_runtime(sanitize):
         return under(sanitize.value, Screen(quiet))
 
@@ -91,7 +97,7 @@ def optimize(
     from ..health import needs_a_toolchain
 
     needs_a_toolchain(options.target)
-    options = replace(options, modes=modes_of(modes), all_variants=all_variants, output=output.absolute())
+    options = replace(options, tuning_record=tuning_record, modes=modes_of(modes), all_variants=all_variants, output=output.absolute())
     console = Screen(quiet)
     with stages(console, pipeline.ahead(options)) as progress:
         progress("load", str(model))
