@@ -6,14 +6,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Refused", "__version__", "load", "optimize"]
+__all__ = ["Refused", "__version__", "backend", "load", "optimize"]
 
 if TYPE_CHECKING:
+    from .driver import backend
     from .driver.pipeline import optimize_module as optimize
     from .errors import Refused
     from .host.loaded import load
 
-_PLACES = {"Refused": ("errors", "Refused"), "load": ("host.loaded", "load"), "optimize": ("driver.pipeline", "optimize_module")}
+_PLACES = {
+    "Refused": ("errors", "Refused"),
+    "backend": ("driver", "backend"),
+    "load": ("host.loaded", "load"),
+    "optimize": ("driver.pipeline", "optimize_module"),
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -21,4 +27,6 @@ def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, function = _PLACES[name]
+    if (module, function) == ("driver", "backend"):  # a module
+        return importlib.import_module(f"{__name__}.{module}.{function}")
     return getattr(importlib.import_module(f"{__name__}.{module}"), function)
