@@ -4,9 +4,10 @@
     python3 benchmarks/backend.py --table ROWS.jsonl
 
 A model is called without gradients, then in a training step; graphs that are not ours run by PyTorch's operators. Results, buffers and
-gradients of parameters are compared with float64's: the error is the largest of a tensor over its rms. It is right where that is at most
-twice eager's own, or 1e-4. Rows are added to the file, one line of JSON each; models that have a row of this commit are left out, so
-a run that was stopped goes on. A process takes models one after another; one that crashes or hangs costs its model alone.
+gradients of parameters (of inputs, where there are none) are compared with float64's: the error is the largest of a tensor over its
+rms. It is right where that is at most twice eager's own, or 1e-4. Rows are added to the file, one line of JSON each; models that have
+a row of this commit are left out, so a run that was stopped goes on. A process takes models one after another; one that crashes or
+hangs costs its model alone.
 
 Ends in a table; exit status 1 if a model is wrong or failed.
 """
@@ -40,7 +41,7 @@ def measured(path: Path) -> Row:
 
     import fusewright
     from fusewright.frontend.problem import load_problem
-    from fusewright.verify.observe import copied, observe
+    from fusewright.verify.observe import copied, needing_gradients, observe
     from fusewright.verify.reference import in_float64, type_of, widen_module, widened
 
     torch._dynamo.reset()
@@ -51,11 +52,15 @@ def measured(path: Path) -> Row:
     wide, compiled = widen_module(copied(model)), copied(model)
     compiled.compile(backend="fusewright", options={"target": "host", "fallback": "eager", "strict": True})
     worst: dict[str, Any] = {"share": -1.0}
-    for derivatives in (0, 1):
+    fixed = any(p.requires_grad for p in model.parameters())  # without parameters, gradients are those of inputs
+    trains, real = trained(copied(model), problem.inputs() if fixed else needing_gradients(problem.inputs()))
+    for derivatives in (0, 1) if trains else (0,):
+        if derivatives and not real:  # cotangents are of numbers
+            model, wide, compiled = map(only_floats(), (model, wide, compiled))
         with in_float64(low):
-            exact = observe(wide, widened(inputs), derivatives=derivatives, fixed=True)
-        eager = observe(model, problem.inputs(), derivatives=derivatives, fixed=True)
-        ours = observe(compiled, problem.inputs(), derivatives=derivatives, fixed=True)
+            exact = observe(wide, widened(inputs), derivatives=derivatives, fixed=fixed)
+        eager = observe(model, problem.inputs(), derivatives=derivatives, fixed=fixed)
+        ours = observe(compiled, problem.inputs(), derivatives=derivatives, fixed=fixed)
         found = compared(exact.tensors, eager.tensors, ours.tensors)
         worst = max(worst, found, key=lambda each: each["share"])
     stats = fusewright.backend.stats()
@@ -70,6 +75,36 @@ def measured(path: Path) -> Row:
         "not_launched": [name for graph in graphs for name in graph.kernels if name not in graph.launched],
         "worst": worst,
     }
+
+
+def trained(model: Any, inputs: Any) -> tuple[bool, bool]:
+    """Whether eager gives gradients, and whether all its results are floating."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    leaves = [leaf for leaf in tree_leaves(model(*inputs)) if isinstance(leaf, torch.Tensor)]
+    smooth = [leaf for leaf in leaves if leaf.requires_grad]
+    with contextlib.suppress(RuntimeError):  # forward overwrites what backward would need
+        torch.autograd.backward([leaf.sum() for leaf in smooth])
+        return bool(smooth), all(leaf.is_floating_point() for leaf in leaves)
+    return False, True
+
+
+def only_floats() -> Any:
+    """A class of models that return of another's results the floating ones."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    class OnlyFloats(torch.nn.Module):
+        def __init__(self, model: torch.nn.Module):
+            super().__init__()
+            self.model = model
+
+        def forward(self, *inputs: Any) -> list[Any]:
+            leaves = [leaf for leaf in tree_leaves(self.model(*inputs)) if isinstance(leaf, torch.Tensor)]
+            return [leaf for leaf in leaves if leaf.is_floating_point()]
+
+    return OnlyFloats
 
 
 def compared(exact: Any, eager: Any, ours: Any) -> dict[str, Any]:

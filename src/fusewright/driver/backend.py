@@ -31,6 +31,9 @@ FALLBACKS = ("auto", "inductor", "eager")
 OF_A_RUN = ("target", "precision", "arch", "assume_finite")  # of `Options`
 OWN = ("fallback", "strict")
 
+# What such an operator saves, its backward alone knows how to read: PyTorch's formula for it saves something else.
+WITH_THEIR_OWN_BACKWARD = [target for target in formulas() if "_scaled_dot_product" in target.name()]
+
 FUSEWRIGHT, INDUCTOR, EAGER = "fusewright", "inductor", "eager"
 
 
@@ -245,7 +248,7 @@ def decompositions(training: bool) -> dict[Any, Callable[..., Any]]:
     Where no gradients are asked for, operators stay whole of which only the first result is read (`frontend/whole.py`); in training the
     others are saved for backward, so norms are formulas there.
     """
-    left = {aten.bernoulli.default, *(() if training else FIRST_RESULTS)}
+    left = {aten.bernoulli.default, *WITH_THEIR_OWN_BACKWARD, *(() if training else FIRST_RESULTS)}
     return {target: formula for target, formula in {**formulas(), **NORMS}.items() if target not in left}
 
 

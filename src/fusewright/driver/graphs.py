@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..emit.graph import GraphText, emit_graph
+from ..emit.graph import NAME, GraphText, emit_graph
 from ..errors import Unsupported
 from ..frontend.capture import quiet
 from ..frontend.collector import uncollected
@@ -130,7 +130,7 @@ def loaded(text: str, target: str) -> tuple[ModuleType, HostLibrary | None]:
 
 def runner(space: ModuleType, read: FxGraph, otherwise: Boxed, target: str) -> Boxed:
     """What AOTAutograd calls."""
-    function, planned_for = vars(space)["_graph_grad"], vars(space)["_planned_for"]
+    function, planned_for = vars(space)[NAME], vars(space)["_planned_for"]
     positions, constants, on_gpu = read.tensors, read.constants, target != "host"
     one_size = read.sizes[0].position if len(read.sizes) == 1 and read.sizes[0].dim is None else None
 

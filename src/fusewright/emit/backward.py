@@ -40,6 +40,10 @@ class GradientFunction:
         for kernel in self.plan.kernels:
             self.launches.add(kernel, self.comment(kernel))
 
+    @property
+    def name(self) -> str:
+        return f"{self.region.name}_grad"
+
     def comment(self, kernel: Kernel) -> list[str]:
         lines = [line for k in self.region.kernels for line in comment(k, self.of, laws=False)[1:]]
         first = kernel is self.plan.kernels[0]
@@ -69,7 +73,7 @@ class GradientFunction:
                     lines.append(self.launches.straightened(self.prims[load].origin, load))
             lines += [*body.made_before(step), *self.launches.lines(step, body.scratch), *body.freed_after(step)]
         lines.append(f"return ({', '.join(self.returned())},)")
-        head = f"def {self.region.name}_grad(sizes, {given}):\n"
+        head = f"def {self.name}(sizes, {given}):\n"
         return head + "\n".join(f"    {line}" for line in lines)
 
     def returned(self) -> list[str]:

@@ -57,7 +57,7 @@ $planned
 $function
 '''
 
-NAME = "_graph"  # its function is `_graph_grad`: of the sizes' values and a list of tensors, which it empties
+NAME = "_run_graph"  # the function: of the sizes' values and a list of tensors, which it empties
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,7 @@ class GraphText:
 def emit_graph(plan: Plan, read: FxGraph, seen: Collection[int], owns_inputs: bool) -> GraphText:
     """`seen` are the outputs that leave compiled code: these are laid out as eager's. `owns_inputs`: each is freed after its last use."""
     check_expressible(plan)
+    check_types(plan)
     results = tuple(
         Result(output.value.name, copied=is_new(number, plan, read)) if isinstance(output.value, Ref) else None
         for number, output in enumerate(plan.graph.outputs)
@@ -102,6 +103,14 @@ def emit_graph(plan: Plan, read: FxGraph, seen: Collection[int], owns_inputs: bo
     known = together([fact for kernel in plan.kernels for fact in facts(kernel, launches.launchers(kernel), plan)])
     calls = tuple(str(call.node.target) for call in plan.calls if call.node.target != "getitem")
     return GraphText(whole, known, calls)
+
+
+def check_types(plan: Plan) -> None:
+    """What leaves has the type that others were told: a graph that reads it was traced with it."""
+    for output in plan.graph.outputs:
+        if isinstance(output.value, Ref) and output.value.name in plan.lowered.value:
+            node, prim = plan.graph[output.value.name], plan.lowered.prims[plan.lowered.value[output.value.name]]
+            assert prim.dtype is node.dtype, f"{node.name} is of {node.dtype}, and kernels leave it in {prim.dtype}"
 
 
 def is_new(number: int, plan: Plan, read: FxGraph) -> bool:
@@ -145,6 +154,10 @@ class GraphFunction(GradientFunction):
         self.read, self.seen = read, seen
         super().__init__(planned, Shared(), Region(NAME, tuple(planned.plan.kernels)), planned.plan)
         self.launches.share_numbers()
+
+    @property
+    def name(self) -> str:
+        return NAME
 
     def comment(self, kernel: Kernel) -> list[str]:
         return comment(kernel, self.plan)

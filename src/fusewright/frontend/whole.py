@@ -55,7 +55,7 @@ def form_of(node: Node, made: dict[str, Node], users: dict[str, list[str]]) -> C
         source = made[node.args[0].name]
         alone = node.args[1] == 0 and users[source.name] == [node.name]
         form = FIRST_RESULTS.get(source.target)
-        return form(source.bound()) if form is not None and alone else None
+        return form(source.bound(), made) if form is not None and alone else None
     if node.target is aten.convolution.default:
         return convolution(node, made)
     if node.target in (aten.addmm.default, aten.mm.default):
@@ -122,31 +122,35 @@ def same(first: Sequence[Any], second: Sequence[Any]) -> bool:
 # ---- the first of several results, where nothing reads the others
 
 
-def group_norm(a: dict[str, Any]) -> Call:
+Nodes = dict[str, Node]
+
+
+def group_norm(a: dict[str, Any], made: Nodes) -> Call:
     return aten.group_norm.default, (a["input"], a["group"], a["weight"], a["bias"], a["eps"]), {}
 
 
-def layer_norm(a: dict[str, Any]) -> Call:
+def layer_norm(a: dict[str, Any], made: Nodes) -> Call:
     return aten.layer_norm.default, (a["input"], a["normalized_shape"], a["weight"], a["bias"], a["eps"]), {}
 
 
-def attention(a: dict[str, Any]) -> Call | None:
-    """By any of the library's kernels for it."""
-    if a.get("dropout_p", 0.0) != 0.0:
+def attention(a: dict[str, Any], made: Nodes) -> Call | None:
+    """By any of the library's kernels for it, with as many heads for keys as for queries."""
+    heads = {(made[a[name].name].shape or ())[:-2] for name in ("query", "key", "value")}
+    if a.get("dropout_p", 0.0) != 0.0 or len(heads) > 1:
         return None
     mask = a.get("attn_mask", a.get("attn_bias"))
     given = (a["query"], a["key"], a["value"], mask, 0.0, a["is_causal"])
     return aten.scaled_dot_product_attention.default, given, {"scale": a["scale"]}
 
 
-def pool(target: Any) -> Callable[[dict[str, Any]], Call]:
-    def form(a: dict[str, Any]) -> Call:
+def pool(target: Any) -> Callable[[dict[str, Any], Nodes], Call]:
+    def form(a: dict[str, Any], made: Nodes) -> Call:
         return target, (a["self"], a["kernel_size"], a["stride"], a["padding"], a["dilation"], a["ceil_mode"]), {}
 
     return form
 
 
-FIRST_RESULTS: dict[Any, Callable[[dict[str, Any]], Call | None]] = {
+FIRST_RESULTS: dict[Any, Callable[[dict[str, Any], Nodes], Call | None]] = {
     aten.native_group_norm.default: group_norm,
     aten.native_layer_norm.default: layer_norm,
     aten.max_pool2d_with_indices.default: pool(aten.max_pool2d.default),
