@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..autograd.trace import EXTREMES, NORMS, formulas
 from ..errors import Refused, first_line
+from ..frontend.fx import argument_names
 from ..frontend.whole import FIRST_RESULTS
 from ..options import Options
 from .graphs import Boxed, Ours, compile_fx_graph
@@ -151,7 +152,7 @@ def fusewright(module: torch.fx.GraphModule, inputs: Sequence[Any], *, options: 
     found: list[CompiledGraph] = []
     with _keeping:
         _calls.append(found)
-    compiler = _Compiler(chosen, found)
+    compiler = _Compiler(chosen, found, argument_names(module))
     if why := elsewhere(module, inputs, chosen.target):
         return compiler.left_whole(module, inputs, why)
     training = torch.is_grad_enabled() and any(t.requires_grad for t in tensors_of(module, inputs))
@@ -178,8 +179,8 @@ def elsewhere(module: torch.fx.GraphModule, inputs: Sequence[Any], target: str) 
 class _Compiler:
     """Compiles the graphs of one call of the backend, and backward's perhaps later."""
 
-    def __init__(self, options: BackendOptions, found: list[CompiledGraph]):
-        self.options, self.found = options, found
+    def __init__(self, options: BackendOptions, found: list[CompiledGraph], called: Sequence[str]):
+        self.options, self.found, self.called = options, found, called
 
     def by_aot(self, module: torch.fx.GraphModule, inputs: Sequence[Any], training: bool) -> Any:
         from torch._dynamo.backends.common import aot_autograd
@@ -197,15 +198,14 @@ class _Compiler:
         """A forward or backward graph of aten operators."""
         by_operators = boxed(module)
         try:
-            ours = compile_fx_graph(
-                module, self.options.target, self.options.run, outputs_seen(kind, module), kind == "backward", by_operators
-            )
+            target, run, seen = self.options.target, self.options.run, outputs_seen(kind, module)
+            ours = compile_fx_graph(module, target, run, seen, kind == "backward", by_operators, self.called)
         except Refused as error:
             return self.left(kind, module, inputs, first_line(error), by_operators)
         except Exception as error:  # a fault of ours
             if self.options.strict:
                 raise
-            warnings.warn(f"fusewright: a {kind} graph is left to others: {type(error).__name__}: {first_line(error)}", stacklevel=2)
+            warnings.warn(f"fusewright: the {kind} graph is left to others: {type(error).__name__}: {first_line(error)}", stacklevel=2)
             return self.left(kind, module, inputs, f"a fault: {type(error).__name__}: {first_line(error)}", by_operators)
         self.keep(CompiledGraph(kind, FUSEWRIGHT, ours=ours))
         return ours.run

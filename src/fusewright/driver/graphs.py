@@ -56,15 +56,21 @@ class Ours:
 
 @uncollected()
 def compile_fx_graph(
-    module: torch.fx.GraphModule, target: str, options: Options, seen: Collection[int], backward: bool, otherwise: Boxed
+    module: torch.fx.GraphModule,
+    target: str,
+    options: Options,
+    seen: Collection[int],
+    backward: bool,
+    otherwise: Boxed,
+    called: Sequence[str] = (),
 ) -> Ours:
-    """`seen` are the outputs that leave compiled code. A call for which the kernels are not meant (a flag that was changed, tensors
-    larger than they address) runs `otherwise`.
+    """`seen` are the outputs that leave compiled code; `called` is what the user calls the arguments. A call for which the kernels
+    are not meant (a flag that was changed, tensors larger than they address) runs `otherwise`.
 
     Raises `Unsupported` where the graph cannot be read, and where no kernel of ours would run in it.
     """
     with quiet():
-        read = read_fx(module)
+        read = read_fx(module, called)
         on_target(read, module, target)
         try:
             made = planned(read, options, precision_of(module, target, options), backward)

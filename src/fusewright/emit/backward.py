@@ -72,12 +72,12 @@ class GradientFunction:
                     straight.add(load)
                     lines.append(self.launches.straightened(self.prims[load].origin, load))
             lines += [*body.made_before(step), *self.launches.lines(step, body.scratch), *body.freed_after(step)]
-        lines.append(f"return ({', '.join(self.returned())},)")
+        lines.append(self.return_text())
         head = f"def {self.name}(sizes, {given}):\n"
         return head + "\n".join(f"    {line}" for line in lines)
 
-    def returned(self) -> list[str]:
-        return [self.result_text(result) for result in self.gradient.results]
+    def return_text(self) -> str:
+        return f"return ({', '.join(map(self.result_text, self.gradient.results))},)"
 
     def result_text(self, result: Result | None) -> str:
         return "None" if result is None else self.values.text(result.node) + (".clone()" if result.copied else "")

@@ -6,13 +6,18 @@ again. So it is written as these are. No guards stand in the text: who compiled 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 from string import Template
 
+import torch
+
 from .. import __version__
 from ..autograd.gradients import RegionGradient, Result, check_expressible, with_memory
 from ..autograd.regions import Region
+from ..codegen.loops.text import wrapped
+from ..errors import Unsupported
 from ..frontend.chosen import chosen
 from ..frontend.fx import FxGraph
 from ..ir import sizes
@@ -23,6 +28,7 @@ from ..ir.pytext import argument_text, shape_text
 from .backward import GradientFunction
 from .file import MANY
 from .kernels import KernelFacts, Shared, comment, facts, together, unit_of, units_text
+from .launches import unpacked
 from .template import IMPORTS, RUNTIME
 
 FILE = '''"""A graph of torch.compile, in CUDA kernels: written by Fusewright $version."""
@@ -42,6 +48,14 @@ def _laid_out(tensor, strides):  # as PyTorch's operators would have left it
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
+def _sharing(results, *places):
+    """Results that lie in the memory of another: (which, whose, shape, strides, offset)."""
+    found = list(results)
+    for number, home, shape, strides, offset in places:
+        found[number] = found[home].as_strided(shape, strides, offset)
+    return tuple(found)
+
+
 # ---- kernels
 
 $cuda
@@ -58,6 +72,7 @@ $function
 '''
 
 NAME = "_run_graph"  # the function: of the sizes' values and a list of tensors, which it empties
+INNER = "_run_kernels"
 
 
 @dataclass(frozen=True)
@@ -73,10 +88,7 @@ def emit_graph(plan: Plan, read: FxGraph, seen: Collection[int], owns_inputs: bo
     """`seen` are the outputs that leave compiled code: these are laid out as eager's. `owns_inputs`: each is freed after its last use."""
     check_expressible(plan)
     check_types(plan)
-    results = tuple(
-        Result(output.value.name, copied=is_new(number, plan, read)) if isinstance(output.value, Ref) else None
-        for number, output in enumerate(plan.graph.outputs)
-    )
+    results = results_of(plan, read)
     outside = Graph((), (), ()) if owns_inputs else plan.graph
     function = GraphFunction(with_memory(plan, results, (), [], [], outside), read, seen)
     launches, text = function.launches, function.text()
@@ -98,7 +110,7 @@ def emit_graph(plan: Plan, read: FxGraph, seen: Collection[int], owns_inputs: bo
         runtime=chosen(RUNTIME, features),
         cuda=units_text([unit]),
         planned=planned_text(function),
-        function=text,
+        function="\n\n\n".join(filter(None, [text, function.outer_text()])),
     )
     known = together([fact for kernel in plan.kernels for fact in facts(kernel, launches.launchers(kernel), plan)])
     calls = tuple(str(call.node.target) for call in plan.calls if call.node.target != "getitem")
@@ -113,13 +125,22 @@ def check_types(plan: Plan) -> None:
             assert prim.dtype is node.dtype, f"{node.name} is of {node.dtype}, and kernels leave it in {prim.dtype}"
 
 
-def is_new(number: int, plan: Plan, read: FxGraph) -> bool:
-    """The output would lie in the memory of an input, or of an output before it, where eager's does not."""
-    memory = [memory_of(output.value.name, plan) if isinstance(output.value, Ref) else None for output in plan.graph.outputs]
-    own, allowed = memory[number], read.shares[number]
-    earlier = {-1 - other for other, home in enumerate(memory[:number]) if home == own}
-    of_inputs = {position for position, name in enumerate(plan.graph.inputs) if name == own}
-    return bool((earlier | of_inputs) - allowed)
+def results_of(plan: Plan, read: FxGraph) -> tuple[Result | None, ...]:
+    """The tensors among the outputs. One that would lie in the memory of an input, or of an output before it, where eager's does not, is
+    a copy."""
+    inputs = {name: number for number, name in enumerate(plan.graph.inputs)}
+    homes: dict[str, list[int]] = {name: [number] for name, number in inputs.items()}
+    found: list[Result | None] = []
+    for number, output in enumerate(plan.graph.outputs):
+        if not isinstance(output.value, Ref):
+            found.append(None)
+            continue
+        there = homes.setdefault(memory_of(output.value.name, plan), [])
+        copied = not read.shares[number].issuperset(there)
+        found.append(Result(output.value.name, copied))
+        if not copied:
+            there.append(-1 - number)
+    return tuple(found)
 
 
 def memory_of(name: str, plan: Plan) -> str:
@@ -157,27 +178,84 @@ class GraphFunction(GradientFunction):
 
     @property
     def name(self) -> str:
-        return NAME
+        return INNER if self.of_inputs else NAME
+
+    @functools.cached_property
+    def of_inputs(self) -> list[int]:
+        """Outputs that are inputs, or views of one: made of them as they came, before kernels have them laid out anew."""
+        results = enumerate(self.gradient.results)
+        return [i for i, r in results if r is not None and not r.copied and memory_of(r.node, self.plan) in self.graph.inputs]
+
+    def outer_text(self) -> str:
+        """The function around, where some outputs are views of inputs."""
+        if not self.of_inputs:
+            return ""
+        symbols, tensors = [str(symbol) for symbol in self.graph.symbols], self.values.free_name("tensors")
+        lines = [f"{unpacked(symbols)} = sizes"] if symbols else []
+        lines.append(f"{unpacked(self.graph.inputs)} = {tensors}")
+        views = [f"{number}: {self.values.text(self.graph.outputs[number].value.name)}" for number in self.of_inputs]
+        views_name = self.values.free_name("views")
+        lines += wrapped(f"{views_name} = {{", views, "}  # as they came", limit=110)
+        lines.append(f"del {', '.join(self.graph.inputs)}")
+        results = self.values.free_name("results")
+        lines.append(f"{results} = {INNER}(sizes, {tensors})")
+        item = self.values.free_name("item")
+        lines.append(f"return tuple([{views_name}.get(i, {item}) for i, {item} in enumerate({results})])")
+        return f"def {NAME}(sizes, {tensors}):\n" + "\n".join(f"    {line}" for line in lines)
 
     def comment(self, kernel: Kernel) -> list[str]:
         return comment(kernel, self.plan)
 
-    def returned(self) -> list[str]:
-        return [self.output_text(number) for number in range(len(self.graph.outputs))]
+    def return_text(self) -> str:
+        texts = [self.output_text(number) for number in range(len(self.graph.outputs))]
+        places = [self.shared_text(number, home) for number, home in self.sharing().items()]
+        for number in (*self.sharing(), *self.of_inputs):
+            texts[number] = "None"
+        listed = f"({', '.join(texts)},)"
+        return f"return _sharing({listed}, {', '.join(places)})" if places else f"return {listed}"
+
+    def sharing(self) -> dict[int, int]:
+        """Outputs that eager leaves in the memory of another that fills it, where kernels would leave them apart."""
+        found: dict[int, int] = {}
+        outputs = self.graph.outputs
+        for number in self.seen:
+            before = {-1 - other for other in self.read.shares[number] if other < 0 and -1 - other in self.seen}
+            of_inputs = any(other >= 0 for other in self.read.shares[number])
+            after = {other for other in self.seen if -1 - number in self.read.shares[other]}
+            others = before | after
+            own = memory_of(outputs[number].value.name, self.plan) if others else ""
+            if of_inputs or all(memory_of(outputs[other].value.name, self.plan) == own for other in others):
+                continue
+            homes = [other for other in sorted(others | {number}) if self.fills(other) and self.kind(other) == self.kind(number)]
+            if not homes:
+                raise Unsupported("results share memory that none of them fills")
+            if homes[0] != number:
+                found[number] = homes[0]
+        return found
+
+    def fills(self, number: int) -> bool:
+        layout = self.read.layouts[number]
+        return layout is not None and layout.fills
+
+    def kind(self, number: int) -> torch.dtype | None:
+        return self.graph[self.graph.outputs[number].value.name].dtype
+
+    def shared_text(self, number: int, home: int) -> str:
+        layout, node = self.read.layouts[number], self.graph[self.graph.outputs[number].value.name]
+        assert layout is not None and node.shape is not None
+        return f"({number}, {home}, {shape_text(node.shape)}, {shape_text(layout.strides)}, {sizes.text(layout.offset)})"
 
     def output_text(self, number: int) -> str:
-        value, result = self.graph.outputs[number].value, self.gradient.results[number]
+        value, result, layout = self.graph.outputs[number].value, self.gradient.results[number], self.read.layouts[number]
         if result is None:
             return argument_text(value, self.values.text, self.values.device())
-        text, strides = self.result_text(result), self.read.strides[number]
-        if number not in self.seen or strides is None or self.lies_so(result.node, strides):
+        text = self.result_text(result)
+        if number not in self.seen or layout is None or self.lies_so(result.node, layout.strides):
             return text
-        return f"_laid_out({text}, {shape_text(strides)})"
+        return f"_laid_out({text}, {shape_text(layout.strides)})"
 
     def lies_so(self, node: str, strides: tuple[Dim, ...]) -> bool:
         """A kernel leaves it with these strides."""
-        if self.graph[node].is_leaf:
-            return True
         prim = self.prims[self.plan.lowered.value[node]] if node in self.plan.lowered.value else None
         if prim is None:
             return False

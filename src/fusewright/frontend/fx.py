@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from ..errors import Unsupported
+from ..ir import sizes
 from ..ir.graph import Binding, Graph, Node, Output, Ref, Where
 from ..ir.names import RESERVED, value_name
 
@@ -104,6 +106,15 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """How PyTorch's operators lay out a result."""
+
+    strides: tuple[Any, ...]
+    offset: Any  # of its first element in the memory that it lies in
+    fills: bool  # its elements are all that lies there
+
+
+@dataclass(frozen=True)
 class FxGraph:
     """A `Graph` whose leaves are all inputs, and how they are had from the flat arguments of the FX graph."""
 
@@ -112,23 +123,30 @@ class FxGraph:
     constants: tuple[Tensor, ...]  # its other inputs: tensors that the trace made and kept
     sizes: tuple[Place, ...]  # of the symbols of `graph`, in order
     shares: tuple[frozenset[int], ...]  # by output: the inputs (0, 1, …) and earlier outputs (-1, -2, …) in whose memory it may lie
-    strides: tuple[tuple[Any, ...] | None, ...]  # by output: as PyTorch's operators would lay it out; None for what is no tensor
+    layouts: tuple[Layout | None, ...]  # by output; None for what is no tensor
 
 
-def read_fx(module: torch.fx.GraphModule) -> FxGraph:
+def read_fx(module: torch.fx.GraphModule, called: Sequence[str] = ()) -> FxGraph:
     """The graph that AOTAutograd hands to a compiler: functional, every value with its fake tensor, sizes as arguments of their own.
 
-    Raises `Unsupported` where it cannot be had: sizes that depend on values, several devices, calls that change something.
+    `called` is what the user calls the arguments of the graph that it was made of (`argument_names`). Raises `Unsupported` where it
+    cannot be had: sizes that depend on values, several devices, calls that change something.
     """
-    return _Reader(module).read()
+    return _Reader(module, called).read()
+
+
+def argument_names(module: torch.fx.GraphModule) -> list[str]:
+    """What a graph of Dynamo calls its arguments, without the way to them: `conv_weight` for L_self_modules_conv_parameters_weight_."""
+    names = [fx.name for fx in module.graph.find_nodes(op="placeholder")]
+    return [re.sub(r"^l_(self_)?|modules_|parameters_|buffers_", "", name.lower()).strip("_") for name in names]
 
 
 class _Reader(Tracer):
     """Reads one graph; lives for the length of `read_fx`."""
 
-    def __init__(self, module: torch.fx.GraphModule):
+    def __init__(self, module: torch.fx.GraphModule, called: Sequence[str]):
         super().__init__()
-        self.module = module
+        self.module, self.called = module, called
         self.symbols: dict[sympy.Symbol, Binding] = {}
         self.places: list[Place] = []
         self.device: torch.device | None = None
@@ -136,8 +154,13 @@ class _Reader(Tracer):
     def read(self) -> FxGraph:
         placeholders = self.module.graph.find_nodes(op="placeholder")
         given = [(i, fx) for i, fx in enumerate(placeholders) if isinstance(fx.meta.get("val"), Tensor)]
-        for _, fx in given:
-            self.name(fx.name)  # these keep theirs
+        for _, fx in given:  # these have their names before others do
+            number = getattr(fx.meta.get("desc"), "idx", None)  # of an argument as it came, in versions of PyTorch that say so
+            if isinstance(number, int) and number < len(self.called):
+                name = self.name(self.called[number])
+                del self.names[self.called[number]]  # which may be what the tracer calls another
+                self.names[fx.name] = name
+            self.name(fx.name)
         self.bind(placeholders)
         nodes = [self.leaf(fx, number) for number, (_, fx) in enumerate(given)]
         constants: dict[str, Tensor] = {}
@@ -160,8 +183,22 @@ class _Reader(Tracer):
         tensors = tuple(position for position, _ in given)
         given_values = [fx.meta["val"] for _, fx in given] + list(constants.values())
         results = [fx.meta.get("val") if isinstance(fx, torch.fx.Node) else None for fx in returned]
-        strides = tuple(tuple(map(self.size_of, value.stride())) if isinstance(value, Tensor) else None for value in results)
-        return FxGraph(graph, tensors, tuple(constants.values()), tuple(self.places), shares(given_values, results), strides)
+        layouts = tuple(self.layout(value) if isinstance(value, Tensor) else None for value in results)
+        return FxGraph(graph, tensors, tuple(constants.values()), tuple(self.places), shares(given_values, results), layouts)
+
+    def layout(self, value: Tensor) -> Layout:
+        strides, offset = tuple(map(self.size_of, value.stride())), self.size_of(value.storage_offset())
+        extents = sorted(zip(strides, map(self.size_of, value.shape), strict=True), key=lambda pair: self.hint(pair[0]))
+        whole: Any = 1
+        dense = True
+        for stride, size in extents:
+            dense &= sizes.is_one(size) or sizes.same(stride, whole)
+            whole = sizes.tidy(whole * size)
+        there = self.size_of(value.untyped_storage().nbytes())
+        return Layout(strides, offset, dense and sizes.same(offset, 0) and sizes.same(there, whole * value.dtype.itemsize))
+
+    def hint(self, size: Any) -> int:
+        return size if isinstance(size, int) else int(size.subs({symbol: binding.hint for symbol, binding in self.symbols.items()}))
 
     def bind(self, placeholders: list[torch.fx.Node]) -> None:
         """Every symbol is an argument, or the extent of one."""
@@ -175,8 +212,8 @@ class _Reader(Tracer):
                     used |= size.node.expr.free_symbols
         for position, fx in enumerate(placeholders):
             value = fx.meta.get("val")
-            sizes = [(d, s) for d, s in enumerate(value.shape)] if isinstance(value, Tensor) else [(None, value)]
-            for dim, size in sizes:
+            extents = [(d, s) for d, s in enumerate(value.shape)] if isinstance(value, Tensor) else [(None, value)]
+            for dim, size in extents:
                 if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and size.node.expr not in self.rename:
                     self.add_symbol(size, Place(position, dim))
         if left := used - set(self.rename):
