@@ -1,6 +1,6 @@
 """Models through `torch.compile(backend="fusewright")` on the host, forward and backward: who ran each graph, and is it right?
 
-    FUSEWRIGHT_ZOO=small PYTHONPATH=src python3 benchmarks/backend.py [--json ROWS.jsonl] [--time-limit S] FOLDER_OR_FILE ...
+    FUSEWRIGHT_ZOO=small PYTHONPATH=src python3 benchmarks/backend.py [--json ROWS.jsonl] [--commit NAME] [--time-limit S] FOLDER_OR_FILE ...
     python3 benchmarks/backend.py --table ROWS.jsonl
 
 A model is called without gradients, then in a training step; graphs that are not ours run by PyTorch's operators. Results, buffers and
@@ -222,6 +222,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--table", type=Path)
     parser.add_argument("--serve", action="store_true")
+    parser.add_argument("--commit", default="", help="its name, where there is only a copy of it")
     parser.add_argument("--time-limit", type=float, default=LIMIT_S)
     given = parser.parse_args()
     if given.serve:
@@ -231,7 +232,7 @@ def main() -> int:
     known = [json.loads(line) for line in kept.read_text().splitlines()] if kept is not None and kept.exists() else []
     by_model = {row["model"]: row for row in known}
     if given.table is None:
-        commit = commit_of()
+        commit = given.commit or commit_of()
         wanted = [path for path in files_of(given.models) if by_model.get(path, {}).get("commit") != commit]
         for row in rows_of(wanted, given.time_limit):
             by_model[row["model"]] = row = {**row, "commit": commit}

@@ -236,6 +236,45 @@ def test_results_have_memory_of_their_own_and_eagers_strides() -> None:
     all_launched()
 
 
+def pieces(x: Tensor) -> tuple[Tensor, ...]:
+    return (x * 2).exp().chunk(2)
+
+
+def by_strides(x: Tensor) -> tuple[Tensor, ...]:
+    y = x.relu()
+    return y.as_strided((2, 2), (1, 3), 2), y
+
+
+def turned(x: Tensor) -> tuple[Tensor, ...]:
+    y = (x.permute(0, 2, 3, 1).contiguous() + 1).permute(0, 3, 1, 2).tanh()
+    return y, y[:, 1]
+
+
+@pytest.mark.parametrize(("function", "shape"), [(pieces, (4, 6)), (by_strides, (4, 6)), (turned, (2, 3, 4, 5))])
+def test_results_that_share_memory_do_so(function: Callable[[Tensor], Any], shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    ours, theirs = compiled(function)(x), function(x)
+    for found in (ours, theirs):
+        for result in found:
+            result.mul_(3)
+    for one, two in zip(ours, theirs, strict=True):
+        assert one.stride() == two.stride()
+        torch.testing.assert_close(one, two)
+    assert kinds() == [("inference", "fusewright")]
+    all_launched()
+
+
+def test_results_that_share_memory_which_none_fills_are_left() -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        y = x.relu()
+        return y.as_strided((2, 2), (1, 3), 2), y[1:]
+
+    x = torch.randn(4, 6)
+    for one, two in zip(compiled(function)(x), function(x), strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=0)
+    assert [graph.why for graph in fusewright.backend.stats().graphs] == ["results share memory that none of them fills"]
+
+
 def test_views_of_an_input_that_is_not_contiguous() -> None:
     """They are of the input as it came, though kernels read a copy of it."""
 

@@ -24,6 +24,7 @@ from ..ir import sizes
 from ..ir.graph import Dim, Graph, Ref
 from ..ir.index import contiguous
 from ..ir.plan import Kernel, Plan
+from ..ir.prims import Expand, Permute, Reshape, Slice, View
 from ..ir.pytext import argument_text, shape_text
 from .backward import GradientFunction
 from .file import MANY
@@ -223,8 +224,8 @@ class GraphFunction(GradientFunction):
             of_inputs = any(other >= 0 for other in self.read.shares[number])
             after = {other for other in self.seen if -1 - number in self.read.shares[other]}
             others = before | after
-            own = memory_of(outputs[number].value.name, self.plan) if others else ""
-            if of_inputs or all(memory_of(outputs[other].value.name, self.plan) == own for other in others):
+            homes_of = {memory_of(outputs[other].value.name, self.plan) for other in others | {number}} if others else set()
+            if of_inputs or (len(homes_of) < 2 and all(map(self.stays, others | {number}))):
                 continue
             homes = [other for other in sorted(others | {number}) if self.fills(other) and self.kind(other) == self.kind(number)]
             if not homes:
@@ -232,6 +233,11 @@ class GraphFunction(GradientFunction):
             if homes[0] != number:
                 found[number] = homes[0]
         return found
+
+    def stays(self, number: int) -> bool:
+        """It is not laid out anew."""
+        result, layout = self.gradient.results[number], self.read.layouts[number]
+        return result is None or layout is None or self.lies_so(result.node, layout.strides)
 
     def fills(self, number: int) -> bool:
         layout = self.read.layouts[number]
@@ -250,21 +256,35 @@ class GraphFunction(GradientFunction):
         if result is None:
             return argument_text(value, self.values.text, self.values.device())
         text = self.result_text(result)
-        if number not in self.seen or layout is None or self.lies_so(result.node, layout.strides):
+        if number not in self.seen or layout is None or self.stays(number):
             return text
         return f"_laid_out({text}, {shape_text(layout.strides)})"
 
     def lies_so(self, node: str, strides: tuple[Dim, ...]) -> bool:
-        """A kernel leaves it with these strides."""
-        prim = self.prims[self.plan.lowered.value[node]] if node in self.plan.lowered.value else None
-        if prim is None:
+        """Kernels leave it with these strides, and so do the views that PyTorch makes of what they leave."""
+        shape = self.graph[node].shape or ()
+        own = self.strides_of(self.plan.lowered.value[node]) if node in self.plan.lowered.value else None
+        if own is None:
             return False
-        held = self.regions.elements(prim.name)
-        if prim.name in self.regions.home and held not in self.values.shaped:
-            own = prim.strides
-        elif held in self.regions.home and not self.prims[held].channels_last:
-            own = contiguous(prim.shape)  # a reshape of what lies in order
-        else:
-            return False
-        pairs = zip(own, strides, prim.shape, strict=True)
-        return all(sizes.is_one(size) or sizes.same(a, b) for a, b, size in pairs)
+        return all(sizes.is_one(size) or sizes.same(a, b) for a, b, size in zip(own, strides, shape, strict=True))
+
+    def strides_of(self, name: str) -> tuple[Dim, ...] | None:
+        """Of a primitive that kernels leave in memory, or of a view of it; None where only a call tells."""
+        prim = self.prims[name]
+        if self.regions.elements(name) in self.values.shaped:
+            return contiguous(prim.shape)
+        if name in self.regions.home:
+            return prim.strides
+        behind = self.strides_of(prim.inputs[0]) if isinstance(prim.op, View) else None
+        if behind is None:
+            return None
+        before = self.prims[prim.inputs[0]].shape
+        if isinstance(prim.op, Permute):
+            return tuple(behind[dim] for dim in prim.op.order)
+        if isinstance(prim.op, Slice):
+            return tuple(stride * prim.op.step if dim == prim.op.dim else stride for dim, stride in enumerate(behind))
+        if isinstance(prim.op, Expand) and len(before) == len(prim.shape):
+            pairs = zip(behind, before, prim.shape, strict=True)
+            return tuple(stride if sizes.same(old, new) else 0 for stride, old, new in pairs)
+        in_order = all(sizes.is_one(n) or sizes.same(a, b) for a, b, n in zip(behind, contiguous(before), before, strict=True))
+        return contiguous(prim.shape) if isinstance(prim.op, Reshape) and in_order else None
