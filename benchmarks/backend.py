@@ -1,6 +1,6 @@
 """Models through `torch.compile(backend="fusewright")` on the host, forward and backward: who ran each graph, and is it right?
 
-    FUSEWRIGHT_ZOO=small PYTHONPATH=src python3 benchmarks/backend.py [--json ROWS.jsonl] [--commit NAME] [--time-limit S] FOLDER_OR_FILE ...
+    FUSEWRIGHT_ZOO=small PYTHONPATH=src python3 benchmarks/backend.py [--json ROWS.jsonl] [--commit NAME] [--time-limit S] MODELS ...
     python3 benchmarks/backend.py --table ROWS.jsonl
 
 A model is called without gradients, then in a training step; graphs that are not ours run by PyTorch's operators. Results, buffers and
