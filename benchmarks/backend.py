@@ -5,9 +5,9 @@
 
 A model is called without gradients, then in a training step; graphs that are not ours run by PyTorch's operators. Results, buffers and
 gradients of parameters (of inputs, where there are none) are compared with float64's: the error is the largest of a tensor over its
-rms. It is right where that is at most twice eager's own, or 1e-4. Rows are added to the file, one line of JSON each; models that have
-a row of this commit are left out, so a run that was stopped goes on. A process takes models one after another; one that crashes or
-hangs costs its model alone.
+rms. It is right where that is at most twice eager's own, or 1e-4, or two roundings of the tensor's type at its largest value. Rows are
+added to the file, one line of JSON each; models that have a row of this commit are left out, so a run that was stopped goes on. A
+process takes models one after another; one that crashes or hangs costs its model alone.
 
 Ends in a table; exit status 1 if a model is wrong or failed.
 """
@@ -125,7 +125,9 @@ def compared(exact: Any, eager: Any, ours: Any) -> dict[str, Any]:
             zero = name.startswith("gradient") and rms[name] <= NOTHING * most
             scale = max(most if zero else rms[name], 1e-30)
             errors = tuple(error(one[name].double(), floating[name]) / scale for one in (ours, eager))
-            share = errors[0] / max(TWICE * errors[1], NEAR)
+            largest = float(torch.nan_to_num(floating[name], 0.0, 0.0, 0.0).abs().max())
+            rounded = torch.finfo(ours[name].dtype).eps / 2 * largest / scale
+            share = errors[0] / max(TWICE * errors[1], NEAR, TWICE * rounded)
         if share > found["share"]:
             found = {"share": share, "tensor": name, "ours": errors[0], "eager": errors[1]}
     return found

@@ -6,16 +6,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Refused", "__version__", "backend", "load", "optimize"]
+__all__ = ["Refused", "__version__", "as_operator", "backend", "load", "optimize"]
 
 if TYPE_CHECKING:
     from .driver import backend
+    from .driver.operators import as_operator
     from .driver.pipeline import optimize_module as optimize
     from .errors import Refused
     from .host.loaded import load
 
 _PLACES = {
     "Refused": ("errors", "Refused"),
+    "as_operator": ("driver.operators", "as_operator"),
     "backend": ("driver", "backend"),
     "load": ("host.loaded", "load"),
     "optimize": ("driver.pipeline", "optimize_module"),

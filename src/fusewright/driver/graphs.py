@@ -63,14 +63,17 @@ def compile_fx_graph(
     backward: bool,
     otherwise: Boxed,
     called: Sequence[str] = (),
+    apart: bool = False,
 ) -> Ours:
     """`seen` are the outputs that leave compiled code; `called` is what the user calls the arguments. A call for which the kernels
-    are not meant (a flag that was changed, tensors larger than they address) runs `otherwise`.
+    are not meant (a flag that was changed, tensors larger than they address) runs `otherwise`. With `apart` no result lies in memory of
+    another or of an argument.
 
     Raises `Unsupported` where the graph cannot be read, and where no kernel of ours would run in it.
     """
     with quiet():
         read = read_fx(module, called)
+        read = replace(read, shares=(frozenset(),) * len(read.shares)) if apart else read
         on_target(read, module, target)
         try:
             made = planned(read, options, precision_of(module, target, options), backward)
