@@ -82,6 +82,7 @@ def measured(layers: int) -> dict[str, float]:
 
 
 def main() -> None:
+    torch.set_num_threads(1)
     rows = {layers: measured(layers) for layers in (1, 2, 4)}
     names = list(rows[1])
     print("norms  " + "  ".join(f"{name:>21}" for name in names))
