@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import io
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -219,3 +222,33 @@ def test_what_is_no_operator_is_refused(make: Any, word: str) -> None:
     model, inputs = make()
     with pytest.raises(fusewright.Refused, match=word):
         fusewright.as_operator(model, inputs, target="host")
+
+
+PROGRAM = """
+import sys, torch, fusewright
+from torch import nn
+torch.manual_seed(0)
+model, x = nn.Sequential(nn.Linear(8, 6), nn.LayerNorm(6), nn.GELU()).eval(), torch.randn(4, 8)
+operated = fusewright.as_operator(model, [x], target="host", strict=True)
+with torch.no_grad():
+    if sys.argv[1] == "package":
+        found = torch._inductor.aoti_compile_and_package(torch.export.export(operated, (x,)), package_path=sys.argv[2])
+        run = torch._inductor.aoti_load_package(found)
+    elif sys.argv[1] == "save":
+        torch.export.save(torch.export.export(operated, (x,)), sys.argv[2])
+        sys.exit()
+    else:
+        run = torch.export.load(sys.argv[2]).module()
+    before = sum(operated.planned.infer.launched.values())
+    torch.testing.assert_close(run(x), model(x))
+    assert sum(operated.planned.infer.launched.values()) > before
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [("save", "load"), ("package",)], ids=lambda steps: steps[-1])
+def test_a_program_and_a_package_run_in_a_process_that_made_the_operators(steps: tuple[str, ...], tmp_path: Path) -> None:
+    for step in steps:
+        command = [sys.executable, "-c", PROGRAM, step, str(tmp_path / "program.pt2")]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, result.stderr
