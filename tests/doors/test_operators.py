@@ -185,6 +185,35 @@ def test_a_model_in_another_mode_runs_itself(made: tuple[Block, Operated, Tensor
     model.eval()
 
 
+def test_what_is_frozen_and_thawed_has_its_gradients() -> None:
+    """The same forward with other gradients is another operator; gradients that were not planned for come from the model itself."""
+    torch.manual_seed(1)
+    model, x = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Tanh()), torch.randn(3, 6)
+    whole = fusewright.as_operator(model, [x], target="host", strict=True)
+    model[1].weight.requires_grad_(False)
+    frozen = fusewright.as_operator(model, [x], target="host", strict=True)
+    assert frozen.planned.forward is not None and whole.planned.forward is not None
+    assert frozen.planned.forward.name != whole.planned.forward.name
+    for thawed in (False, True):
+        model[1].weight.requires_grad_(thawed)
+        for one in (frozen, whole):
+            expected = torch.autograd.grad(model(x).square().sum(), [p for p in model.parameters() if p.requires_grad])
+            found = torch.autograd.grad(one(x).square().sum(), [p for p in model.parameters() if p.requires_grad])
+            for ours, theirs in zip(found, expected, strict=True):
+                torch.testing.assert_close(ours, theirs)
+    assert sum(launches(frozen)[1:]) == len(frozen.planned.forward.kernels) + len(operators(frozen)[2].kernels)  # thawed, not again
+
+
+def test_a_copy_has_parameters_of_its_own(made: tuple[Block, Operated, Tensor]) -> None:
+    _, operated, x = made
+    copied, before = copy.deepcopy(operated), launches(operated)[0]
+    with torch.no_grad():
+        copied.model.head.bias.add_(1)
+        same(copied(x), copied.model(x))
+        assert not torch.equal(copied(x)["soft"], operated(x)["soft"])
+    assert launches(operated)[0] > before
+
+
 def test_second_derivatives_say_so(made: tuple[Block, Operated, Tensor]) -> None:
     model, operated, x = made
     loss = operated(x)["soft"].square().sum()

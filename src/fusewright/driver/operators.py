@@ -28,6 +28,7 @@ from .graphs import Ours, compile_fx_graph
 
 aten = torch.ops.aten
 NAMESPACE = "fusewright"
+TENSOR = object()  # stands for one among a model's inputs
 RENAMED = (aten.detach.default, aten.alias.default)
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -41,7 +42,6 @@ class Operator:
     name: str  # in the namespace
     ours: Ours | None  # None: PyTorch's operators run the graph
     shapes: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]  # shape, strides, type of each result
-
     overload: Any = None  # what PyTorch calls
 
     @property
@@ -74,7 +74,7 @@ class Operated(nn.Module):
             return self.model(*inputs)
         operator = planned.infer
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors) and not for_inference(self.model):
-            if planned.forward is None:
+            if planned.forward is None or not planned.gives_gradients(tensors):
                 return self.model(*inputs)
             operator = planned.forward
         return pytree.tree_unflatten(operator.overload(tensors)[: planned.results], planned.structure)
@@ -93,15 +93,23 @@ class Planned:
     backward: Operator | None
     results: int
     structure: Any
-    inputs: tuple[Any, ...]  # as given; of tensors nothing is read but the kind
+    inputs: tuple[Any, ...]  # as given, with TENSOR for each tensor
     kinds: tuple[tuple[tuple[int, ...], torch.dtype, torch.device], ...]  # of all tensors
+    required: tuple[bool, ...]  # of which of them gradients were asked for
     modes: tuple[bool, ...]  # whether each submodule trains
+
+    def __deepcopy__(self, memo: Any) -> Planned:
+        return self  # operators are there once
+
+    def gives_gradients(self, tensors: list[Tensor]) -> bool:
+        """Of all that ask for one."""
+        return all(known or not tensor.requires_grad for tensor, known in zip(tensors, self.required, strict=True))
 
     def fits(self, model: nn.Module, inputs: tuple[Any, ...], tensors: list[Tensor]) -> bool:
         if len(inputs) != len(self.inputs) or len(tensors) != len(self.kinds):
             return False
         for given, planned in zip(inputs, self.inputs, strict=True):
-            plain = not isinstance(planned, Tensor)
+            plain = planned is not TENSOR
             if isinstance(given, Tensor) == plain or (plain and (type(given) is not type(planned) or given != planned)):
                 return False
         for tensor, (shape, dtype, device) in zip(tensors, self.kinds, strict=True):
@@ -159,8 +167,10 @@ def as_operator(model: nn.Module, inputs: Sequence[Any], *, strict: bool = False
     if any(tensor.requires_grad for tensor in tensors):
         forward, backward = trained(traced(flat, tensors, training=True), tensors, len(infer.shapes), register)
     kinds = tuple((tuple(t.shape), t.dtype, t.device) for t in tensors)
+    required = tuple(t.requires_grad for t in tensors)
     modes = tuple(module.training for module in model.modules())
-    planned = Planned(infer, forward, backward, len(infer.shapes), structure[0], tuple(inputs), kinds, modes)
+    known = tuple(TENSOR if isinstance(value, Tensor) else value for value in inputs)
+    planned = Planned(infer, forward, backward, len(infer.shapes), structure[0], known, kinds, required, modes)
     return Operated(model, planned)
 
 
@@ -184,11 +194,11 @@ def traced(function: Callable[..., Any], tensors: list[Tensor], training: bool) 
 
 
 def registered(
-    kind: str, module: torch.fx.GraphModule, results: int | None = None, *, target: str, options: Options, strict: bool
+    kind: str, module: torch.fx.GraphModule, gradient: str = "", *, target: str, options: Options, strict: bool
 ) -> Operator:
-    """The operator that runs a graph. `results`: so many of its outputs are the model's."""
+    """The operator that runs a graph; `gradient` says what gives its gradients, in words that are part of its hash."""
     values = [node.meta["val"] for node in module.graph.output_node().args[0]]  # type: ignore[union-attr]
-    seen = range(len(values) if results is None else results)
+    seen = range(len(values))  # all: a fake tensor says how each lies
     ours: Ours | None = None
     by_operators = boxed(module)
     try:
@@ -201,7 +211,7 @@ def registered(
         warnings.warn(f"fusewright: PyTorch's operators run the {kind} graph: {type(error).__name__}: {first_line(error)}", stacklevel=3)
     text = ours.emitted.text if ours is not None else module.code
     shapes = tuple((tuple(map(int, v.shape)), tuple(map(int, v.stride())), v.dtype) for v in values)
-    name = f"{kind}_{hashlib.sha256(f'{text}{shapes}{target}'.encode()).hexdigest()[:16]}"
+    name = f"{kind}_{hashlib.sha256(f'{text}{shapes}{target}{gradient}'.encode()).hexdigest()[:16]}"
     if name not in _known:
         operator = Operator(name, ours, shapes)
         define(operator, ours.run if ours is not None else by_operators, differentiable=kind == "forward")
@@ -217,7 +227,7 @@ def define(operator: Operator, run: Callable[[list[Any]], Sequence[Any]], differ
 
     def compute(tensors: list[Tensor]) -> list[Tensor]:
         found = list(run(list(tensors)))
-        return [own(tensor, tensors) for tensor in found] if by_operators else found
+        return apart(found, tensors) if by_operators else found
 
     def fake(tensors: list[Tensor]) -> list[Tensor]:
         device = tensors[0].device
@@ -235,9 +245,15 @@ def no_gradient(name: str, ctx: Any, *upstream: Any) -> None:
     raise RuntimeError(f"{NAMESPACE}::{name} has no gradient: call the model itself where a derivative of this is asked for")
 
 
-def own(tensor: Tensor, tensors: list[Tensor]) -> Tensor:
-    """In memory that no argument has."""
-    return tensor.clone() if any(tensor.untyped_storage()._cdata == t.untyped_storage()._cdata for t in tensors) else tensor
+def apart(results: list[Tensor], tensors: list[Tensor]) -> list[Tensor]:
+    """Each in memory that no argument and no other result has."""
+    taken = {tensor.untyped_storage()._cdata for tensor in tensors}
+    found: list[Tensor] = []
+    for result in results:
+        own = result.clone() if result.untyped_storage()._cdata in taken else result
+        taken.add(own.untyped_storage()._cdata)
+        found.append(own)
+    return found
 
 
 def trained(
@@ -248,7 +264,8 @@ def trained(
     forward, backward = partition(joint, fakes, num_fwd_outputs=results)
     smooth = with_gradients(joint, len(tensors), results)
     sources, asked = saved_values(forward, results), gradients_asked(backward)
-    first, second = register("forward", forward, results), register("backward", backward)
+    second = register("backward", backward)
+    first = register("forward", forward, f"{second.name} {sources} {smooth} {asked}")
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
         (given,) = inputs
