@@ -31,6 +31,8 @@ NAMESPACE = "fusewright"
 TENSOR = object()  # stands for one among a model's inputs
 RENAMED = (aten.detach.default, aten.alias.default)
 
+exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)  # which PyTorch 2.6 lacks
+
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 _known: dict[str, Operator] = {}
 
@@ -122,7 +124,7 @@ class Planned:
 
 def for_inference(model: nn.Module) -> bool:
     """A program is exported of a model that does not train: PyTorch traces it as if gradients were asked for."""
-    return not model.training and torch.compiler.is_exporting()
+    return not model.training and exporting()
 
 
 def transformed() -> bool:
