@@ -6,10 +6,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["NotInUse", "Optimized", "Refused", "Report", "__version__", "about", "load", "optimize", "save"]
+__all__ = [
+    "NotInUse", "Optimized", "Refused", "Report", "__version__", "about", "as_operator", "backend", "load", "optimize", "save",
+]  # fmt: skip
 
 if TYPE_CHECKING:
+    from .driver import backend
     from .driver.module import optimize
+    from .driver.operators import as_operator
     from .driver.optimized import NotInUse, Optimized, about
     from .driver.saving import save
     from .errors import Refused
@@ -22,6 +26,8 @@ _PLACES = {
     "Refused": ("errors", "Refused"),
     "Report": ("report.shown", "Report"),
     "about": ("driver.optimized", "about"),
+    "as_operator": ("driver.operators", "as_operator"),
+    "backend": ("driver", "backend"),
     "load": ("host.loaded", "load"),
     "optimize": ("driver.module", "optimize"),
     "save": ("driver.saving", "save"),
@@ -33,4 +39,6 @@ def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, function = _PLACES[name]
+    if (module, function) == ("driver", "backend"):  # a module
+        return importlib.import_module(f"{__name__}.{module}.{function}")
     return getattr(importlib.import_module(f"{__name__}.{module}"), function)

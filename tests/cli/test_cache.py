@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from fusewright.driver import cli, kept
+from fusewright.driver import cli
+from fusewright.driver.commands import kept
 from fusewright.driver.tune import cache_file as choices_file
 from fusewright.options import cache_root
 from fusewright.verify import library_arithmetic

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from fusewright.driver import cli, health
-from fusewright.driver.health import BAD, NOTE, WELL, Finding
+from fusewright.driver import cli
+from fusewright.driver.commands import health
+from fusewright.driver.commands.health import BAD, NOTE, WELL, Finding
 from fusewright.errors import Refused
 
 

@@ -15,7 +15,8 @@ import pytest
 from docs.test_links import FENCE, LINK, MADE
 from docs.tutorial import steps
 
-from fusewright.driver import cli, health
+from fusewright.driver import cli
+from fusewright.driver.commands import health
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -40,6 +40,10 @@ class GradientFunction:
         for kernel in self.plan.kernels:
             self.launches.add(kernel, self.comment(kernel))
 
+    @property
+    def name(self) -> str:
+        return f"{self.region.name}_grad"
+
     def comment(self, kernel: Kernel) -> list[str]:
         lines = [line for k in self.region.kernels for line in comment(k, self.of, laws=False)[1:]]
         first = kernel is self.plan.kernels[0]
@@ -68,9 +72,12 @@ class GradientFunction:
                     straight.add(load)
                     lines.append(self.launches.straightened(self.prims[load].origin, load))
             lines += [*body.made_before(step), *self.launches.lines(step, body.scratch), *body.freed_after(step)]
-        lines.append(f"return ({', '.join(map(self.result_text, self.gradient.results))},)")
-        head = f"def {self.region.name}_grad(sizes, {given}):\n"
+        lines.append(self.return_text())
+        head = f"def {self.name}(sizes, {given}):\n"
         return head + "\n".join(f"    {line}" for line in lines)
+
+    def return_text(self) -> str:
+        return f"return ({', '.join(map(self.result_text, self.gradient.results))},)"
 
     def result_text(self, result: Result | None) -> str:
         return "None" if result is None else self.values.text(result.node) + (".clone()" if result.copied else "")

@@ -10,7 +10,6 @@ import functools
 import io
 import itertools
 import logging
-import operator
 import re
 import traceback
 import warnings
@@ -30,12 +29,12 @@ from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from ..errors import Unsupported
 from ..ir import sizes
-from ..ir.graph import Binding, Graph, Node, Output, Ref, Where, map_refs
-from ..ir.names import RESERVED, value_name
+from ..ir.graph import Binding, Graph, Node, Output, Ref, map_refs
 from ..ops import indexed
 from . import stand_ins
 from .following import _declared, _space
 from .functional import functional
+from .fx import FRAME, Tracer
 from .reads import OF_MODULES, Counter, KeepsState, Watch, effects, executed, globals_of, is_installed, watched
 from .tracing import Hopeless, batch_norms_whole, hopeless_beyond, lean, without_memory_formats
 
@@ -44,7 +43,6 @@ LAYOUT_GUARDS = ("torch/_prims_common", "torch/_prims/", "torch/_refs", "torch/_
 
 
 MOST_QUOTIENTS = 16  # values with a size that is a quotient of sizes: of so many some stay, and no such graph is taken
-FRAME = re.compile(r'File "(.+)", line (\d+), in [^\n]*\n\s*([^\n]*)')  # of a stack trace: file, line, code
 
 
 def capture(model: nn.Module, inputs: Sequence[Any], file: str = "", dynamic: bool = True) -> Graph:
@@ -400,63 +398,6 @@ def _structured(spec: Any, leaves: Iterator[int]) -> Any:
     return torch.Size(items) if spec.type is torch.Size else pytree.SUPPORTED_NODES[spec.type].unflatten_fn(items, spec.context)
 
 
-class Tracer:
-    """Reads calls of a traced graph: names that can be written down, sizes in our symbols."""
-
-    def __init__(self) -> None:
-        self.names: dict[str, str] = {}
-        self.taken: set[str] = set(RESERVED)
-        self.rename: dict[sympy.Symbol, sympy.Symbol] = {}
-        self.known: dict[sympy.Expr, sympy.Expr] = {}  # parts of sizes that a guard says are one number
-
-    def name(self, fx_name: str) -> str:
-        if fx_name not in self.names:
-            base = re.sub(r"_(default|tensor)$", "", value_name(re.sub(r"^(p|b|c|obj)_", "", fx_name)))
-            name, count = base, 1
-            while name in self.taken:
-                name, count = f"{base}_{count}", count + 1
-            self.taken.add(name)
-            self.names[fx_name] = name
-        return self.names[fx_name]
-
-    def size_of(self, size: Any) -> Any:
-        if isinstance(size, torch.SymInt):
-            expression = size.node.expr.xreplace(self.rename).xreplace(self.known)
-            return int(expression) if expression.is_Integer else expression
-        if isinstance(size, (torch.SymFloat, torch.SymBool)):
-            expression = size.node.expr.xreplace(self.rename)
-            return float(expression) if expression.is_number else expression
-        return size
-
-    def argument(self, value: Any) -> Any:
-        if isinstance(value, torch.fx.Node):
-            meta = value.meta.get("val")
-            is_size = isinstance(meta, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
-            return self.size_of(meta) if is_size else Ref(self.name(value.name))
-        if isinstance(value, (list, tuple)):
-            return [self.argument(item) for item in value]
-        return self.size_of(value)
-
-    def is_tensor_call(self, fx: torch.fx.Node) -> bool:
-        return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(fx.meta.get("val")))
-
-    def call(self, fx: torch.fx.Node, where: Where) -> Node:
-        value = fx.meta["val"]
-        single = isinstance(value, torch.Tensor)
-        target: Any = fx.target
-        if target is operator.getitem:
-            target = "getitem"
-        return Node(
-            self.name(fx.name),
-            target,
-            tuple(self.argument(a) for a in fx.args),
-            {k: self.argument(v) for k, v in fx.kwargs.items()},
-            tuple(self.size_of(size) for size in value.shape) if single else None,
-            value.dtype if single else None,
-            where,
-        )
-
-
 class _Reader(Tracer):
     """Reads one exported program; only lives for the length of `capture`."""
 
@@ -482,7 +423,7 @@ class _Reader(Tracer):
                 if isinstance(fx.meta.get("val"), torch.Tensor):
                     nodes.append(self._leaf(fx, kinds[fx.name], position))
             elif fx.op == "call_function" and self.is_tensor_call(fx):
-                nodes.append(self.call(fx, self._where(fx)))
+                nodes.append(self.call(fx, self.where(fx, self.file)))
         outputs = self._outputs()
         used = {ref.name for node in nodes for ref in map(Ref, node.inputs)}
         used |= {o.value.name for o in outputs if isinstance(o.value, Ref)}
@@ -527,19 +468,6 @@ class _Reader(Tracer):
         value = fx.meta["val"]
         shape = tuple(self.size_of(size) for size in value.shape)
         return Node(self.name(fx.name), kind, (path,), kwargs, shape, value.dtype)
-
-    def _where(self, fx: torch.fx.Node) -> Where:
-        stack = list((fx.meta.get("nn_module_stack") or {}).values())
-        module = re.sub(r"^L\['self'\]\.?", "", str(stack[-1][0])) if stack else ""
-        trace = fx.meta.get("stack_trace") or ""
-        frames = FRAME.findall(trace)
-        mine = [frame for frame in frames if self.file and frame[0] == self.file] or [
-            frame for frame in frames if "/torch/" not in frame[0]
-        ]
-        if not mine:
-            return Where(module=module)
-        file, line, code = mine[-1]
-        return Where(file.rsplit("/", 1)[-1], int(line), code.strip(), module)
 
     # ---- what leaves the graph
 

@@ -122,7 +122,7 @@ def batch_statistics(build: Lowering, source: str) -> tuple[str, str, list[int],
 
 @element_of(aten._native_batch_norm_legit_functional.default, aten._native_batch_norm_legit.no_stats)
 def batch_norm_training_part(build: Lowering, node: Node, a: dict[str, Any], i: int, parent: Node) -> str | None:
-    """0: the result; 3 and 4: the running mean and variance after this batch."""
+    """0: the result; 1 and 2: the batch's mean and 1 / deviation; 3 and 4: the running mean and variance after this batch."""
     source = value_of(build, a["input"])
     if not a["training"] or build[source].dtype is torch.float64 or node.dtype is None:
         return None
@@ -131,7 +131,12 @@ def batch_norm_training_part(build: Lowering, node: Node, a: dict[str, Any], i: 
         weight, bias = optional(build, a["weight"], affine), optional(build, a["bias"], affine)
         return normalise(build, source, mean_, var, weight, bias, a["eps"], node.dtype)
     if i == 1:
-        return build.drop(mean_, dims, False)
+        found = build.drop(mean_, dims, False)
+        return found if build[found].dtype is node.dtype else build.pointwise("", lambda mean: mean, [found], node.dtype, torch.float32)
+    if i == 2:
+        eps = float(a["eps"])
+        batch = build.drop(var, dims, False)
+        return build.pointwise("", lambda var: fn.rsqrt(var + eps), [batch], node.dtype, torch.float32, cost=4)
     if i in (3, 4):
         momentum = a["momentum"]
         old = value_of(build, a["running_mean" if i == 3 else "running_var"])

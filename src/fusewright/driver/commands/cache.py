@@ -28,7 +28,7 @@ Kinds = Annotated[
 @guarded
 def list_(kinds: Kinds = None, verbose: Verbose = False, traceback: Traceback = False) -> int:
     """Show what is kept, where, how much it is, and how old the newest of it is; with -v each folder."""
-    from ..kept import chosen, not_ours, root_of_cache
+    from .kept import chosen, not_ours, root_of_cache
 
     console = Screen()
     say(console, str(root_of_cache()), "bold")
@@ -54,7 +54,7 @@ def size(
     traceback: Traceback = False,
 ) -> int:
     """Show how much room it takes."""
-    from ..kept import chosen
+    from .kept import chosen
 
     total = sum(one.size for one in chosen(kinds or []))
     say(Screen(), str(total) if in_bytes else shown_amount(total, "B") or "0 B")
@@ -74,7 +74,7 @@ def clear(
 
     Asks before it removes anything. Links are not followed, and what is not ours stays.
     """
-    from ..kept import chosen, removed
+    from .kept import chosen, removed
 
     console = Screen(quiet)
     found = [one for one in chosen(kinds or []) if one.places]

@@ -19,7 +19,7 @@ def doctor(target: TargetOption = Target.auto, quiet: Quiet = False, verbose: Ve
     Exit status 0 if all is well, 1 if not. A `note` is nothing to worry about.
     """
     try:
-        from ..health import BAD, findings
+        from .health import BAD, findings
     except (ImportError, OSError) as error:  # no PyTorch, or one whose libraries are not here
         missing = getattr(error, "name", None)
         why = "not installed" if missing == "torch" else f"cannot be imported: {first_line(error)}"

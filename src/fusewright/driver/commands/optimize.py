@@ -94,7 +94,7 @@ def optimize(
 
     pipeline = the_line()
     from ...frontend.problem import load_problem
-    from ..health import needs_a_toolchain
+    from .health import needs_a_toolchain
 
     needs_a_toolchain(options.target)
     options = replace(options, tuning_record=tuning_record, modes=modes_of(modes), all_variants=all_variants, output=output.absolute())

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import Refused
-from ..options import cache_root
-from ..process import extensions_root
+from ...errors import Refused
+from ...options import cache_root
+from ...process import extensions_root
 
 # Folders of the cache, and what each holds. What is not named here is never removed.
 KINDS = {
