@@ -15,7 +15,7 @@ from fusewright.driver.tune import cache_file as choices_file
 from fusewright.options import cache_root
 from fusewright.verify import library_arithmetic
 
-SOURCE = Path(kept.__file__).parents[1]
+SOURCE = Path(kept.__file__).parents[2]
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_clear_one_kind(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "clear", "choices", "--yes")[1] == "removed 1 file, freed 40 B\n"
     assert (root / "cache" / "host" / "kernels-1.so").exists()
     status, _, err = run(capsys, "clear", "hots", "--yes")
-    assert (status, err) == (2, "fusewright: 'hots' is not kept here; there are host, choices, arithmetic, cuda.\n")
+    assert (status, err) == (2, "fusewright: 'hots' is not kept here; there are host, choices, modules, arithmetic, cuda.\n")
 
 
 def test_a_folder_that_is_a_link_is_left_alone(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
