@@ -10,12 +10,13 @@ from ..errors import Unsupported
 from ..ir import sizes
 from ..ir.graph import Dim, Ref
 from ..ir.pytext import plain_text, quoted, shape_text
+from ..ir.reads import Methods
 from ..schedule.training import AS_PREDICTED, PYTORCH, WHOLE, Training, why
+from .forward import Forward
 from .functions import Functions
 from .launches import Launches
 from .signature import Signature
 from .surroundings import OWN_GLOBALS
-from .template import TENSORS
 from .values import ForwardValues
 
 
@@ -28,10 +29,12 @@ class Assumptions:
         launches: Launches,
         functions: Functions,
         signature: Signature,
+        forward: Forward,
         in_file: bool,
         training: Training = AS_PREDICTED,
     ):
-        self.values, self.launches, self.functions, self.signature, self.in_file = values, launches, functions, signature, in_file
+        self.values, self.launches, self.functions, self.signature, self.forward = values, launches, functions, signature, forward
+        self.in_file = in_file
         self.training = training
         self.regions, self.graph, self.prims, self.held = values.regions, values.graph, values.prims, values.held
 
@@ -51,8 +54,7 @@ class Assumptions:
         for path, kind in reads.classes.items():
             attributes = ", ".join(f"{quoted(name)}: {quoted(words)}" for name, words in sorted(reads.attributes[path].items()))
             rows.setdefault((kind, f"{{{attributes}}}"), []).append(path)
-        own = OWN_GLOBALS if self.in_file else 'getattr(sys.modules.get(Model.__module__), "__dict__", {})'
-        text = f"_SPACE = {own}  # what the model's own names stand for\n"
+        text = f"_SPACE = {self.own_globals}  # what the model's own names stand for\n" if self.names_its_own else ""
         text += "_GUARDED = (  # of each module on the way: its class, what forward read of it, and where such modules are\n"
         for (kind, attributes), paths in rows.items():
             listed = ", ".join(map(quoted, paths)) + ("," if len(paths) == 1 else "")
@@ -60,9 +62,10 @@ class Assumptions:
         text += ")\n_METHODS = {  # and what it calls of classes\n"
         for methods in reads.methods:
             first, *inner = methods.qualname.split(".")
-            owner = ".".join([f"_SPACE[{quoted(first)}]", *inner])
-            declared = ", ".join(f"{quoted(name)}: _declared({owner}, {quoted(name)})" for name in methods.names)
-            text += f"    {quoted(methods.words)}: {{{declared}}},\n"
+            owner = ".".join(["Model" if self.is_the_model(methods) else f"_SPACE[{quoted(first)}]", *inner])
+            bound = "classmethods" in features
+            found = [(quoted(name), f"_declared({owner}, {quoted(name)})" if bound else f"{owner}.{name}") for name in methods.names]
+            text += f"    {quoted(methods.words)}: {{{', '.join(f'{name}: {member}' for name, member in found)}}},\n"
         text += "}\n"
         if "globals" in features:
             text += "_GLOBALS = (  # module, name, value\n"
@@ -73,24 +76,37 @@ class Assumptions:
             text += "".join(f"    ({', '.join(map(quoted, paths))}),\n" for paths in reads.tied)
             text += ")\n"
         if "state" in features:
-            text += f"_STATE = ({''.join(f'{quoted(name)}, ' for name in sorted(reads.state))})  # what forward itself assigns\n"
+            places = [quoted(f"self.{name}") for name in sorted(reads.state)]
+            text += f"_STATE = ({', '.join(places)},)  # what forward itself assigns\n"
         if "parameters" in features:
-            text += "_TENSORS = (  # what forward reads of the model, its type and shape\n"
+            text += "_TENSORS = {  # what forward reads of the model, its type and shape\n"
             for node in self.values.held_leaves():
                 module, name = node.kwargs.get("global", ("", ""))
                 place = f"({quoted(module)}, {quoted(name)})" if name else quoted(node.args[0])
-                text += f"    ({place}, {node.dtype}, {shape_text(node.shape or ())}),\n"
-            text += f")\n{TENSORS}"
+                text += f"    {place}: ({node.dtype}, {shape_text(node.shape or ())}),\n"
+            text += "}\n_KINDS = [*_TENSORS.values()]\n"
         return text + f"_DEFAULT_DTYPE = {torch.get_default_dtype()}\n"
+
+    @property
+    def own_globals(self) -> str:
+        return OWN_GLOBALS if self.in_file else 'getattr(sys.modules.get(Model.__module__), "__dict__", {})'
+
+    @property
+    def names_its_own(self) -> bool:
+        """The file looks up what the model's own file calls by some name."""
+        return self.forward.names_classes or "globals" in self.features or not all(map(self.is_the_model, self.graph.reads.methods))
+
+    def is_the_model(self, methods: Methods) -> bool:
+        return self.in_file and methods.qualname == "Model"
 
     @property
     def features(self) -> set[str]:
         """What the guards of this file need, as `following.py` names it."""
         found = set(self.graph.reads.features)
         leaves = self.values.held_leaves()
-        found |= {"parameters"} if leaves else set()
-        found |= {"globals"} if any("global" in node.kwargs for node in leaves) else set()
-        return found
+        in_globals = any("global" in node.kwargs for node in leaves)
+        found |= {"globals"} if in_globals else set()
+        return found | ({"parameters", "parameters in globals" if in_globals else "parameters in modules"} if leaves else set())
 
     def planned_text(self) -> str:
         """The function that says whether a call is one that was planned for."""
@@ -99,8 +115,7 @@ class Assumptions:
         tests.append(f"_TENSOR_TYPES.issuperset(map(type, ({', '.join([*inputs, *([f'*{tensors}'] if self.held else [])])},)))")
         tests.append(f"_on_device({', '.join([*inputs, *([f'*{tensors}'] if self.held else [])])})")
         if self.held:
-            tests.append(f"[tensor.dtype for tensor in {tensors}] == _DTYPES")
-            tests.append(f"[tensor.shape for tensor in {tensors}] == _SHAPES")
+            tests.append(f"[(tensor.dtype, tensor.shape) for tensor in {tensors}] == _KINDS")
         if self.regions.in_place:
             positions = {node.name: i for i, node in enumerate(self.values.held_leaves())}
             found = sorted(positions[self.prims[n].origin] for n in self.regions.in_place.values())

@@ -21,6 +21,7 @@ class Backward:
         self.unit, self.kernels = Shared(), list[str]()  # those that stand in the file
         self.functions: dict[str, str] = {}  # by region
         self.steps = False  # some read a gradient with a step
+        self.unfit = any(gradient.plan.graph.guards for gradient in gradients.values())  # some kernels are not for all sizes
         for region in (region for region in regions if region.name in gradients):
             function = GradientFunction(gradients[region.name], self.unit, region, regions.plan)
             self.functions[region.name] = function.text()

@@ -137,6 +137,7 @@ class Functions:
     def reference_text(self, region: Region, names: list[str], unpack: str) -> str:
         """The same values by PyTorch's operators; what backward differentiates."""
         read = self.regions.reference_inputs(region)
+        self.features |= {"unread"} if len(read) < len(names) else set()
         parameters = ", ".join([*read, *(["*_"] if len(read) < len(names) else [])])
         lines = [f"def {region.name}_reference(sizes, {parameters}):", *([unpack.rstrip("\n")] if unpack else [])]
         device = f"{(read or names)[0]}.device" if names else "torch.device('cuda')"
