@@ -19,6 +19,7 @@ from ..ir.pytext import argument_text, attribute_text, quoted
 from ..schedule.layout import is_copy, memory_format
 from ..schedule.training import PYTORCH, WHOLE, why
 from .functions import Functions
+from .lines import WIDTH, bracketed
 from .signature import Signature
 from .values import ForwardValues, is_batch_norm
 
@@ -122,7 +123,8 @@ class Forward:
         """Its call. What it is to free by itself is let go before: only the list that it is given holds it then."""
         outputs, extra = self.regions.results(region)
         results = [*outputs, *extra]
-        tensors = f"[{', '.join(text for _, text in self.functions.arguments(region))}]"
+        arguments = [text for _, text in self.functions.arguments(region)]
+        tensors = f"[{', '.join(arguments)}]"
         handed = list(dict.fromkeys(self.functions.handed_over(region).values()))
         given = self.values.free_name("given")
         before = [f"{given} = {tensors}", f"del {', '.join(handed)}"] if handed else []
@@ -131,9 +133,11 @@ class Forward:
             return [*before, f"{region.name}({sizes_text}, {tensors})"]
         target = f"({', '.join(results)},)" if len(results) == 1 else ", ".join(results)
         shared = self.functions.guarded(region)
-        run = f"_run_where_it_fits({shared}, " if shared else "_run("
-        run += f"{region.name}_region, {sizes_text}, {tensors})"
-        return [*before, self.unless_turned(region, run) or f"{target} = {run}"]
+        run, items = f"_run_where_it_fits({shared}, " if shared else "_run(", [f"{region.name}_region", sizes_text]
+        if turned := self.unless_turned(region, f"{run}{', '.join([*items, tensors])})"):
+            return [*before, turned]
+        items += [given] if handed else bracketed("[", arguments, "]")
+        return [*before, *wrapped(f"{target} = {run}", items, ")", limit=WIDTH - 4)]
 
     def freed_after(self, step: Call | Region, later: list[str]) -> list[str]:
         """Lets go of what nothing needs after a step; `later` is what was there before the shortcut that it is a step of."""

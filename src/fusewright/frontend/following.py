@@ -294,13 +294,6 @@ class _Look:
             and all(_declared(owner, name) is function for owner, name, function in self.bound)  # if: classmethods
         )
 
-    def tensors(self):  # if: parameters
-        """What forward reads of the model, in the order of _TENSORS."""
-        found = [*map(dict.get, self.homes, self.held)]
-        for i, module, name in self.computed:
-            found[i] = getattr(module, name, None)
-        return found
-
     def __reduce__(self):
         return type(None), ()  # copies and pickles of the model look for themselves
 
@@ -358,6 +351,11 @@ def _follow(model):
         if look.why and not look.expected and (before is None or before.why != look.why):
             what = f"{type(model).__name__}: {look.why}. The original operators run; for kernels, run fusewright on the model as it is now."
             warnings.warn(what, stacklevel=3)
-    return None if look.why else look.tensors()  # if: parameters
-    return None if look.why else ()  # unless: parameters
+    if look.why:
+        return None
+    found = [*map(dict.get, look.homes, look.held)]  # if: parameters
+    for i, module, name in look.computed:  # if: parameters
+        found[i] = getattr(module, name, None)
+    return found  # if: parameters
+    return ()  # unless: parameters
 # ----------------------------------------
