@@ -22,7 +22,7 @@ class Backward:
         self.unit, self.kernels = Shared(), list[str]()  # those that stand in the file
         self.functions: dict[str, str] = {}  # by region
         self.steps = False  # some read a gradient with a step
-        self.unfit = any(gradient.plan.graph.guards for gradient in gradients.values())  # some kernels are not for all sizes
+        self.unfit = any(gradient.guards for gradient in gradients.values())  # some kernels are not for all sizes
         for region in (region for region in regions if region.name in gradients):
             function = GradientFunction(gradients[region.name], self.unit, region, regions.plan)
             self.functions[region.name] = function.text()
@@ -50,7 +50,7 @@ class GradientFunction:
     def text(self) -> str:
         """From the tensors that the region's reference reads, saved activations and the gradients of its results to its gradients."""
         symbols = [str(s) for s in self.graph.symbols]
-        guards = " and ".join(f"({sizes.text(guard)})" for guard in self.graph.guards)
+        guards = " and ".join(f"({sizes.text(guard)})" for guard in self.gradient.guards)
         lines = [f"{unpacked(symbols)} = sizes", f"if not ({guards}):", "    return None"] if guards else []
         leaving = [output.value.name for output in self.graph.outputs if isinstance(output.value, Ref)]
         self.values.shape_results([*leaving, *(name for call in self.plan.calls for name in call.node.inputs)])
@@ -63,7 +63,7 @@ class GradientFunction:
         straight: set[str] = set()
         for step in self.plan.steps:
             if isinstance(step, Call):
-                lines += [f"{step.node.name} = {self.values.library_text(step.node)}", *body.freed_after(step)]
+                lines += [*self.values.library_lines(step.node), *body.freed_after(step)]
                 continue
             loads = [name for name in step.read_only if self.prims[name].is_load and name not in self.regions.home]
             loads = [load for load in dict.fromkeys(loads) if load not in straight]

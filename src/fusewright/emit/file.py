@@ -81,7 +81,8 @@ def with_kernels(joint: JointPlan, source: str, model: nn.Module, around: Surrou
         "elsewhere": not source and assumptions.names_its_own,
         "constants": values.constants, "packed": values.packs, "backward": backward.kernels, "apart": launches.apart,
         "steps": backward.steps, "unfit": backward.unfit,
-        "unread fit": "unread" in features and not backward.unfit, "many": max(len(launchers), len(backward.kernels)) > MANY,
+        "unread fit": "unread" in features and not backward.unfit, "unread late": features >= {"unread", "late"},
+        "many": max(len(launchers), len(backward.kernels)) > MANY,
         "saves early": "saves" in features and "late" not in features,
         "hopper": any(helper.on_hopper for helper in units[0].helpers),
     }  # fmt: skip

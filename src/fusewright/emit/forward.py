@@ -110,7 +110,7 @@ class Forward:
             if step is None:
                 break
             if isinstance(step, Call):
-                lines.append(f"{step.node.name} = {self.values.library_text(step.node)}")
+                lines += self.values.library_lines(step.node, WIDTH - 8)
                 lines += self.freed_after(step, later)
                 continue
             region = self.regions.region_of(step)

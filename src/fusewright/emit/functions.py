@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..codegen.loops.text import wrapped
 from ..codegen.mma.anchored import AnchoredText
 from ..ir.graph import Node
 from ..ir.plan import Call, Shortcut, label
-from ..ir.pytext import call_text
+from ..ir.pytext import call_pieces
 from ..schedule.layout import memory_format
 from ..schedule.training import KERNELS, PYTORCH, why
 from ..target.machine import LEAST_SHARED
@@ -108,6 +109,7 @@ class Functions:
         loaded = {self.regions.argument_of(load): load for load in read}
         loaded = {name: loaded[name] for name in names if name in loaded}  # (what kernels made lies as it should)
         straight = not handed and list(loaded) == names and all(map(self.launches.is_plainly_contiguous, loaded.values()))
+        self.features |= {"contiguous"} if straight and len(names) > 1 else set()
         lines = given_lines(symbols, names, tensors, straight)
         lines += [f"{tensors}.clear()  # handed over: {', '.join(handed)}"] if handed else []
         lines += self.launches.straightened(list(loaded.items()), alone=handed) if not straight else []
@@ -152,7 +154,8 @@ class Functions:
         frees = self.joint.in_training(region) != KERNELS  # training runs it: what autograd does not save is to be freed as eager's is
         large = [node.name for node in nodes if frees and node.name not in found and self.launches.may_be_large(node.name)]
         for step, node in enumerate(nodes):
-            lines.append(f"    {node.name} = {reference_call(node, device)}")
+            head, arguments, tail = call_pieces(plain_form(node), str, device)  # in a form that autograd knows
+            lines += [f"    {line}" for line in wrapped(f"{node.name} = {head}", arguments, tail, limit=WIDTH)]
             dying = [name for name in large if last[name] == step]
             lines += [f"    del {', '.join(dying)}"] if dying and step < len(nodes) - 1 else []
         others = self.regions.read_by_kernels(region) if self.regions.referable(region) else {}
@@ -198,7 +201,10 @@ class Functions:
         silent = what == KERNELS and region.name not in self.training.reasons()  # as the kernels beside it say
         head, line = f"{region.name}_region = _Region(", ", ".join(given)
         text = f"{head}{line})" if len(head + line) < WIDTH else "\n".join([head, *wrapped("    ", given, ",", limit=WIDTH), ")"])
-        return text if silent or self.training.original else f"# training: {what} ({why(region.name, what, self.training)})\n{text}"
+        if silent or self.training.original:
+            return text
+        remark = f"training: {what} ({why(region.name, what, self.training)})"
+        return "\n".join([*textwrap.wrap(remark, WIDTH, initial_indent="# ", subsequent_indent="#   "), text])
 
 
 def symbols_of(node: Node) -> set[sympy.Basic]:
@@ -207,11 +213,6 @@ def symbols_of(node: Node) -> set[sympy.Basic]:
     shape = call.shape if str(call.target) == "aten.copy.default" else ()  # of which its text is made
     found = pytree.tree_leaves([call.args, call.kwargs, shape])
     return {symbol for leaf in found if isinstance(leaf, sympy.Basic) for symbol in leaf.free_symbols}
-
-
-def reference_call(node: Node, device: str) -> str:
-    """The node's aten call, in a form that autograd knows."""
-    return call_text(plain_form(node), lambda n: n, device)
 
 
 def gradient_sources(name: str, region: Region, regions: Regions) -> bool | tuple[int, ...]:

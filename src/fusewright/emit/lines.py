@@ -16,7 +16,7 @@ def unpacked(names: Sequence[str]) -> str:
 
 def given_lines(symbols: Sequence[str], names: Sequence[str], tensors: str, straight: bool = False) -> list[str]:
     """What a function is given, `sizes` and a list of tensors, under names; if `straight`, contiguous ones."""
-    target, given = f"({unpacked(names)})", f"map(torch.Tensor.contiguous, {tensors})" if straight else tensors
+    target, given = f"({unpacked(names)})", f"map(_contiguous, {tensors})" if straight else tensors
     if straight and len(names) == 1:
         target, given = names[0], f"{tensors}[0].contiguous()"
     line = f"({unpacked(symbols)}), {target} = sizes, {given}" if symbols else f"{target} = {given}"
@@ -30,8 +30,8 @@ def contiguous_lines(names: Sequence[str]) -> list[str]:
     if not names:
         return []
     line = f"{', '.join(names)} = {', '.join(f'{name}.contiguous()' for name in names)}"
-    called = ") = map(torch.Tensor.contiguous, ("
-    return [line] if len(line) <= WIDTH else wrapped("(", [*names[:-1], f"{names[-1]}{called}{names[0]}", *names[1:]], "))", limit=WIDTH)
+    half = len(names) // 2
+    return [line] if len(line) <= WIDTH or not half else [*contiguous_lines(names[:half]), *contiguous_lines(names[half:])]
 
 
 def bracketed(opening: str, items: Sequence[str], closing: str) -> list[str]:

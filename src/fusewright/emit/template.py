@@ -29,6 +29,7 @@ $runtime
 
 $guards
 
+# ---- tables: what it was planned for
 
 $tables
 
@@ -81,6 +82,7 @@ _forked = getattr(torch.cuda, "_is_in_bad_fork", lambda: False)  # of a process 
 _let_go = getattr(torch.autograd.Function, "maybe_clear_saved_tensors", lambda ctx: None)  # unless the graph is retained  # if: gradient
 _conv_flag = lambda *_: getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)  # if: convolves
 _precision = getattr(torch._C, "_get_fp32_precision_getter", _conv_flag)  # the same, ten times as fast  # if: convolves
+_contiguous = torch.Tensor.contiguous  # if: contiguous
 _requires_grad = operator.attrgetter("requires_grad")  # if: regions, needs gradients
 _building, _launchers = _thread.allocate_lock(), {}
 
@@ -90,12 +92,13 @@ def _built(source):
     """A CUDA source as a library, kept in PyTorch's extension cache."""
     name = "fusewright_" + hashlib.sha256(source.encode()).hexdigest()[:16]
     quick = {"no_implicit_headers": True} if "no_implicit_headers" in load_inline.__code__.co_varnames else {}
-    flags = ["-O3", "-std=c++17"]
+    flags = ["-O3", "-std=c++17"]  # if: hopper, many
     if {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())} == {(9, 0)}:  # if: hopper
         flags.append("-gencode=arch=compute_90a,code=sm_90a")  # warpgroup MMA; elsewhere the same products, warp by warp
     if int((torch.version.cuda or "0").split(".")[0]) >= 13:  # if: many
         flags.append("-split-compile=0")  # in several threads
-    path = load_inline(name, cpp_sources="", cuda_sources=source, extra_cuda_cflags=flags, is_python_module=False, **quick)
+    path = load_inline(name, "", source, extra_cuda_cflags=flags, is_python_module=False, **quick)  # if: hopper, many
+    path = load_inline(name, "", source, extra_cuda_cflags=["-O3", "-std=c++17"], is_python_module=False, **quick)  # unless: hopper, many
     return ctypes.CDLL(path or next(known for known in torch.ops.loaded_libraries if name in known))
 
 
@@ -106,7 +109,8 @@ def _library(source):
 
 def _launch(kernel, *arguments):
     """Queues a kernel on the current stream. The current device is that of its tensors."""
-    if kernel not in _launchers:
+    known = _launchers.get(kernel)
+    if known is None:
         source = _CUDA_SOURCE  # unless: backward
         source = _CUDA_GRADIENTS if kernel in _GRADIENT_KERNELS else _CUDA_SOURCE  # if: backward
         name, _, saving = kernel.partition(" ")  # if: apart
@@ -114,8 +118,8 @@ def _launch(kernel, *arguments):
         entry = getattr(_library(source), f"{name}_entry")  # if: apart
         entry = getattr(_library(source), f"{kernel}_entry")  # unless: apart
         entry.restype = ctypes.c_char_p
-        _launchers[kernel] = entry, struct.Struct(f"{len(arguments) + 1}q").pack  # it takes an array of addresses and sizes, and a stream
-    entry, pack = _launchers[kernel]
+        known = _launchers[kernel] = entry, struct.Struct(f"{len(arguments) + 1}q").pack  # of addresses and sizes, and a stream
+    entry, pack = known
     problem = entry(pack(*[a if type(a) is int else a.data_ptr() for a in arguments], _raw_stream(_current_device())))
     if problem is not None:
         raise RuntimeError(f"{kernel}: {problem.decode()}")
@@ -178,14 +182,14 @@ class _Region:  # if: regions
     gradient, asked = None, ()  # launches kernels for the gradients that are `asked`, of what the reference reads  # if: gradient
     saves = False  # forward hands activations over to `gradient`  # if: saves
     late = False  # they are stored for its sake alone: so only from the first backward on, which runs the kernels again  # if: late
-    overwrite = ()  # positions of tensors that its kernels overwrite: run again, they are given copies  # if: late
+    overwrite = ()  # positions of tensors that its kernels overwrite: run again, they are given copies  # if: overwrite
     differentiable = (True,)  # which results have a gradient: True, False, or if one of these tensors does  # if: differentiable
     changed = ()  # positions of tensors that forward overwrites later: backward needs them as they were  # if: changed
     by_pytorch = eager = False  # in training PyTorch's operators compute it, from the first backward on  # if: by_pytorch
 
     def __init__(self, launches, reference, **others):
         vars(self).update(others, launches=launches, reference=reference)
-        self.reads = reference.__code__.co_argcount - 1  # tensors, after the sizes; backward goes through these  # if: unread, late
+        self.reads = reference.__code__.co_argcount - 1  # tensors, after the sizes; backward goes through these  # if: unread
         self.saving = self.saves and not self.late  # if: late
         self.smooth = all(d is True for d in self.differentiable)  # if: differentiable
 
@@ -198,9 +202,8 @@ def _with_step(gradient, at_once=1):  # if: steps
 
 
 class _Differentiable(torch.autograd.Function):  # if: regions
-    """Forward launches kernels. Backward does so too where there are kernels for the gradients that are asked for;  # if: gradient
-    otherwise it differentiates the reference."""  # if: gradient
-    """Forward launches kernels, backward differentiates the reference."""  # unless: gradient
+    """Kernels forward; backward too where there are some for all gradients that are asked for, or else the reference's."""  # if: gradient
+    """Kernels forward; backward differentiates the reference."""  # unless: gradient
 
     trained = False  # a backward was asked for  # if: trained
 
@@ -214,7 +217,8 @@ class _Differentiable(torch.autograd.Function):  # if: regions
         results = region.launches(sizes, [*tensors], saved) if region.saves else region.launches(sizes, [*tensors])  # if: saves early
         results = region.launches(sizes, [*tensors])  # unless: saves
         ctx.save_for_backward(*saved)
-        ctx.rest = tensors[region.reads :] if region.saves and not saving else None  # if: late
+        ctx.late = region.saves and not saving  # if: late
+        ctx.rest = tensors[region.reads :] if ctx.late else ()  # if: unread late
         if not region.smooth:  # if: differentiable
             need = ctx.needs_input_grad[2:]
             smooth = [d if type(d) is bool else any(need[i] for i in d) for d in region.differentiable]
@@ -234,9 +238,10 @@ class _Differentiable(torch.autograd.Function):  # if: regions
             upstream = [g for g, smooth in zip(upstream, region.differentiable) if smooth]
         planned = region.gradient and all(map(operator.ge, region.asked, needed))  # if: gradient
         if planned and not again and not torch.is_autocast_enabled():  # if: gradient
-            if ctx.rest is not None:  # if: late
-                region.saving, more = True, []
-                given = [t.clone() if i in region.overwrite else t for i, t in enumerate((*saved, *ctx.rest))]
+            if ctx.late:  # if: late
+                region.saving, given, more = True, [*saved], []
+                given += ctx.rest  # if: unread late
+                given = [t.clone() if i in region.overwrite else t for i, t in enumerate(given)]  # if: overwrite
                 region.launches(ctx.sizes, given, more)
                 saved = (*saved, *more)
                 more.clear()
@@ -269,9 +274,10 @@ _apply = super(torch.autograd.Function, _Differentiable).apply  # not looking fo
 
 def _run(region, sizes, tensors):  # if: regions
     """A list of tensors goes through a region; one that frees some of them early empties the list."""
-    asked = torch.is_grad_enabled() and any(map(_requires_grad, tensors[: region.reads]))  # if: unread
-    asked = torch.is_grad_enabled() and any(map(_requires_grad, tensors))  # unless: unread
-    if asked:
+    if torch.is_grad_enabled() and any(map(_requires_grad, tensors[: region.reads])):  # if: unread
+        return region.reference(sizes, *tensors) if region.eager else _apply(region, sizes, *tensors)  # if: by_pytorch
+        return _apply(region, sizes, *tensors)  # unless: by_pytorch
+    if torch.is_grad_enabled() and any(map(_requires_grad, tensors)):  # unless: unread
         return region.reference(sizes, *tensors) if region.eager else _apply(region, sizes, *tensors)  # if: by_pytorch
         return _apply(region, sizes, *tensors)  # unless: by_pytorch
     return region.launches(sizes, tensors)

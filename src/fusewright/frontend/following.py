@@ -211,18 +211,18 @@ class _Look:
         self.homes, self.held = [_home(*place) for place in places], [name for _, name in places]  # if: parameters
         self.computed = [(i, *places[i]) for i, home in enumerate(self.homes) if not home]  # as by a parametrization  # if: parameters
         self.own["_fusewright_look"] = self
-        self.dicts = [*map(vars, self.modules)]
+        self.dicts, self.children = [*map(vars, self.modules)], [module._modules for module in self.modules if module._modules]
         self.hooked = [table for table in self.dicts[1:] if not any(_hooks_of(table))]  # if: hooks
         self.orders = [*map(list, self.iterated)]  # if: tables
-        self.before = self.state()
+        self.before = [*self.state(), *map(dict, self.children)]
 
     def differences(self, parts):
         """What is other than planned, and whether such a change is ordinary: then it is worth no warning."""
         for kind, attributes, paths in _GUARDED:
             for path in paths:
-                module, place, (holder, _, name) = parts.get(path), f"self.{path}" if path else "self", path.rpartition(".")
-                if path:
-                    yield from self.follow(parts.get(holder), name, kind, place)
+                module, place = parts.get(path), f"self.{path}" if path else "self"
+                if path and _class_name(module) != kind:
+                    yield False, f"{place} is a {_class_name(module)}, not a {kind}"
                 if module is None:
                     continue
                 self.modules += [module] if path else []
@@ -255,21 +255,20 @@ class _Look:
                 yield False, f"{' and '.join(paths)} are no longer the same"
 
     def follow(self, owner, name, before, place):
-        """One attribute or global: is it as it was (a module: of the same class), and how will a change be seen?"""  # if: globals
-        """One attribute: is it as it was (a module: of the same class), and how will a change be seen?"""  # unless: globals
+        """One attribute or global: is it as it was, and how will a change be seen?"""  # if: globals
+        """One attribute: is it as it was, and how will a change be seen?"""  # unless: globals
         home = _home(owner, name)
         value = home.get(name, _ABSENT)  # unless: words
         now = repr(value) if _is_plain(value) else _class_name(value)  # unless: words
         value = _asked(owner, name)  # if: words
-        is_module = isinstance(value, torch.nn.Module)  # if: words
-        now = _class_name(value) if is_module else self.words.of(value)  # if: words
+        now = self.words.of(value)  # if: words
         if now != before:
             yield name == "training", f"{place} is {now}, not {before}"  # unless: state
             yield name == "training" or place in _STATE, f"{place} is {now}, not {before}"  # if: state
         if name == "_modules":  # if: tables
             self.iterated.append(owner._modules)
             return
-        if not home or name in (*_TABLES, *_HOOKS) or not (is_module or _is_fixed(value)):  # if: mutable
+        if not home or name in (*_TABLES, *_HOOKS) or not _is_fixed(value):  # if: mutable
             self.asked.append((owner, name, self.quick.of(value)))
             if not home or name in (*_TABLES, *_HOOKS):
                 return
@@ -287,7 +286,7 @@ class _Look:
             self.own is vars(model)
             and all(map(operator.is_, map(dict.get, self.tables, self.keys), self.values))
             and all(map(operator.is_, map(getattr, self.owners, self.names), self.functions))
-            and self.state() == self.before
+            and [*self.state(), *self.children] == self.before
             and [*map(list, self.iterated)] == self.orders  # if: tables
             and all(self.quick.of(_asked(owner, name)) == before for owner, name, before in self.asked)  # if: mutable
             and all(first[0].get(first[1]) is other[0].get(other[1]) for first, other in self.tied)  # if: tied
