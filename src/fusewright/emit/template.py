@@ -79,7 +79,7 @@ _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: torch
 _current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 _transformed = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 _forked = getattr(torch.cuda, "_is_in_bad_fork", lambda: False)  # of a process that used the GPU: this one cannot
-_let_go = getattr(torch.autograd.Function, "maybe_clear_saved_tensors", lambda ctx: None)  # unless the graph is retained  # if: gradient
+_let_go = getattr(torch.autograd.Function, "maybe_clear_saved_tensors", lambda ctx: None)  # frees what was saved  # if: gradient
 _conv_flag = lambda *_: getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)  # if: convolves
 _precision = getattr(torch._C, "_get_fp32_precision_getter", _conv_flag)  # the same, ten times as fast  # if: convolves
 _contiguous = torch.Tensor.contiguous  # if: contiguous
@@ -92,13 +92,12 @@ def _built(source):
     """A CUDA source as a library, kept in PyTorch's extension cache."""
     name = "fusewright_" + hashlib.sha256(source.encode()).hexdigest()[:16]
     quick = {"no_implicit_headers": True} if "no_implicit_headers" in load_inline.__code__.co_varnames else {}
-    flags = ["-O3", "-std=c++17"]  # if: hopper, many
+    flags = ["-O3", "-std=c++17"]
     if {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())} == {(9, 0)}:  # if: hopper
         flags.append("-gencode=arch=compute_90a,code=sm_90a")  # warpgroup MMA; elsewhere the same products, warp by warp
     if int((torch.version.cuda or "0").split(".")[0]) >= 13:  # if: many
         flags.append("-split-compile=0")  # in several threads
-    path = load_inline(name, "", source, extra_cuda_cflags=flags, is_python_module=False, **quick)  # if: hopper, many
-    path = load_inline(name, "", source, extra_cuda_cflags=["-O3", "-std=c++17"], is_python_module=False, **quick)  # unless: hopper, many
+    path = load_inline(name, cpp_sources="", cuda_sources=source, extra_cuda_cflags=flags, is_python_module=False, **quick)
     return ctypes.CDLL(path or next(known for known in torch.ops.loaded_libraries if name in known))
 
 
