@@ -88,8 +88,8 @@ class Emitted:
         space["_library"] = lambda *source: library
         space["_on_device"] = on_cpu
         space["_raw_stream"] = lambda index: 0
-        space["_current_device"] = lambda: 0
-        space["_elsewhere"] = lambda tensor: False
+        space["_current_device"] = lambda: -1
+        space["_elsewhere"] = lambda tensor: tensor.get_device() != -1  # of earlier files
         space["_empty"] = torch._C._dynamo.guards._empty_strided_cpu
         torch.manual_seed(0)
         self.model: nn.Module = space["ModelNew"](*problem.namespace.get_init_inputs())

@@ -226,7 +226,7 @@ def test_another_gpu_is_made_the_current_one(made: SimpleNamespace, monkeypatch:
             current.append("back")
 
     monkeypatch.setattr(torch.cuda, "device", Device)
-    monkeypatch.setitem(space, "_elsewhere", lambda tensor: not current)
+    monkeypatch.setitem(space, "_current_device", lambda: -1 if current else 3)
     assert launched(made, lambda model: None)
     assert current == ["cpu", "back"]
 

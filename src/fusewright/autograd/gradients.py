@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import sympy
+import torch
 from torch import nn
 
 from ..codegen.loops.text import KernelText, has_window
@@ -12,7 +14,7 @@ from ..codegen.mma.anchored import AnchoredText
 from ..errors import Unsupported
 from ..ir import sizes
 from ..ir.expr import Arg
-from ..ir.graph import Graph, Ref
+from ..ir.graph import Graph, Node, Ref, map_refs
 from ..ir.lowered import Lowered
 from ..ir.plan import Call, Kernel, Plan
 from ..ir.prims import Load, Pointwise, Prim, View
@@ -30,6 +32,10 @@ from .regions import Region, Regions
 from .saved import worth_saving
 from .storage import Steps, Storage, Variables
 from .trace import Trace, gradient_graph, saved_extremes
+
+aten = torch.ops.aten
+SHAPING = {aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.permute.default, aten.transpose.int, aten.t.default}
+SHAPING |= {aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default}
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,13 @@ class RegionGradient:
     saved: tuple[str, ...]  # activations: primitives inside the region that forward hands over to it
     handed: tuple[str, ...]  # inputs that are its own to free
     adds: int  # bytes that it holds at its peak, in the example, beyond what it was handed
+    forward_guards: tuple[sympy.Basic, ...] = ()  # what holds of sizes wherever the region runs
     asked: tuple[bool, ...] = ()  # of which of these tensors it has the gradient, which may be none: what only chooses a position has none
+
+    @property
+    def guards(self) -> list[sympy.Basic]:
+        """Conditions on sizes that do not follow from those of forward."""
+        return [guard for guard in self.plan.graph.guards if not sizes.follows(guard, self.forward_guards)]
 
     @property
     def leaving(self) -> set[str]:
@@ -108,7 +120,7 @@ def region_gradient(region: Region, regions: Regions, asked: set[str], traces: d
         return None
     saved = {name: prim for name, prim in saved.items() if name in found.inputs}
     try:
-        exact = alike(lower(rewrite(found)[0]))
+        exact = alike(lowered_by_role(rewrite(found)[0], wanted))
         if exact is None:
             return None
         lowered = apart(exact, [name for name in wanted if graph[name].is_leaf], wanted)
@@ -130,6 +142,36 @@ def region_gradient(region: Region, regions: Regions, asked: set[str], traces: d
         return None
 
 
+def lowered_by_role(graph: Graph, wanted: Sequence[str]) -> Lowered:
+    """The gradient of x is called `grad_x`, unless lowering finds that it is that of another one too."""
+    lowered = lower(with_roles(graph, wanted))
+    outputs = zip(wanted, lowered.graph.outputs, strict=True)
+    places = [(name, output.value.name) for name, output in outputs if isinstance(output.value, Ref)]
+    own = {name: behind_views(lowered.value[node], lowered.prims).name for name, node in places}
+    shared = {name for name in wanted for other, base in own.items() if other != name and base == f"grad_{name}"}
+    return lower(with_roles(graph, [name if name not in shared else "" for name in wanted])) if shared else lowered
+
+
+def with_roles(graph: Graph, wanted: Sequence[str]) -> Graph:
+    """The output for x is called `grad_x`: what computes it, behind views that only shape it. No name, no role."""
+    roles: dict[str, str] = {}
+    for name, output in zip(wanted, graph.outputs, strict=True):
+        if not name or not isinstance(output.value, Ref):
+            continue
+        node = graph[output.value.name]
+        while node.target in SHAPING and len(graph.users()[node.inputs[0]]) == 1:
+            node = graph[node.inputs[0]]
+        if not node.is_leaf and f"grad_{name}" not in graph.index:
+            roles.setdefault(node.name, f"grad_{name}")
+    refs = {old: Ref(new) for old, new in roles.items()}
+
+    def called(node: Node) -> Node:
+        return replace(node, name=roles.get(node.name, node.name), args=map_refs(node.args, refs), kwargs=map_refs(dict(node.kwargs), refs))
+
+    outputs = [replace(output, value=map_refs(output.value, refs)) for output in graph.outputs]
+    return replace(graph, nodes=tuple(map(called, graph.nodes)), outputs=tuple(outputs))
+
+
 def with_memory(
     made: Plan, results: tuple[Result | None, ...], saved: tuple[str, ...], inner: list[str], copied: list[str], forward: Graph
 ) -> RegionGradient:
@@ -138,7 +180,7 @@ def with_memory(
     steps = Steps(Variables(OneRegion(made)))
     activations = [name for name in made.graph.inputs if name not in forward.index or not forward[name].is_leaf]
     handed = tuple(name for name in activations if steps.may_be_large(name))
-    planned = RegionGradient(made, steps.written, results, saved, handed, 0)
+    planned = RegionGradient(made, steps.written, results, saved, handed, 0, tuple(forward.guards))
     for kernel in made.kernels:
         steps.write(kernel)
     storage = Storage(steps, made.steps, planned.leaving, handed)
@@ -177,6 +219,13 @@ def check_expressible(made: Plan) -> None:
         sizes.text(size)
 
 
+def behind_views(name: str, prims: Mapping[str, Prim]) -> Prim:
+    prim = prims[name]
+    while isinstance(prim.op, View):
+        prim = prims[prim.inputs[0]]
+    return prim
+
+
 def apart(lowered: Lowered, parameters: list[str], wanted: list[str]) -> Lowered:
     """A value that is the gradient of two parameters is written twice: each has memory of its own."""
     prims, value, taken = dict(lowered.prims), dict(lowered.value), set[str]()
@@ -185,13 +234,10 @@ def apart(lowered: Lowered, parameters: list[str], wanted: list[str]) -> Lowered
         if not isinstance(output.value, Ref) or name not in parameters:
             continue
         node = output.value.name
-        source = prims[value[node]]
-        behind = source
-        while isinstance(behind.op, View):
-            behind = prims[behind.inputs[0]]
+        source, behind = prims[value[node]], behind_views(value[node], prims)
         if behind.name in taken and not behind.is_load and nodes.count(node) == 1:
-            copy = f"{node}_own"
-            while copy in prims:
+            copy = f"grad_{name}"
+            while copy in prims or copy in lowered.graph.index:
                 copy += "_"
             prims[copy] = Prim(copy, Pointwise(Arg(0), source.dtype), (source.name,), source.shape, source.dtype, node)
             value[node] = copy

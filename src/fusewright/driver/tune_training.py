@@ -63,6 +63,11 @@ class Step:
         return torch.autograd.grad(results, targets, self.upstream, allow_unused=True)
 
 
+def read_of(region: Any, tensors: list[Any]) -> list[Any]:
+    """What a region's reference reads of the tensors that the region is given: the first ones."""
+    return tensors[: region.reference.__code__.co_argcount - 1]  # after the sizes
+
+
 @dataclass
 class Switch:
     """Hands regions of a loaded file to PyTorch's operators, and back to kernels."""
@@ -81,7 +86,7 @@ class Switch:
 
     def run_or_reference(self, region: Any, sizes: Any, tensors: list[Any]) -> Any:
         """`_run` of the file, where a region that is left to PyTorch's operators is its reference."""
-        if id(region) in self.left and torch.is_grad_enabled() and any(t.requires_grad for t in tensors[: region.reads]):
+        if id(region) in self.left and torch.is_grad_enabled() and any(t.requires_grad for t in read_of(region, tensors)):
             return region.reference(sizes, *tensors)
         assert self.run is not None
         return self.run(region, sizes, tensors)
@@ -168,10 +173,9 @@ class Trainer:
 
         def weighed(region: Any, sizes: Any, tensors: list[Any]) -> Any:
             name = named.get(id(region), "")
-            read = tensors[: region.reads]
-            if name and torch.is_grad_enabled() and any(t.requires_grad for t in read):
+            if name and torch.is_grad_enabled() and any(t.requires_grad for t in read_of(region, tensors)):
                 given = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
-                wanted = [t for t in given[: region.reads] if t.requires_grad]
+                wanted = [t for t in read_of(region, given) if t.requires_grad]
                 call = functools.partial(_with_gradients, run, region, sizes, given, wanted, list[Tensor]())
                 ways = (frozenset[str](), frozenset({name}))
                 ours, theirs = in_turn([call, call], self.clock, seconds, lambda number: switch.to_pytorch(ways[number]))

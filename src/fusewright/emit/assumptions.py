@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sympy
 import torch
 
 from ..codegen.loops.text import wrapped
 from ..errors import Unsupported
 from ..ir import sizes
-from ..ir.graph import Dim, Ref
+from ..ir.graph import Dim, Node, Ref
 from ..ir.pytext import plain_text, quoted, shape_text
+from ..ir.reads import Methods
 from ..schedule.training import AS_PREDICTED, PYTORCH, WHOLE, Training, why
+from .forward import Forward
 from .functions import Functions
 from .launches import Launches
+from .lines import WIDTH, all_of, bracketed, table
 from .signature import Signature
 from .surroundings import OWN_GLOBALS
-from .template import TENSORS
 from .values import ForwardValues
 
 
@@ -28,10 +32,12 @@ class Assumptions:
         launches: Launches,
         functions: Functions,
         signature: Signature,
+        forward: Forward,
         in_file: bool,
         training: Training = AS_PREDICTED,
     ):
-        self.values, self.launches, self.functions, self.signature, self.in_file = values, launches, functions, signature, in_file
+        self.values, self.launches, self.functions, self.signature, self.forward = values, launches, functions, signature, forward
+        self.in_file = in_file
         self.training = training
         self.regions, self.graph, self.prims, self.held = values.regions, values.graph, values.prims, values.held
 
@@ -47,50 +53,56 @@ class Assumptions:
     def held_text(self) -> str:
         """Tables of what the plan was made of."""
         reads, features = self.graph.reads, self.features
-        rows: dict[tuple[str, str], list[str]] = {}
+        rows: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for path, kind in reads.classes.items():
-            attributes = ", ".join(f"{quoted(name)}: {quoted(words)}" for name, words in sorted(reads.attributes[path].items()))
-            rows.setdefault((kind, f"{{{attributes}}}"), []).append(path)
-        own = OWN_GLOBALS if self.in_file else 'getattr(sys.modules.get(Model.__module__), "__dict__", {})'
-        text = f"_SPACE = {own}  # what the model's own names stand for\n"
-        text += "_GUARDED = (  # of each module on the way: its class, what forward read of it, and where such modules are\n"
-        for (kind, attributes), paths in rows.items():
-            listed = ", ".join(map(quoted, paths)) + ("," if len(paths) == 1 else "")
-            text += "\n".join(wrapped("    (", [quoted(kind), attributes, f"({listed})"], "),", limit=118)) + "\n"
-        text += ")\n_METHODS = {  # and what it calls of classes\n"
-        for methods in reads.methods:
-            first, *inner = methods.qualname.split(".")
-            owner = ".".join([f"_SPACE[{quoted(first)}]", *inner])
-            declared = ", ".join(f"{quoted(name)}: _declared({owner}, {quoted(name)})" for name in methods.names)
-            text += f"    {quoted(methods.words)}: {{{declared}}},\n"
-        text += "}\n"
+            attributes = tuple(f"{quoted(name)}: {quoted(words)}" for name, words in sorted(reads.attributes[path].items()))
+            rows.setdefault((kind, attributes), []).append(path)
+        guarded = [guarded_row(kind, attributes, paths) for (kind, attributes), paths in rows.items()]
+        tables = [f"_SPACE = {self.own_globals}  # what the model's own names stand for"] if self.names_its_own else []
+        tables.append(table("_GUARDED", "()", guarded, "of each module on the way: its class, what forward read of it, and its places"))
+        tables.append(table("_METHODS", "{}", [self.methods_row(methods) for methods in reads.methods], "and what it calls of classes"))
         if "globals" in features:
-            text += "_GLOBALS = (  # module, name, value\n"
-            text += "".join(f"    ({quoted(m)}, {quoted(n)}, {quoted(words)}),\n" for (m, n), words in reads.globals.items())
-            text += ")\n"
+            found = [f"({quoted(m)}, {quoted(n)}, {quoted(words)})" for (m, n), words in reads.globals.items()]
+            tables.append(table("_GLOBALS", "()", found, "module, name, value"))
         if "tied" in features:
-            text += "_TIED = (  # parts of the model that are one under several paths\n"
-            text += "".join(f"    ({', '.join(map(quoted, paths))}),\n" for paths in reads.tied)
-            text += ")\n"
+            paths = [f"({', '.join(map(quoted, paths))})" for paths in reads.tied]
+            tables.append(table("_TIED", "()", paths, "parts of the model that are one under several paths"))
         if "state" in features:
-            text += f"_STATE = ({''.join(f'{quoted(name)}, ' for name in sorted(reads.state))})  # what forward itself assigns\n"
+            places = [quoted(f"self.{name}") for name in sorted(reads.state)]
+            tables.append(table("_STATE", "()", places, "what forward itself assigns"))
         if "parameters" in features:
-            text += "_TENSORS = (  # what forward reads of the model, its type and shape\n"
-            for node in self.values.held_leaves():
-                module, name = node.kwargs.get("global", ("", ""))
-                place = f"({quoted(module)}, {quoted(name)})" if name else quoted(node.args[0])
-                text += f"    ({place}, {node.dtype}, {shape_text(node.shape or ())}),\n"
-            text += f")\n{TENSORS}"
-        return text + f"_DEFAULT_DTYPE = {torch.get_default_dtype()}\n"
+            tensors = list(map(tensor_row, self.values.held_leaves()))
+            tables.append(table("_TENSORS", "{}", tensors, "what forward reads of the model, its type and shape"))
+            tables.append('_KINDS, _kind = [*_TENSORS.values()], operator.attrgetter("dtype", "shape")')
+        return "\n".join([*tables, f"_DEFAULT_DTYPE = {torch.get_default_dtype()}"])
+
+    def methods_row(self, methods: Methods) -> str:
+        first, *inner = methods.qualname.split(".")
+        owner = ".".join(["Model" if self.is_the_model(methods) else f"_SPACE[{quoted(first)}]", *inner])
+        bound = "classmethods" in self.features
+        members = [(quoted(name), f"_declared({owner}, {quoted(name)})" if bound else f"{owner}.{name}") for name in methods.names]
+        return f"{quoted(methods.words)}: {{{', '.join(f'{name}: {member}' for name, member in members)}}}"
+
+    @property
+    def own_globals(self) -> str:
+        return OWN_GLOBALS if self.in_file else 'getattr(sys.modules.get(Model.__module__), "__dict__", {})'
+
+    @property
+    def names_its_own(self) -> bool:
+        """The file looks up what the model's own file calls by some name."""
+        return self.forward.names_classes or "globals" in self.features or not all(map(self.is_the_model, self.graph.reads.methods))
+
+    def is_the_model(self, methods: Methods) -> bool:
+        return self.in_file and methods.qualname == "Model"
 
     @property
     def features(self) -> set[str]:
         """What the guards of this file need, as `following.py` names it."""
         found = set(self.graph.reads.features)
         leaves = self.values.held_leaves()
-        found |= {"parameters"} if leaves else set()
-        found |= {"globals"} if any("global" in node.kwargs for node in leaves) else set()
-        return found
+        in_globals = any("global" in node.kwargs for node in leaves)
+        found |= {"globals"} if in_globals else set()
+        return found | ({"parameters", "parameters in globals" if in_globals else "parameters in modules"} if leaves else set())
 
     def planned_text(self) -> str:
         """The function that says whether a call is one that was planned for."""
@@ -99,8 +111,7 @@ class Assumptions:
         tests.append(f"_TENSOR_TYPES.issuperset(map(type, ({', '.join([*inputs, *([f'*{tensors}'] if self.held else [])])},)))")
         tests.append(f"_on_device({', '.join([*inputs, *([f'*{tensors}'] if self.held else [])])})")
         if self.held:
-            tests.append(f"[tensor.dtype for tensor in {tensors}] == _DTYPES")
-            tests.append(f"[tensor.shape for tensor in {tensors}] == _SHAPES")
+            tests.append(f"[*map(_kind, {tensors})] == _KINDS")
         if self.regions.in_place:
             positions = {node.name: i for i, node in enumerate(self.values.held_leaves())}
             found = sorted(positions[self.prims[n].origin] for n in self.regions.in_place.values())
@@ -148,6 +159,7 @@ class Assumptions:
         if not inputs:
             return ""
         ranks = [f"len({name}) != {len(self.graph[name].shape or ())}" for name in inputs]
+        bound = {s: f"{self.signature.argument_name(b.input)}[{b.dim}]" for s, b in self.graph.symbols.items()}
         lines = [
             "@functools.lru_cache(maxsize=256)",
             f"def _shapes_fit({', '.join(inputs)}):",
@@ -155,8 +167,7 @@ class Assumptions:
             f"    if {' or '.join(ranks)}:",
             "        return False",
         ]
-        bound = {s: f"{self.signature.argument_name(b.input)}[{b.dim}]" for s, b in self.graph.symbols.items()}
-        lines += [f"    {', '.join(map(str, bound))} = {', '.join(bound.values())}"] if bound else []
+        lines += [f"    {self.sizes_text(p)}" for p in dict.fromkeys(binding.input for binding in self.graph.symbols.values())]
         tests = []
         for name in inputs:
             for dim, size in enumerate(self.graph[name].shape or ()):
@@ -167,14 +178,33 @@ class Assumptions:
         if self.training.original:
             tests += [f"{sizes.text(size)} <= {most}" for shortcut in self.regions.plan.shortcuts for size, most in shortcut.most]
         tests += [f"{sizes.text(size)} < {1 << 31}" for size in self.counted_by_int()]
-        lines += ["    return (", "        " + "\n        and ".join(tests), "    )"] if tests else ["    return True"]
-        return "\n".join(lines) + "\n\n\n"
+        return "\n".join([*lines, *all_of(tests)]) + "\n\n\n"
+
+    def sizes_text(self, position: int) -> str:
+        """The sizes of an input that have names, taken from its shape."""
+        argument = self.signature.argument_name(position)
+        named = {b.dim: str(symbol) for symbol, b in self.graph.symbols.items() if b.input == position}
+        if len(named) == 1:
+            return "".join(f"{name} = {argument}[{dim}]" for dim, name in named.items())
+        return f"{', '.join(named.get(dim, '_') for dim in range(len(self.graph[argument].shape or ())))} = {argument}"
 
     def counted_by_int(self) -> list[Dim]:
         """Elements of tensors that convolutions of our own address with 32 bits."""
         kernels = [kernel for kernel in self.regions.plan.every_kernel if kernel.fused is not None]
         counts = [sizes.product(self.prims[n].shape) for kernel in kernels for n in (*kernel.loads, *kernel.stores)]
         return list(dict.fromkeys(count for count in counts if not isinstance(count, int)))
+
+
+def guarded_row(kind: str, attributes: Sequence[str], paths: Sequence[str]) -> str:
+    listed = list(map(quoted, paths))
+    pieces = [quoted(kind), *bracketed("{", attributes, "}"), *bracketed("(", listed, ",)" if len(paths) == 1 else ")")]
+    return "\n    ".join(wrapped("(", pieces, ")", limit=WIDTH))
+
+
+def tensor_row(node: Node) -> str:
+    module, name = node.kwargs.get("global", ("", ""))
+    place = f"({quoted(module)}, {quoted(name)})" if name else quoted(node.args[0])
+    return f"{place}: ({node.dtype}, {shape_text(node.shape or ())})"
 
 
 def guard_text(guard: sympy.Basic) -> str:

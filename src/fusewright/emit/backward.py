@@ -10,7 +10,8 @@ from ..ir import sizes
 from ..ir.graph import Ref
 from ..ir.plan import Call, Kernel, Plan
 from .kernels import Shared, comment
-from .launches import Body, Launches, unpacked
+from .launches import Body, Launches
+from .lines import given_lines, unpacked
 from .values import Values
 
 
@@ -21,6 +22,7 @@ class Backward:
         self.unit, self.kernels = Shared(), list[str]()  # those that stand in the file
         self.functions: dict[str, str] = {}  # by region
         self.steps = False  # some read a gradient with a step
+        self.unfit = any(gradient.guards for gradient in gradients.values())  # some kernels are not for all sizes
         for region in (region for region in regions if region.name in gradients):
             function = GradientFunction(gradients[region.name], self.unit, region, regions.plan)
             self.functions[region.name] = function.text()
@@ -52,25 +54,27 @@ class GradientFunction:
     def text(self) -> str:
         """From the tensors that the region's reference reads, saved activations and the gradients of its results to its gradients."""
         symbols = [str(s) for s in self.graph.symbols]
-        lines = [f"{', '.join(symbols)}{',' if len(symbols) == 1 else ''} = sizes"] if symbols else []
-        guards = " and ".join(f"({sizes.text(guard)})" for guard in self.graph.guards)
-        lines += [f"if not ({guards}):", "    return None"] if guards else []
+        guards = " and ".join(f"({sizes.text(guard)})" for guard in self.gradient.guards)
+        lines = [f"{unpacked(symbols)} = sizes", f"if not ({guards}):", "    return None"] if guards else []
         leaving = [output.value.name for output in self.graph.outputs if isinstance(output.value, Ref)]
         self.values.shape_results([*leaving, *(name for call in self.plan.calls for name in call.node.inputs)])
         given = self.values.free_name("tensors")
-        lines.append(f"{unpacked(self.graph.inputs)} = {given}")
-        lines += [f"{given}.clear()"] if len(self.plan.steps) > 1 else []
+        lines += given_lines(symbols if not guards else (), self.graph.inputs, given)
+        cleared = len(self.plan.steps) > 1
+        lines += [f"{given}.clear()"] if cleared else []
         body = Body(self.launches, self.plan.steps, self.gradient.leaving, self.gradient.handed)
         lines += body.first_lines()
         straight: set[str] = set()
         for step in self.plan.steps:
             if isinstance(step, Call):
-                lines += [f"{step.node.name} = {self.values.library_text(step.node)}", *body.freed_after(step)]
+                lines += [*self.values.library_lines(step.node), *body.freed_after(step)]
                 continue
-            for load in (name for name in step.read_only if self.prims[name].is_load and name not in self.regions.home):
-                if load not in straight:
-                    straight.add(load)
-                    lines.append(self.launches.straightened(self.prims[load].origin, load))
+            loads = [name for name in step.read_only if self.prims[name].is_load and name not in self.regions.home]
+            loads = [load for load in dict.fromkeys(loads) if load not in straight]
+            straight.update(loads)
+            loaded = [(self.prims[load].origin, load) for load in loads]
+            alone = [name for name, _ in loaded if cleared and self.launches.may_be_large(name)]
+            lines += self.launches.straightened(loaded, alone)
             lines += [*body.made_before(step), *self.launches.lines(step, body.scratch), *body.freed_after(step)]
         lines.append(self.return_text())
         head = f"def {self.name}(sizes, {given}):\n"

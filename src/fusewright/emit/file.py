@@ -67,8 +67,9 @@ def with_kernels(joint: JointPlan, source: str, model: nn.Module, around: Surrou
     functions = Functions(launches, values, joint, backward.functions)
     texts = [functions.unused(region) if label(region.kernels[0]) in unused else functions.text(region) for region in regions]
     texts += map(functions.shortcut_text, plan.shortcuts)
-    forward = Forward(values, functions, signature).text()
-    assumptions = Assumptions(values, launches, functions, signature, in_file=bool(source), training=training)
+    forward = Forward(values, functions, signature)
+    method = forward.text()
+    assumptions = Assumptions(values, launches, functions, signature, forward, in_file=bool(source), training=training)
     units = [unit_of("_CUDA_SOURCE", "_KERNELS", launches.unit, launches.first(), launchers)]
     if backward.kernels:
         units.append(unit_of("_CUDA_GRADIENTS", "_GRADIENT_KERNELS", backward.unit, backward.kernels, backward.kernels))
@@ -77,9 +78,11 @@ def with_kernels(joint: JointPlan, source: str, model: nn.Module, around: Surrou
     at_once = training.original and not plan.shortcuts
     there = {
         "needs gradients": looks, "trains": at_once or plan.graph.own_gradients, "trained": at_once, "copies": values.copies,
-        "elsewhere": not source,
+        "elsewhere": not source and assumptions.names_its_own,
         "constants": values.constants, "packed": values.packs, "backward": backward.kernels, "apart": launches.apart,
-        "steps": backward.steps, "many": max(len(launchers), len(backward.kernels)) > MANY,
+        "steps": backward.steps, "unfit": backward.unfit,
+        "unread fit": "unread" in features and not backward.unfit, "unread late": features >= {"unread", "late"},
+        "many": max(len(launchers), len(backward.kernels)) > MANY,
         "saves early": "saves" in features and "late" not in features,
         "hopper": any(helper.on_hopper for helper in units[0].helpers),
     }  # fmt: skip
@@ -92,7 +95,7 @@ def with_kernels(joint: JointPlan, source: str, model: nn.Module, around: Surrou
         tables=assumptions.held_text().rstrip("\n"),
         cuda=units_text(units) + values.constants_text(),
         functions="\n\n\n".join(filter(None, [*texts, assumptions.planned_text()])),
-        forward=forward,
+        forward=method,
     )
     added = set(FORBIDDEN.findall(ours)) - set(FORBIDDEN.findall(without_forbidden_remarks(source)))
     assert not added, f"the emitted text holds the words {added}"

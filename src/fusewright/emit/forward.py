@@ -8,8 +8,6 @@ import textwrap
 from types import ModuleType
 from typing import Any
 
-from torch import nn
-
 from ..autograd.flow import trainable
 from ..autograd.regions import Region
 from ..codegen.loops.text import wrapped
@@ -21,6 +19,7 @@ from ..ir.pytext import argument_text, attribute_text, quoted
 from ..schedule.layout import is_copy, memory_format
 from ..schedule.training import PYTORCH, WHOLE, why
 from .functions import Functions
+from .lines import WIDTH, bracketed
 from .signature import Signature
 from .values import ForwardValues, is_batch_norm
 
@@ -31,6 +30,7 @@ class Forward:
     def __init__(self, values: ForwardValues, functions: Functions, signature: Signature):
         self.values, self.functions, self.signature = values, functions, signature
         self.regions, self.graph, self.prims, self.model = values.regions, values.graph, values.prims, values.model
+        self.names_classes = False  # of the model's own file, once the text is made
 
     def text(self) -> str:
         lines = [self.sizes_line(p) for p in dict.fromkeys(binding.input for binding in self.graph.symbols.values())]
@@ -56,7 +56,7 @@ class Forward:
 
     def check_text(self, parameters: str) -> str:
         """The way to the original, where the plan does not fit, and to the device of the inputs."""
-        held, look, tensors = bool(self.values.held), self.values.free_name("look"), self.values.free_name("tensors")
+        held, tensors = bool(self.values.held), self.values.free_name("tensors")
         given = [*([tensors] if held else []), ", ".join(self.signature.argument_names())]
         own = self.signature.outer() is None  # a method
         original = f"return super({'' if own else 'ModelNew, self'}).forward({parameters})\n"
@@ -67,11 +67,11 @@ class Forward:
         elif training.original and not self.regions.plan.shortcuts:
             always = ", before=False" if self.changes_by_parameters() else ""
             check += f"        if _trains(self{always}):  # {why(WHOLE, PYTORCH, training)}\n            {original}"
-        check += f"        if not _undisturbed():\n            {original}"
-        check += f"        {look} = _follow(self)\n"
-        check += f"        {tensors} = {look}.tensors()\n" if held else ""
-        check += f"        if {look}.why or not _planned_for({', '.join(given)}):\n            {original}"
-        check += f"        if _elsewhere({self.graph.inputs[0]}):\n"
+        check += f"        {tensors} = _follow(self)\n" if held else ""
+        planned = f"_planned_for({', '.join(given)})"
+        check += f"        if {tensors if held else '_follow(self)'} is None or not {planned}:\n            {original}"
+        first = self.graph.inputs[0]
+        check += f"        if {first}.get_device() != _current_device():  # that is where kernels are launched\n"
         check += f"            with torch.cuda.device({self.values.device()}):\n"
         check += f"                return ModelNew.forward(self, {parameters})\n"
         return check
@@ -110,7 +110,7 @@ class Forward:
             if step is None:
                 break
             if isinstance(step, Call):
-                lines.append(f"{step.node.name} = {self.values.library_text(step.node)}")
+                lines += self.values.library_lines(step.node, WIDTH - 8)
                 lines += self.freed_after(step, later)
                 continue
             region = self.regions.region_of(step)
@@ -123,7 +123,8 @@ class Forward:
         """Its call. What it is to free by itself is let go before: only the list that it is given holds it then."""
         outputs, extra = self.regions.results(region)
         results = [*outputs, *extra]
-        tensors = f"[{', '.join(text for _, text in self.functions.arguments(region))}]"
+        arguments = [text for _, text in self.functions.arguments(region)]
+        tensors = f"[{', '.join(arguments)}]"
         handed = list(dict.fromkeys(self.functions.handed_over(region).values()))
         given = self.values.free_name("given")
         before = [f"{given} = {tensors}", f"del {', '.join(handed)}"] if handed else []
@@ -132,9 +133,11 @@ class Forward:
             return [*before, f"{region.name}({sizes_text}, {tensors})"]
         target = f"({', '.join(results)},)" if len(results) == 1 else ", ".join(results)
         shared = self.functions.guarded(region)
-        run = f"_run_where_it_fits({shared}, " if shared else "_run("
-        run += f"{region.name}_region, {sizes_text}, {tensors})"
-        return [*before, self.unless_turned(region, run) or f"{target} = {run}"]
+        run, items = f"_run_where_it_fits({shared}, " if shared else "_run(", [f"{region.name}_region", sizes_text]
+        if turned := self.unless_turned(region, f"{run}{', '.join([*items, tensors])})"):
+            return [*before, turned]
+        items += [given] if handed else bracketed("[", arguments, "]")
+        return [*before, *wrapped(f"{target} = {run}", items, ")", limit=WIDTH - 4)]
 
     def freed_after(self, step: Call | Region, later: list[str]) -> list[str]:
         """Lets go of what nothing needs after a step; `later` is what was there before the shortcut that it is a step of."""
@@ -232,16 +235,16 @@ class Forward:
             kind = type(tree)
             if isinstance(tree, dict):
                 text = "{" + ", ".join(f"{key!a}: {write(item)}" for key, item in tree.items()) + "}"
-                return text if kind is dict else f"{class_text(kind, self.model)}({text})"
+                return text if kind is dict else f"{self.class_text(kind)}({text})"
             if isinstance(tree, list):
                 text = f"[{', '.join(map(write, tree))}]"
-                return text if kind is list else f"{class_text(kind, self.model)}({text})"
+                return text if kind is list else f"{self.class_text(kind)}({text})"
             if isinstance(tree, tuple):
                 items = ", ".join(map(write, tree))
                 if hasattr(tree, "_fields"):  # a namedtuple
-                    return f"{class_text(kind, self.model)}({items})"
+                    return f"{self.class_text(kind)}({items})"
                 text = f"({items}{',' if len(tree) == 1 else ''})"
-                return text if kind is tuple else f"{class_text(kind, self.model)}({text})"
+                return text if kind is tuple else f"{self.class_text(kind)}({text})"
             if kind is int:
                 return self.output_text(self.graph.outputs[tree])
             raise Unsupported(f"the model returns a {kind.__name__}, which is not rebuilt")
@@ -259,21 +262,21 @@ class Forward:
         copied = not node.is_leaf and node.name not in lowered.library and self.prims[lowered.value[node.name]].is_load
         return f"{text}.clone()" if copied else text
 
+    def class_text(self, kind: type) -> str:
+        """How the model's own file names a class, such as that of a namedtuple; torch has names for its own."""
+        if kind.__module__ in ("torch", "torch.return_types"):
+            return f"{kind.__module__}.{kind.__name__}"
+        self.names_classes = True
+        known = vars(sys.modules[type(self.model).__module__])
+        for name, value in known.items():
+            if value is kind:
+                return f"_SPACE[{quoted(name)}]"
+            if isinstance(value, ModuleType) and getattr(value, kind.__name__, None) is kind:
+                return f"_SPACE[{quoted(name)}].{kind.__name__}"
+        raise Unsupported(f"the model returns a {kind.__name__}, which its file has no name for")
+
 
 def free_of(taken: list[str], name: str) -> str:
     while name in taken:
         name += "_"
     return name
-
-
-def class_text(kind: type, model: nn.Module) -> str:
-    """How the model's own file names a class, such as that of a namedtuple; torch has names for its own."""
-    if kind.__module__ in ("torch", "torch.return_types"):
-        return f"{kind.__module__}.{kind.__name__}"
-    known = vars(sys.modules[type(model).__module__])
-    for name, value in known.items():
-        if value is kind:
-            return f"_SPACE[{quoted(name)}]"
-        if isinstance(value, ModuleType) and getattr(value, kind.__name__, None) is kind:
-            return f"_SPACE[{quoted(name)}].{kind.__name__}"
-    raise Unsupported(f"the model returns a {kind.__name__}, which its file has no name for")

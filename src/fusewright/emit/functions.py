@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import functools
+import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+import sympy
+from torch.utils import _pytree as pytree
 
 from ..autograd import JointPlan
 from ..autograd.flow import reference_reads
@@ -15,11 +19,12 @@ from ..codegen.loops.text import wrapped
 from ..codegen.mma.anchored import AnchoredText
 from ..ir.graph import Node
 from ..ir.plan import Call, Shortcut, label
-from ..ir.pytext import call_text
+from ..ir.pytext import call_pieces
 from ..schedule.layout import memory_format
 from ..schedule.training import KERNELS, PYTORCH, why
 from ..target.machine import LEAST_SHARED
-from .launches import Body, Launches, unpacked
+from .launches import Body, Launches
+from .lines import WIDTH, given_lines, unpacked
 from .values import Values
 
 
@@ -87,9 +92,9 @@ class Functions:
         region, kernel = self.regions.shorter[shortcut.kernel.name], shortcut.kernel
         names = [name for name, _ in self.shortcut_arguments(shortcut)]
         symbols = [str(s) for s in self.graph.symbols]
-        lines = [f"{', '.join(symbols)}{',' if len(symbols) == 1 else ''} = sizes"] if symbols else []
+        lines = [f"{unpacked(symbols)} = sizes"] if symbols else []
         loaded = {self.regions.argument_of(load): load for load in kernel.loads if load not in self.regions.home}
-        lines += [self.launches.straightened(name, loaded[name]) for name in names if name in loaded]
+        lines += self.launches.straightened([(name, loaded[name]) for name in names if name in loaded])
         lines += self.launches.lines(kernel, {})
         _, results = self.shortcut_results(shortcut)
         lines.append(f"return ({', '.join(results)},)")
@@ -99,14 +104,15 @@ class Functions:
         names = [name for name, _ in self.arguments(region)]
         outputs, extra = self.regions.results(region)
         symbols = [str(s) for s in self.graph.symbols]
-        unpack = f"    {unpacked(symbols)} = sizes\n" if symbols else ""
         tensors, handed = self.values.free_name("tensors"), list(self.handed_over(region))
-        lines = [f"    {unpacked(names)} = {tensors}"]
-        lines += [f"    {tensors}.clear()  # handed over: {', '.join(handed)}"] if handed else []
         read = [load for kernel in region.kernels for load in kernel.read_only if load not in self.regions.home]
         loaded = {self.regions.argument_of(load): load for load in read}
-        for name in (n for n in names if n in loaded):  # (what kernels made lies as it should)
-            lines.append(f"    {self.launches.straightened(name, loaded[name])}")
+        loaded = {name: loaded[name] for name in names if name in loaded}  # (what kernels made lies as it should)
+        straight = not handed and list(loaded) == names and all(map(self.launches.is_plainly_contiguous, loaded.values()))
+        self.features |= {"contiguous"} if straight and len(names) > 1 else set()
+        lines = given_lines(symbols, names, tensors, straight)
+        lines += [f"{tensors}.clear()  # handed over: {', '.join(handed)}"] if handed else []
+        lines += self.launches.straightened(list(loaded.items()), alone=handed) if not straight else []
         self.values.shape_results(outputs)
         kept = self.joint.saved(region)
         value = self.regions.lowered.value
@@ -115,18 +121,18 @@ class Functions:
         work = body.first_lines()
         for kernel in region.kernels:
             work += [*body.made_before(kernel), *self.launches.lines(kernel, body.scratch), *body.freed_after(kernel)]
-        lines += [f"    {line}" for line in work]
+        lines += work
         results = [self.values.view_text(value[n], lambda prim: prim) for n in outputs] + extra
         given = ["sizes", tensors]
         if kept:
             saved = self.values.free_name("kept")
             given.append(f"{saved}=None")
-            lines += [f"    if {saved} is not None:  # for backward", f"        {saved} += [{', '.join(kept)}]"]
-        run = f"def {region.name}({', '.join(given)}):\n{unpack}" + "\n".join(lines)
-        run += f"\n    return ({', '.join(results)},)" if results else ""
+            lines += [f"if {saved} is not None:  # for backward", f"    {saved} += [{', '.join(kept)}]"]
+        lines += [f"return ({', '.join(results)},)"] if results else []
+        run = "\n    ".join([f"def {region.name}({', '.join(given)}):", *lines])
         if not results:
             return run
-        parts = [run, self.reference_text(region, names, unpack), *filter(None, [self.gradients.get(region.name)])]
+        parts = [run, self.reference_text(region, names), *filter(None, [self.gradients.get(region.name)])]
         return "\n\n\n".join([*parts, self.record_text(region)])
 
     def unused(self, region: Region) -> str:
@@ -134,18 +140,22 @@ class Functions:
         self.values.shape_results(self.regions.results(region)[0])
         return ""
 
-    def reference_text(self, region: Region, names: list[str], unpack: str) -> str:
+    def reference_text(self, region: Region, names: list[str]) -> str:
         """The same values by PyTorch's operators; what backward differentiates."""
         read = self.regions.reference_inputs(region)
+        self.features |= {"unread"} if len(read) < len(names) else set()
         parameters = ", ".join([*read, *(["*_"] if len(read) < len(names) else [])])
-        lines = [f"def {region.name}_reference(sizes, {parameters}):", *([unpack.rstrip("\n")] if unpack else [])]
         device = f"{(read or names)[0]}.device" if names else "torch.device('cuda')"
         nodes, found = self.regions.reference_nodes(region), self.regions.differentiated(region)
+        used = [str(s) if any(s in symbols_of(node) for node in nodes) else "_" for s in self.graph.symbols]
+        lines = [f"def {region.name}_reference(sizes, {parameters}):"]
+        lines += [f"    {unpacked(used)} = sizes"] if set(used) - {"_"} else []
         last = last_steps([[node.name, *reference_reads(node)] for node in nodes])
         frees = self.joint.in_training(region) != KERNELS  # training runs it: what autograd does not save is to be freed as eager's is
         large = [node.name for node in nodes if frees and node.name not in found and self.launches.may_be_large(node.name)]
         for step, node in enumerate(nodes):
-            lines.append(f"    {node.name} = {reference_call(node, device)}")
+            head, arguments, tail = call_pieces(plain_form(node), str, device)  # in a form that autograd knows
+            lines += [f"    {line}" for line in wrapped(f"{node.name} = {head}", arguments, tail, limit=WIDTH)]
             dying = [name for name in large if last[name] == step]
             lines += [f"    del {', '.join(dying)}"] if dying and step < len(nodes) - 1 else []
         others = self.regions.read_by_kernels(region) if self.regions.referable(region) else {}
@@ -190,13 +200,19 @@ class Functions:
         given = [region.name, f"{region.name}_reference", *(f"{name}={value}" for name, value in others.items())]
         silent = what == KERNELS and region.name not in self.training.reasons()  # as the kernels beside it say
         head, line = f"{region.name}_region = _Region(", ", ".join(given)
-        text = f"{head}{line})" if len(head + line) < 130 else "\n".join([head, *wrapped("    ", given, ","), ")"])
-        return text if silent or self.training.original else f"# training: {what} ({why(region.name, what, self.training)})\n{text}"
+        text = f"{head}{line})" if len(head + line) < WIDTH else "\n".join([head, *wrapped("    ", given, ",", limit=WIDTH), ")"])
+        if silent or self.training.original:
+            return text
+        remark = f"training: {what} ({why(region.name, what, self.training)})"
+        return "\n".join([*textwrap.wrap(remark, WIDTH, initial_indent="# ", subsequent_indent="#   "), text])
 
 
-def reference_call(node: Node, device: str) -> str:
-    """The node's aten call, in a form that autograd knows."""
-    return call_text(plain_form(node), lambda n: n, device)
+def symbols_of(node: Node) -> set[sympy.Basic]:
+    """Sizes that the node's call names."""
+    call = plain_form(node)
+    shape = call.shape if str(call.target) == "aten.copy.default" else ()  # of which its text is made
+    found = pytree.tree_leaves([call.args, call.kwargs, shape])
+    return {symbol for leaf in found if isinstance(leaf, sympy.Basic) for symbol in leaf.free_symbols}
 
 
 def gradient_sources(name: str, region: Region, regions: Regions) -> bool | tuple[int, ...]:

@@ -11,7 +11,7 @@ import torch
 
 from ..autograd.regions import is_asked_for
 from ..autograd.storage import Steps, Storage
-from ..codegen.loops.text import KernelText
+from ..codegen.loops.text import KernelText, wrapped
 from ..codegen.mma.anchored import AnchoredText, Launch
 from ..ir import sizes
 from ..ir.graph import Dim
@@ -22,6 +22,7 @@ from ..ir.pytext import shape_text
 from ..schedule.layout import memory_format
 from ..schedule.product_fusion import is_product
 from .kernels import Shared
+from .lines import WIDTH, contiguous_lines
 from .values import Values
 
 ALIGNED = 256  # bytes: parts of known size, and those of sizes that say nothing, fill a multiple of it
@@ -79,9 +80,9 @@ class Launches(Steps):
     def lines(self, kernel: Kernel, scratch: Collection[str]) -> list[str]:
         """Allocations, and the launch."""
         made = [name for name in self.makes(kernel) if name not in scratch]
-        lines = [self.allocation_of(self.prims[name]) + self.if_kept(name, kernel) for name in made]
+        lines = [line for name in made for line in self.allocation_of(self.prims[name], self.if_kept(name, kernel))]
         workspace = {name: size for name, size in self.workspace(kernel).items() if name not in scratch}
-        lines += [allocation(name, (size,), (1,), torch.float32) for name, size in workspace.items()]
+        lines += [line for name, size in workspace.items() for line in allocation(name, (size,), (1,), torch.float32)]
         if kernel.fused is not None:
             saves = any(is_asked_for(name, kernel) for name in made) and not is_product(kernel)
             self.apart |= saves
@@ -95,8 +96,19 @@ class Launches(Steps):
     def if_kept(self, name: str, kernel: Kernel) -> str:
         return f" if {self.values.free_name('kept')} is not None else 0" if is_asked_for(name, kernel) else ""
 
-    def straightened(self, name: str, load: str) -> str:
-        """The tensor laid out as kernels read it; the same one if it lies so."""
+    def straightened(self, loads: Sequence[tuple[str, str]], alone: Collection[str] = ()) -> list[str]:
+        """Tensors (name, what it is loaded as) laid out as kernels read them; the same ones where they lie so. Of those that are `alone`,
+        each original is freed before the next one is copied."""
+        together = [(name, load) for name, load in loads if name not in alone and self.is_plainly_contiguous(load)]
+        others = [self.straightened_alone(*one) for one in loads if one not in together]
+        return [*contiguous_lines([name for name, _ in together]), *others]
+
+    def is_plainly_contiguous(self, load: str) -> bool:
+        """The kernels that load it read one element after another, in the order of its dimensions."""
+        prim = self.prims[load]
+        return not (prim.step or prim.op.order or memory_format(prim))
+
+    def straightened_alone(self, name: str, load: str) -> str:
         prim, step = self.prims[load], self.prims[load].step
         if step:
             self.steps = True
@@ -104,12 +116,12 @@ class Launches(Steps):
         if prim.op.order:
             back = tuple(map(prim.order.index, range(len(prim.order))))
             return f"{name} = {name}.permute({shape_text(prim.order)}).contiguous().permute({shape_text(back)})"
-        return f"{name} = {name}.contiguous({memory_format(self.prims[load])})"
+        return f"{name} = {name}.contiguous({memory_format(prim)})"
 
-    def allocation_of(self, prim: Prim) -> str:
+    def allocation_of(self, prim: Prim, condition: str) -> list[str]:
         shape = self.values.shaped.get(prim.name)
         strides = prim.strides if shape is None else contiguous(shape)
-        return allocation(prim.name, prim.shape if shape is None else shape, strides, prim.dtype)
+        return allocation(prim.name, prim.shape if shape is None else shape, strides, prim.dtype, condition)
 
 
 class Body(Storage):
@@ -141,7 +153,7 @@ class Body(Storage):
         exact = sizes.tidy(sum(size for size in bytes_ if not isinstance(size, str)))
         words = [sizes.text(sizes.factored(sizes.tidy(sympy.Rational(1, 4) * exact)))] if exact != 0 else []
         words += [f"{size} // 4" for size in bytes_ if isinstance(size, str)]
-        lines.append(f"{allocation(whole, (' + '.join(words),), (1,), torch.float32)}  # what only kernels see")
+        lines += allocation(whole, (" + ".join(words),), (1,), torch.float32, "  # what only kernels see")
         start = f"{whole}.data_ptr()"
         for slot, size in zip(self.slots, bytes_, strict=True):
             first = slot[0].name
@@ -186,6 +198,8 @@ def of_slot(needed: Sequence[Dim]) -> Dim | str:
 def launch_lines(launch: Launch, kept: str = "") -> list[str]:
     """The call in Python; where `kept` names a list, by the kernel that keeps values for backward if there is one."""
     name = f'"{launch.name}" if {kept} is None else "{launch.name} keeping"' if kept else f'"{launch.name}"'
+    if not any(remark for _, remark in launch.rows):
+        return wrapped("_launch(", [name, *(argument for arguments, _ in launch.rows for argument in arguments)], ")", limit=WIDTH)
     rows = [", ".join(arguments) for arguments, _ in launch.rows]
     rows = [f"_launch({name}, {rows[0]}", *(f"    {row}" for row in rows[1:])]
     remarks = [f"  # {remark}" if remark else "" for _, remark in launch.rows]
@@ -193,19 +207,14 @@ def launch_lines(launch: Launch, kept: str = "") -> list[str]:
     return [row + end + remark for row, end, remark in zip(rows, ends, remarks, strict=True)]
 
 
-def unpacked(names: Sequence[str]) -> str:
-    """What a sequence is assigned to, one name for each of its items."""
-    return f"{names[0]}," if len(names) == 1 else ", ".join(names)
-
-
-def allocation(name: str, shape: tuple[Any, ...], strides: tuple[Any, ...], dtype: torch.dtype) -> str:
-    """Memory of its own, for a kernel to write."""
+def allocation(name: str, shape: tuple[Any, ...], strides: tuple[Any, ...], dtype: torch.dtype, behind: str = "") -> list[str]:
+    """Memory of its own, for a kernel to write; `behind` it something else may stand."""
 
     def listed(sizes_: tuple[Any, ...]) -> str:
         words = [size if isinstance(size, str) else sizes.text(sizes.factored(size)) for size in sizes_]
         return f"({', '.join(words)}{',' if len(words) == 1 else ''})"
 
-    return f"{name} = _empty({listed(shape)}, {listed(strides)}, {dtype})"
+    return wrapped(f"{name} = _empty(", [listed(shape), listed(strides), str(dtype)], f"){behind}", limit=WIDTH)
 
 
 def padded(size: Dim) -> Dim | str:

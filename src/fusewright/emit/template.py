@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-TENSORS = '''_DTYPES = [dtype for _, dtype, _ in _TENSORS]
-_SHAPES = [shape for _, _, shape in _TENSORS]
-'''
-
 UNCHANGED = '''
 # ---------------------------------------------------------------------------------------------------------------------
 # Below: written by Fusewright $version. PyTorch's own operators are left as they are: no kernel would gain on them.
@@ -35,6 +31,7 @@ $runtime
 
 $guards
 
+# ---- tables: what it was planned for
 
 $tables
 
@@ -77,7 +74,22 @@ import zlib  # if: packed
 import torch
 from torch.utils.cpp_extension import load_inline'''
 
-RUNTIME = '''@functools.lru_cache(maxsize=None)
+RUNTIME = '''# Not in every version of PyTorch. `_empty` is what files that torch.compile writes use: half the time of torch.empty_strided.
+_guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+_empty = getattr(_guards, "_empty_strided_cuda", lambda shape, strides, t: torch.empty_strided(shape, strides, dtype=t, device="cuda"))
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream)
+_current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+_transformed = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+_forked = getattr(torch.cuda, "_is_in_bad_fork", lambda: False)  # of a process that used the GPU: this one cannot
+_let_go = getattr(torch.autograd.Function, "maybe_clear_saved_tensors", lambda ctx: None)  # frees what was saved  # if: gradient
+_conv_flag = lambda *_: getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)  # if: convolves
+_precision = getattr(torch._C, "_get_fp32_precision_getter", _conv_flag)  # the same, ten times as fast  # if: convolves
+_contiguous = torch.Tensor.contiguous  # if: contiguous
+_requires_grad = operator.attrgetter("requires_grad")  # if: regions, needs gradients
+_building, _launchers = _thread.allocate_lock(), {}
+
+
+@functools.lru_cache(maxsize=None)
 def _built(source):
     """A CUDA source as a library, kept in PyTorch's extension cache."""
     name = "fusewright_" + hashlib.sha256(source.encode()).hexdigest()[:16]
@@ -96,61 +108,34 @@ def _library(source):
         return _built(source)
 
 
-_building, _launchers = _thread.allocate_lock(), {}
-_quick = getattr(getattr(torch._C, "_dynamo", None), "guards", None)  # what files that torch.compile writes use: half the time
-_empty = getattr(_quick, "_empty_strided_cuda", lambda shape, strides, t: torch.empty_strided(shape, strides, dtype=t, device="cuda"))
-_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream)
-_current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
-_transformed = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
-_forked = getattr(torch.cuda, "_is_in_bad_fork", lambda: False)  # of a process that used the GPU: this one cannot
-
-
 def _launch(kernel, *arguments):
     """Queues a kernel on the current stream. The current device is that of its tensors."""
-    entry, pack = _launchers.get(kernel) or _launcher(kernel, arguments)
-    values = [a if type(a) is int else a.data_ptr() for a in arguments]
-    problem = entry(pack(*values, _raw_stream(_current_device())))
+    known = _launchers.get(kernel)
+    if known is None:
+        source = _CUDA_SOURCE  # unless: backward
+        source = _CUDA_GRADIENTS if kernel in _GRADIENT_KERNELS else _CUDA_SOURCE  # if: backward
+        name, _, saving = kernel.partition(" ")  # if: apart
+        source = "#define KEEPING\\n" + _CUDA_SOURCE if saving else source  # kernels that also store activations  # if: apart
+        entry = getattr(_library(source), f"{name}_entry")  # if: apart
+        entry = getattr(_library(source), f"{kernel}_entry")  # unless: apart
+        entry.restype = ctypes.c_char_p
+        known = _launchers[kernel] = entry, struct.Struct(f"{len(arguments) + 1}q").pack  # of addresses and sizes, and a stream
+    entry, pack = known
+    problem = entry(pack(*[a if type(a) is int else a.data_ptr() for a in arguments], _raw_stream(_current_device())))
     if problem is not None:
         raise RuntimeError(f"{kernel}: {problem.decode()}")
 
 
-def _launcher(kernel, arguments):
-    """The kernel's function in its library, and what makes the array that it takes: addresses and sizes, then a stream."""
-    source = _CUDA_SOURCE  # unless: backward
-    source = _CUDA_GRADIENTS if kernel in _GRADIENT_KERNELS else _CUDA_SOURCE  # if: backward
-    name, _, saving = kernel.partition(" ")  # if: apart
-    source = "#define KEEPING\\n" + _CUDA_SOURCE if saving else source  # kernels that also store activations  # if: apart
-    entry = getattr(_library(source), f"{name}_entry")  # if: apart
-    entry = getattr(_library(source), f"{kernel}_entry")  # unless: apart
-    entry.restype = ctypes.c_char_p
-    return _launchers.setdefault(kernel, (entry, struct.Struct(f"{len(arguments) + 1}q").pack))
-
-
 def _on_device(*tensors):
     """All tensors are on one CUDA device, and no autocast or transform of torch.func changes what the operators would do there."""
-    if torch.is_autocast_enabled() or _transformed():
+    if torch.is_autocast_enabled() or _transformed() or not tensors[0].is_cuda:
         return False
-    index = tensors[0].get_device()
-    return tensors[0].is_cuda and [*map(torch.Tensor.get_device, tensors)].count(index) == len(tensors)
-
-
-def _elsewhere(tensor):
-    """It is on another GPU than the current one, which is where kernels are launched."""
-    return tensor.is_cuda and tensor.get_device() != _current_device()
-
-
-def _conv_precision():  # if: convolves
-    """torch.backends.cudnn.conv.fp32_precision, where there is one."""
-    return getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
-
-
-if hasattr(torch._C, "_get_fp32_precision_getter"):  # the same, ten times as fast  # if: convolves
-    _conv_precision = functools.partial(torch._C._get_fp32_precision_getter, "cuda", "conv")
+    return [*map(torch.Tensor.get_device, tensors)].count(tensors[0].get_device()) == len(tensors)
 
 
 def _tf32_allowed():  # if: convolves
     """Whether the flags let a convolution round its operands to TF32, as PyTorch's default does."""
-    precision = _conv_precision()
+    precision = _precision("cuda", "conv")
     return precision == "tf32" if precision in ("tf32", "ieee") else torch.backends.cudnn.allow_tf32
 
 
@@ -178,7 +163,7 @@ def _constant(name, device):  # if: constants
 
 def _needs_gradients(*tensors):  # if: needs gradients
     """Backward may follow, through what is computed from one of these."""
-    return torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors])
+    return torch.is_grad_enabled() and any(map(_requires_grad, tensors))
 
 
 def _trains(model, before=True):  # if: trains
@@ -198,46 +183,43 @@ class _Region:  # if: regions
     gradient, asked = None, ()  # launches kernels for the gradients that are `asked`, of what the reference reads  # if: gradient
     saves = False  # forward hands activations over to `gradient`  # if: saves
     late = False  # they are stored for its sake alone: so only from the first backward on, which runs the kernels again  # if: late
-    overwrite = ()  # positions of tensors that its kernels overwrite: run again, they are given copies  # if: late
+    overwrite = ()  # positions of tensors that its kernels overwrite: run again, they are given copies  # if: overwrite
     differentiable = (True,)  # which results have a gradient: True, False, or if one of these tensors does  # if: differentiable
     changed = ()  # positions of tensors that forward overwrites later: backward needs them as they were  # if: changed
     by_pytorch = eager = False  # in training PyTorch's operators compute it, from the first backward on  # if: by_pytorch
 
     def __init__(self, launches, reference, **others):
-        self.launches, self.reference = launches, reference
-        self.reads = reference.__code__.co_argcount - 1  # after the sizes; backward goes through these
-        vars(self).update(others)
+        vars(self).update(others, launches=launches, reference=reference)
+        self.reads = reference.__code__.co_argcount - 1  # tensors, after the sizes; backward goes through these  # if: unread
         self.saving = self.saves and not self.late  # if: late
         self.smooth = all(d is True for d in self.differentiable)  # if: differentiable
 
 
 def _with_step(gradient, at_once=1):  # if: steps
     """A gradient as kernels read it, `at_once` elements by a thread, and how far apart they lie: that of a sum is one number for all."""
-    if gradient.is_contiguous():
-        return gradient, 1
-    if any(gradient.stride()):
+    if gradient.is_contiguous() or any(gradient.stride()):
         return gradient.contiguous(), 1
     return (gradient.as_strided((at_once,), (0,)).contiguous() if at_once > 1 else gradient), 0
 
 
 class _Differentiable(torch.autograd.Function):  # if: regions
-    """Forward launches kernels. Backward does so too where there are kernels for the gradients that are asked for;  # if: gradient
-    otherwise it differentiates the reference."""  # if: gradient
-    """Forward launches kernels, backward differentiates the reference."""  # unless: gradient
+    """Kernels forward; backward too where there are some for all gradients that are asked for, or else the reference's."""  # if: gradient
+    """Kernels forward; backward differentiates the reference."""  # unless: gradient
 
     trained = False  # a backward was asked for  # if: trained
 
     @staticmethod
     def forward(ctx, region, sizes, *tensors):
-        ctx.region, ctx.sizes, read = region, sizes, tensors[: region.reads]
-        read = [t.clone() if i in region.changed else t for i, t in enumerate(read)]  # if: changed
-        saving, saved = region.saving, []  # asked once: backward in another thread may set it meanwhile  # if: late
-        saving, saved = region.saves, []  # if: saves early
-        results = region.launches(sizes, list(tensors), saved) if saving else region.launches(sizes, list(tensors))  # if: saves
-        results = region.launches(sizes, list(tensors))  # unless: saves
-        ctx.save_for_backward(*read, *saved)  # if: saves
-        ctx.save_for_backward(*read)  # unless: saves
-        ctx.rest = tensors[region.reads :] if region.saves and not saving else None  # if: late
+        ctx.region, ctx.sizes, saved = region, sizes, [*tensors[: region.reads]]  # if: unread
+        ctx.region, ctx.sizes, saved = region, sizes, [*tensors]  # unless: unread
+        saved = [t.clone() if i in region.changed else t for i, t in enumerate(saved)]  # if: changed
+        saving = region.saving  # asked once: backward in another thread may set it meanwhile  # if: late
+        results = region.launches(sizes, [*tensors], saved) if saving else region.launches(sizes, [*tensors])  # if: late
+        results = region.launches(sizes, [*tensors], saved) if region.saves else region.launches(sizes, [*tensors])  # if: saves early
+        results = region.launches(sizes, [*tensors])  # unless: saves
+        ctx.save_for_backward(*saved)
+        ctx.late = region.saves and not saving  # if: late
+        ctx.rest = tensors[region.reads :] if ctx.late else ()  # if: unread late
         if not region.smooth:  # if: differentiable
             need = ctx.needs_input_grad[2:]
             smooth = [d if type(d) is bool else any(need[i] for i in d) for d in region.differentiable]
@@ -248,54 +230,57 @@ class _Differentiable(torch.autograd.Function):  # if: regions
 
     @staticmethod
     def backward(ctx, *upstream):
-        region, saved, needs = ctx.region, ctx.saved_tensors, ctx.needs_input_grad
+        region, saved, needed = ctx.region, ctx.saved_tensors, ctx.needs_input_grad[2:]
+        needed, unread = needed[: region.reads], [None] * len(needed[region.reads :])  # if: unread
         region.eager = region.by_pytorch  # if: by_pytorch
         _Differentiable.trained = True  # if: trained
         again = torch.is_grad_enabled()  # a second derivative will be asked for
-        needed, unread = needs[2 : 2 + region.reads], needs[2 + region.reads :]
         if not region.smooth:  # if: differentiable
             upstream = [g for g, smooth in zip(upstream, region.differentiable) if smooth]
         planned = region.gradient and all(map(operator.ge, region.asked, needed))  # if: gradient
         if planned and not again and not torch.is_autocast_enabled():  # if: gradient
-            if ctx.rest is not None:  # if: late
-                region.saving, more = True, []
-                given = [t.clone() if i in region.overwrite else t for i, t in enumerate((*saved, *ctx.rest))]
+            if ctx.late:  # if: late
+                region.saving, given, more = True, [*saved], []
+                given += ctx.rest  # if: unread late
+                given = [t.clone() if i in region.overwrite else t for i, t in enumerate(given)]  # if: overwrite
                 region.launches(ctx.sizes, given, more)
                 saved = (*saved, *more)
                 more.clear()
-            count, given = len(saved), [*saved, *upstream]
+            count = len(saved)  # if: unfit
+            given = [*saved, *upstream]
             _let_go(ctx)
             del saved, upstream  # now the list alone holds them, and the gradient frees each after its last use
-            found = region.gradient(ctx.sizes, given)
-            if found is not None:
-                return (None, None, *found, *[None] * len(unread))
-            saved, upstream = given[:count], given[count:]
-        read = saved[: region.reads]
+            return (None, None, *region.gradient(ctx.sizes, given), *unread)  # if: unread fit
+            return (None, None, *region.gradient(ctx.sizes, given))  # unless: unread, unfit
+            found = region.gradient(ctx.sizes, given)  # if: unfit
+            if found is not None:  # if: unfit
+                return (None, None, *found, *unread)  # if: unread
+                return (None, None, *found)  # unless: unread
+            saved, upstream = given[:count], given[count:]  # if: unfit
         with torch.enable_grad():
-            tensors = [t.view_as(t) if again else t.detach().requires_grad_(need) for t, need in zip(read, needed)]
-            wanted = [t for t, need in zip(tensors, needed) if need]
+            tensors = [t.view_as(t) if again else t.detach().requires_grad_(need) for t, need in zip(saved, needed)]
             results = region.reference(ctx.sizes, *tensors)
-        pairs = [(r, g) for r, g in zip(results, upstream) if r.requires_grad]
+        pairs = [(result, gradient) for result, gradient in zip(results, upstream) if result.requires_grad]
+        wanted = [t for t, need in zip(tensors, needed) if need]
         if not pairs or not wanted:
-            return (None,) * len(needs)
-        smooth, upstream = zip(*pairs)
-        found = iter(torch.autograd.grad(smooth, wanted, upstream, create_graph=again, allow_unused=True))
-        return (None, None, *[next(found) if need else None for need in needed], *[None] * len(unread))
+            return (None,) * len(ctx.needs_input_grad)
+        results, upstream = zip(*pairs)
+        found = iter(torch.autograd.grad(results, wanted, upstream, create_graph=again, allow_unused=True))
+        return (None, None, *[next(found) if need else None for need in needed], *unread)  # if: unread
+        return (None, None, *[next(found) if need else None for need in needed])  # unless: unread
 
 
-# Frees what was saved while backward still runs, unless the graph is retained, where PyTorch knows how.  # if: gradient
-_let_go = getattr(torch.autograd.Function, "maybe_clear_saved_tensors", lambda ctx: None)  # if: gradient
 _apply = super(torch.autograd.Function, _Differentiable).apply  # not looking for transforms of torch.func: half the time  # if: regions
 
 
 def _run(region, sizes, tensors):  # if: regions
     """A list of tensors goes through a region; one that frees some of them early empties the list."""
-    if torch.is_grad_enabled():
-        for tensor in tensors[: region.reads]:
-            if tensor.requires_grad:
-                return region.reference(sizes, *tensors) if region.eager else _apply(region, sizes, *tensors)  # if: by_pytorch
-                return _apply(region, sizes, *tensors)  # unless: by_pytorch
-        tensor = None
+    if torch.is_grad_enabled() and any(map(_requires_grad, tensors[: region.reads])):  # if: unread
+        return region.reference(sizes, *tensors) if region.eager else _apply(region, sizes, *tensors)  # if: by_pytorch
+        return _apply(region, sizes, *tensors)  # unless: by_pytorch
+    if torch.is_grad_enabled() and any(map(_requires_grad, tensors)):  # unless: unread
+        return region.reference(sizes, *tensors) if region.eager else _apply(region, sizes, *tensors)  # if: by_pytorch
+        return _apply(region, sizes, *tensors)  # unless: by_pytorch
     return region.launches(sizes, tensors)
 
 

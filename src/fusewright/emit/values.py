@@ -12,13 +12,15 @@ from torch import nn
 
 from ..autograd.regions import Regions, is_overwritten
 from ..autograd.storage import Variables
+from ..codegen.loops.text import wrapped
 from ..errors import Unsupported
 from ..ir import sizes
 from ..ir.graph import Dim, Graph, Node, Output
 from ..ir.plan import operator_name
 from ..ir.prims import Diagonal, Expand, Permute, Reshape, Slice, Unfold
-from ..ir.pytext import attribute_text, call_text, plain_text, shape_text
+from ..ir.pytext import attribute_text, call_pieces, plain_text, shape_text
 from ..schedule.layout import is_convolution, memory_format
+from .lines import WIDTH
 from .views import shorter
 
 
@@ -69,8 +71,8 @@ class Values(Variables):
         cut = f"{sizes.text(op.start)}:{sizes.text(stop)}" + (f":{op.step}" if op.step != 1 else "")
         return f"{inner}[{':, ' * op.dim}{cut}]"
 
-    def library_text(self, node: Node) -> str:
-        """A call to PyTorch. A convolution whose result lies channels-last is given an input that does."""
+    def library_lines(self, node: Node, width: int = WIDTH) -> list[str]:
+        """A call to PyTorch, under the node's name. A convolution whose result lies channels-last is given an input that does."""
         layout = memory_format(self.prims[self.lowered.value[node.name]]) if is_convolution(node) else ""
 
         def value(name: str) -> str:
@@ -80,7 +82,8 @@ class Values(Variables):
             self.copies |= changes
             return f"_as_it_was({text})" if changes else text
 
-        return call_text(node, value, self.device())
+        head, arguments, tail = call_pieces(node, value, self.device())
+        return wrapped(f"{node.name} = {head}", arguments, tail, limit=width)
 
     def is_overwritten(self, name: str) -> bool:
         """A node's value is a buffer or an input that `forward` will change, or a view of it."""

@@ -6,8 +6,9 @@ planned for, so nothing is lost. It holds none of the words that public harnesse
 
     classmethods, tables (of modules), hooks, tied, globals, state    such were read
     mutable       something may change and stay the same object, or is computed or looked for in each call
-    parameters    forward reads tensors of the model, some perhaps as by a parametrization
+    parameters    forward reads tensors of the model, some perhaps as by a parametrization: `in modules` all, or some `in globals`
     deep          values that are not plain: containers, functions, objects, tensors
+    words         any of these, but for plain values that modules hold themselves
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, var-annotated, unreachable"
@@ -53,16 +54,35 @@ def runtime_text(features: Collection[str]) -> str:
 _VALUES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _TENSOR_TYPES = {torch.Tensor, torch.nn.Parameter}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_TABLES = ("_modules", "_parameters", "_buffers")  # if: mutable, globals, tables
+_TABLES = ("_modules", "_parameters", "_buffers")  # if: words
 _hooks_of = operator.itemgetter(*_HOOKS)
 _GLOBAL_HOOKS = [vars(torch.nn.modules.module).get(f"_global{name}", {}) for name in _HOOKS]
-_ABSENT = type("absent", (), {})  # stands for an attribute that is not there
-_tracing, _compiling = torch._C._get_tracing_state, getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+_ABSENT = type("absent", (), {})()  # stands for an attribute that is not there
 _DEPTH = 12  # of objects inside objects  # if: deep
+_tracing, _compiling = torch._C._get_tracing_state, getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
 
-class _Words:
-    """Values as text, the same for equal values wherever they were made. Classes of the module called `own` go by their names alone."""
+def _name(thing, own):  # if: words
+    """A class or a function, as the tables name it: by its name alone where the module called `own` defines it."""
+    home = getattr(thing, "__module__", None) or ""
+    return thing.__qualname__ if home in (own, "builtins") else f"{home}.{thing.__qualname__}"
+
+
+def _class_name(value):
+    """Its class, as the tables name it; of a module whose weights are parametrized, without that."""
+    kind = torch.nn.utils.parametrize.type_before_parametrizations(value)
+    return _name(kind, Model.__module__)  # if: words
+    home = kind.__module__  # unless: words
+    return kind.__qualname__ if home in (Model.__module__, "builtins") else f"{home}.{kind.__qualname__}"  # unless: words
+
+
+def _is_plain(value):
+    """Its text says all that there is to know of it."""
+    return all(map(_is_plain, value)) if type(value) is tuple else type(value) in _VALUES
+
+
+class _Words:  # if: words
+    """Values as text, the same for equal values wherever they were made."""
 
     def __init__(self, model, own, quick=False):
         self.own = own
@@ -73,16 +93,11 @@ class _Words:
         self.known = {id(part): f"registered {path}" for path, part in parts}  # these are followed by themselves  # if: deep
 
     def name(self, thing):
-        home = getattr(thing, "__module__", None) or ""
-        return thing.__qualname__ if home in (self.own, "builtins") else f"{home}.{thing.__qualname__}"
-
-    def kind(self, module):
-        """Its class; a weight that is parametrized is asked of the module all the same."""
-        return self.name(torch.nn.utils.parametrize.type_before_parametrizations(module))
+        return _name(thing, self.own)
 
     def of(self, value, inside=()):
         kind = type(value)
-        if kind in _VALUES:
+        if _is_plain(value):
             return repr(value)
         if kind is tuple:
             return f"({', '.join([self.of(item, inside) for item in value])})"
@@ -175,132 +190,114 @@ class _Words:
 
 
 class _Look:
-    """What a look at a model found: `why` it is not the one that was planned for, if it is not, and what must stay as it is for
+    """What a look at the model found: `why` it is not the one that was planned for, if it is not, and what must stay as it is for
     that to stay true. `holds` goes over objects by identity; where one was replaced or changed, a new look is taken."""
 
     def __init__(self, model):
-        self.why, self.expected, self.own, self.words = "", False, vars(model), _Words(model, Model.__module__)
-        self.homes, self.names, self.values, self.modules, methods = [], [], [], [model], []
-        self.iterated = []  # if: tables
+        self.own, self.modules, self.slots, self.methods = vars(model), [model], [], []
+        self.words = _Words(model, Model.__module__)  # if: words
         self.asked, self.quick = [], _Words(model, Model.__module__, quick=True)  # if: mutable
+        self.iterated = []  # if: tables
+        self.tied = []  # if: tied
         parts = dict(model.named_modules(remove_duplicate=False))
+        self.expected, self.why = min(self.differences(parts), key=operator.itemgetter(0), default=(False, ""))
+        same = [getattr(owner, name, None) is now for owner, name, now in self.methods]  # not a classmethod  # if: classmethods
+        self.bound = [(*m[:2], _declared(*m[:2])) for m, is_same in zip(self.methods, same) if not is_same]  # if: classmethods
+        self.methods = [m for m, is_same in zip(self.methods, same) if is_same]  # if: classmethods
+        self.tables, self.keys, self.values = [*zip(*self.slots)] or [()] * 3
+        self.owners, self.names, self.functions = [*zip(*self.methods)] or [()] * 3
+        places = [(parts.get(path), name) for path, _, name in (path.rpartition(".") for path in _TENSORS)]  # if: parameters in modules
+        places = [_place(parts, place) for place in _TENSORS]  # if: parameters in globals
+        self.homes, self.held = [_home(*place) for place in places], [name for _, name in places]  # if: parameters
+        self.computed = [(i, *places[i]) for i, home in enumerate(self.homes) if not home]  # as by a parametrization  # if: parameters
+        self.own["_fusewright_look"] = self
+        self.dicts, self.children = [*map(vars, self.modules)], [module._modules for module in self.modules if module._modules]
+        self.hooked = [table for table in self.dicts[1:] if not any(_hooks_of(table))]  # if: hooks
+        self.orders = [*map(list, self.iterated)]  # if: tables
+        self.before = [*self.state(), *map(dict, self.children)]
+
+    def differences(self, parts):
+        """What is other than planned, and whether such a change is ordinary: then it is worth no warning."""
         for kind, attributes, paths in _GUARDED:
             for path in paths:
-                module, place = parts.get(path), f"{path}." if path else ""
-                found = self.words.kind(module) if module is not None else "None"
-                if path and found != kind:
-                    self.note(f"{path} is a {found}, not a {kind}")
+                module, place = parts.get(path), f"self.{path}" if path else "self"
+                if path and _class_name(module) != kind:
+                    yield False, f"{place} is a {_class_name(module)}, not a {kind}"
                 if module is None:
                     continue
                 self.modules += [module] if path else []
-                for name, function in _METHODS.get(kind, {}).items():
-                    methods.append((type(module) if path or name != "forward" else Model, name, function, vars(module)))
+                for name, before in attributes.items():
+                    yield from self.follow(module, name, before, f"{place}.{name}")
                 for name in vars(module):
                     if name not in attributes and callable(getattr(type(module), name, None)):
-                        self.note(f"{place}{name} was replaced")
-                for name, before in attributes.items():
-                    self.follow(module, name, before, f"{place}{name}")
-                for name, hooks in zip(_HOOKS, _hooks_of(vars(module))):
+                        yield False, f"{place}.{name} was replaced"
+                for name, function in _METHODS.get(kind, {}).items():
+                    owner = type(module) if path or name != "forward" else Model
+                    self.methods.append((owner, name, getattr(owner, name, None)))
+                    self.slots.append((vars(module), name, vars(module).get(name)))  # it would hide the method
+                    if _declared(owner, name) is not function:  # if: classmethods
+                        yield False, f"{name} of {owner.__qualname__} was replaced"
+                    if getattr(owner, name, None) is not function:  # unless: classmethods
+                        yield False, f"{name} of {owner.__qualname__} was replaced"
+                if path and any(_hooks_of(vars(module))):  # unless: hooks
+                    yield False, f"{place} has hooks"
+                for name, hooks in zip(_HOOKS, _hooks_of(vars(module))):  # if: hooks
                     if path and hooks and name not in attributes:
-                        self.note(f"{place}{name} is not empty")  # unless: hooks
-                        self.follow(module, name, "[]", f"{place}{name}")  # if: hooks
+                        yield from self.follow(module, name, "[]", f"{place}.{name}")
         for home, name, before in _GLOBALS:  # if: globals
             space = _space(home)
             owner, _, name = name.rpartition(".")  # of a class, or the module itself
-            self.follow(space.get(owner, _ABSENT) if owner else space, name, before, f"the global {name}")
-        for owner, name, function, _ in methods:
-            if _declared(owner, name) is not function:
-                self.note(f"{name} of {owner.__qualname__} was replaced")
-        self.bound = [method for method in methods if isinstance(method[2], classmethod)]  # another object each time  # if: classmethods
-        methods = [method for method in methods if method not in self.bound]  # if: classmethods
-        methods = [(owner, name, getattr(owner, name, None), table) for owner, name, _, table in methods]
-        self.owners, self.methods, self.functions, self.hiding = zip(*methods) if methods else ((), (), (), ())
-        self.tied = []  # if: tied
+            yield from self.follow(space.get(owner, _ABSENT) if owner else space, name, before, f"the global {name}")
         for paths in _TIED:  # if: tied
-            first, *others = [_part_at(parts, path) for path in paths]
-            if any(part[0].get(part[1]) is not first[0].get(first[1]) for part in others):
-                self.note(f"{' and '.join(paths)} are no longer the same")
+            first, *others = [(_home(parts.get(path), name), name) for path, _, name in (path.rpartition(".") for path in paths)]
             self.tied += [(first, part) for part in others]
-        self.find_tensors(parts)  # if: parameters
-        vars(model)["_fusewright_look"] = self
-        self.dicts = [*map(vars, self.modules)]
-        self.hooked = self.dicts[1:]  # the model's own run around any forward  # unless: hooks
-        self.hooked = [table for table in self.dicts[1:] if not any(_hooks_of(table))]  # the model's own run anyway  # if: hooks
-        self.any_hooks = any(itertools.chain.from_iterable(map(_hooks_of, self.hooked)))
-        self.orders = [*map(list, self.iterated)]  # if: tables
-        self.tables = [module._modules for module in self.modules if module._modules]
-        self.before = [*map(len, self.dicts), *map(type, self.modules), *map(dict, self.tables)]
+            if any(part[0].get(part[1]) is not first[0].get(first[1]) for part in others):
+                yield False, f"{' and '.join(paths)} are no longer the same"
 
     def follow(self, owner, name, before, place):
-        """One attribute or global: is it as it was, and how will a change be seen?"""
-        value = getattr(owner, name, _ABSENT)  # unless: mutable, globals, tables
-        value = _asked(owner, name)  # if: mutable, globals, tables
-        now = self.words.of(value)
+        """One attribute or global: is it as it was, and how will a change be seen?"""  # if: globals
+        """One attribute: is it as it was, and how will a change be seen?"""  # unless: globals
+        home = _home(owner, name)
+        value = home.get(name, _ABSENT)  # unless: words
+        now = repr(value) if _is_plain(value) else _class_name(value)  # unless: words
+        value = _asked(owner, name)  # if: words
+        now = self.words.of(value)  # if: words
         if now != before:
-            self.note(f"{place} is {now}, not {before}", name == "training" or place in _STATE)  # if: state
-            self.note(f"{place} is {now}, not {before}", name == "training")  # unless: state
-        home = next((table for table in _homes(owner) if name in table), None)
+            yield name == "training", f"{place} is {now}, not {before}"  # unless: state
+            yield name == "training" or place in _STATE, f"{place} is {now}, not {before}"  # if: state
         if name == "_modules":  # if: tables
             self.iterated.append(owner._modules)
             return
-        if home is None:  # unless: mutable
-            self.note(f"{place} is no longer there")
-            return
-        if home is None or name in (*_TABLES, *_HOOKS) or not _is_fixed(value):  # if: mutable
+        if not home or name in (*_TABLES, *_HOOKS) or not _is_fixed(value):  # if: mutable
             self.asked.append((owner, name, self.quick.of(value)))
-            if home is None or name in (*_TABLES, *_HOOKS):
+            if not home or name in (*_TABLES, *_HOOKS):
                 return
-        self.homes.append(home)
-        self.names.append(name)
-        self.values.append(value)
+        self.slots.append((home, name, home.get(name, _ABSENT)))  # if: words
+        self.slots.append((home, name, value))  # unless: words
 
-    def note(self, why, expected=False):
-        """The first thing that is other than planned; what changes in the ordinary course of things is worth no warning."""
-        if not self.why or (self.expected and not expected):
-            self.why, self.expected = why, expected
+    def state(self):
+        hooks = itertools.chain.from_iterable(map(_hooks_of, self.dicts[1:]))  # the model's own run around any forward  # unless: hooks
+        hooks = itertools.chain.from_iterable(map(_hooks_of, self.hooked))  # if: hooks
+        return [*map(len, self.dicts), *map(type, self.modules), any(hooks)]
 
     def holds(self, model):
         """Nothing that the look went by has changed."""
         return (
             self.own is vars(model)
-            and all(map(operator.is_, map(dict.get, self.homes, self.names), self.values))
-            and [*map(len, self.dicts), *map(type, self.modules), *self.tables] == self.before
-            and all(map(operator.is_, map(getattr, self.owners, self.methods), self.functions))
-            and not any(map(dict.__contains__, self.hiding, self.methods))
-            and any(itertools.chain.from_iterable(map(_hooks_of, self.hooked))) is self.any_hooks
+            and all(map(operator.is_, map(dict.get, self.tables, self.keys), self.values))
+            and all(map(operator.is_, map(getattr, self.owners, self.names), self.functions))
+            and [*self.state(), *self.children] == self.before
             and [*map(list, self.iterated)] == self.orders  # if: tables
             and all(self.quick.of(_asked(owner, name)) == before for owner, name, before in self.asked)  # if: mutable
             and all(first[0].get(first[1]) is other[0].get(other[1]) for first, other in self.tied)  # if: tied
-            and all(_declared(owner, name) is function for owner, name, function, _ in self.bound)  # if: classmethods
+            and all(_declared(owner, name) is function for owner, name, function in self.bound)  # if: classmethods
         )
-
-    def find_tensors(self, parts):  # if: parameters
-        """The tables in which forward's tensors are: a module's, or globals where a row of _TENSORS names those."""  # if: globals
-        """The tables in which forward's tensors are."""  # unless: globals
-        self.tensor_homes, self.tensor_names, self.computed = [], [], []
-        for i, (place, _, _) in enumerate(_TENSORS):
-            path, _, name = place.rpartition(".")  # unless: globals
-            owner = parts.get(path)  # unless: globals
-            path, _, name = place.rpartition(".") if isinstance(place, str) else ("", "", place[1])  # if: globals
-            owner = parts.get(path) if isinstance(place, str) else _space(place[0])  # if: globals
-            home = next((table for table in _homes(owner) if name in table), None)
-            if home is None:
-                self.computed.append((i, owner))  # as by a parametrization
-            self.tensor_homes.append(home or {})
-            self.tensor_names.append(name)
-
-    def tensors(self):  # if: parameters
-        """The model's tensors, in the order of _TENSORS."""
-        found = [*map(dict.get, self.tensor_homes, self.tensor_names)]
-        for i, module in self.computed:
-            found[i] = getattr(module, self.tensor_names[i], None)
-        return found
 
     def __reduce__(self):
         return type(None), ()  # copies and pickles of the model look for themselves
 
 
-def _asked(owner, name):  # if: mutable, globals, tables
+def _asked(owner, name):  # if: words
     """What a plan followed under this name: an attribute, the names in a table of the module, its hooks, a global."""
     if isinstance(owner, dict):
         return owner.get(name, _ABSENT)
@@ -311,11 +308,17 @@ def _asked(owner, name):  # if: mutable, globals, tables
     return list(vars(owner)[name].values()) if name in _HOOKS else getattr(owner, name, _ABSENT)
 
 
-def _homes(owner):
-    """The tables in which a module, or a module's globals, keeps what it has."""
-    if not isinstance(owner, torch.nn.Module):
-        return [owner] if isinstance(owner, dict) else []
-    return [vars(owner), owner._parameters, owner._buffers, owner._modules]
+def _home(owner, name):
+    """The table in which a module has what goes by this name; where none does, an empty one."""
+    tables = [vars(owner), owner._parameters, owner._buffers, owner._modules] if isinstance(owner, torch.nn.Module) else []
+    tables = [owner] if isinstance(owner, dict) else tables  # if: globals
+    return next((table for table in tables if name in table), {})
+
+
+def _place(parts, place):  # if: parameters in globals
+    """What has a tensor, and its name there: a module of the model, or the globals of one of Python's."""
+    path, _, name = place.rpartition(".") if isinstance(place, str) else ("", "", place[1])
+    return parts.get(path) if isinstance(place, str) else _space(place[0]), name
 
 
 def _space(home):  # if: globals
@@ -323,13 +326,7 @@ def _space(home):  # if: globals
     return (vars(sys.modules[home]) if home in sys.modules else {}) if home else _SPACE
 
 
-def _part_at(parts, path):  # if: tied
-    """The table that has a module, parameter or buffer, and its name there."""
-    holder, _, name = path.rpartition(".")
-    return next((table for table in _homes(parts.get(holder))[1:] if name in table), {}), name
-
-
-def _declared(owner, name):
+def _declared(owner, name):  # if: classmethods
     """What a class, or one it derives from, has under a name: a function, a property."""
     return next((vars(base)[name] for base in owner.__mro__ if name in vars(base)), None)
 
@@ -343,18 +340,21 @@ def _is_fixed(value):  # if: mutable
     return type(value) in _VALUES or isinstance(value, (types.BuiltinFunctionType, type))
 
 
-def _undisturbed():
-    """Nothing watches or records the operators that the original would run, or changes what they do."""
-    return not (_compiling() or _tracing() or any(_GLOBAL_HOOKS)) and torch.get_default_dtype() is _DEFAULT_DTYPE
-
-
 def _follow(model):
-    """The last look at the model, or a new one where something changed since."""
+    """The tensors that forward reads of the model; None where it is not what was planned for, or someone watches its operators."""
+    if _compiling() or _tracing() or any(_GLOBAL_HOOKS) or torch.get_default_dtype() is not _DEFAULT_DTYPE:
+        return None
     look = vars(model).get("_fusewright_look")
     if look is None or not look.holds(model):
         before, look = look, _Look(model)
         if look.why and not look.expected and (before is None or before.why != look.why):
             what = f"{type(model).__name__}: {look.why}. The original operators run; for kernels, run fusewright on the model as it is now."
             warnings.warn(what, stacklevel=3)
-    return look
+    if look.why:
+        return None
+    found = [*map(dict.get, look.homes, look.held)]  # if: parameters
+    for i, module, name in look.computed:  # if: parameters
+        found[i] = getattr(module, name, None)
+    return found  # if: parameters
+    return ()  # unless: parameters
 # ----------------------------------------

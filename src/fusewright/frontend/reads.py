@@ -22,10 +22,11 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import type_before_parametrizations
 from torch.utils import _pytree as pytree
 
 from ..ir.reads import Methods, Reads
-from .following import _ABSENT, _HOOKS, _TABLES, _VALUES, _asked, _declared, _homes, _is_fixed, _Words
+from .following import _ABSENT, _HOOKS, _TABLES, _VALUES, _asked, _declared, _home, _is_fixed, _is_plain, _Words
 
 OF_MODULES = (frozenset(vars(nn.Module())) | frozenset(vars(nn.Module))) - {"training", "forward"}  # what every module has
 TRACERS = tuple(str(Path(torch.__file__).parent / folder) for folder in ("fx", "export", "_export", "_functorch", "_dynamo"))
@@ -87,7 +88,7 @@ class Watch:
             for cls, names in self.methods.items()
             if cls.__module__ == own and found_under(cls)
         ]
-        classes = {path: self.words.kind(modules[path]) for path in every}
+        classes = {path: self.words.name(type_before_parametrizations(modules[path])) for path in every}
         found = Reads(classes, attributes, tuple(methods), spoken, tied(self.model), state)
         return replace(found, features=frozenset(self.features(found, modules)))
 
@@ -96,17 +97,20 @@ class Watch:
         of_classes = {path: names for path, names in self.globals.items() if path in found.globals and "." in path[1]}
         read = [(modules[path], name) for path, names in found.attributes.items() for name in names]
         for owner, name in read:
-            there = any(name in table for table in _homes(owner))
+            value, there = _asked(owner, name), _home(owner, name)
             if name == "_modules":
-                yield "tables"
-            elif not there or name in (*_TABLES, *_HOOKS) or not _is_fixed(_asked(owner, name)):
-                yield "mutable"
+                yield from ("tables", "words")
+            elif not there or name in (*_TABLES, *_HOOKS) or not _is_fixed(value):
+                yield from ("mutable", "words")
+            elif not _is_plain(value):
+                yield "words"
             if name in _HOOKS:
                 yield "hooks"
         if of_classes or not all(_is_fixed(self.globals[place]) for place in found.globals):
             yield "mutable"
-        if any(isinstance(_declared(cls, name), classmethod) for cls, names in self.methods.items() for name in names):
+        if any(getattr(cls, name, None) is not getattr(cls, name, None) for cls, names in self.methods.items() for name in names):
             yield "classmethods"
+        yield from ["words"] if found.globals else []
         yield from [name for name in ("globals", "tied", "state") if getattr(found, name)]
 
     def described(self, path: str, module: nn.Module, values: Mapping[str, Any], leaves: frozenset[str]) -> dict[str, str]:

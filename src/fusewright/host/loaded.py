@@ -1,7 +1,7 @@
 """Emitted text as a Python module: on the CPU or as it is, under a name that another process gives it too.
 
-Files that Fusewright wrote run with no GPU: their CUDA source is compiled for the host, and `_launch`, `_on_device`, `_empty` and
-`_library`, the only functions that touch the device or its compiler, are replaced.
+Files that Fusewright wrote run with no GPU: their CUDA source is compiled for the host, and `_launch`, `_on_device`, `_current_device`,
+`_empty` and `_library`, the only functions that touch the device or its compiler, are replaced.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def on_host(module: ModuleType, name: str, sanitize: str = "", apart: bool = Fal
         library = HostLibrary(build(module._CUDA_SOURCE), more, lambda: build(keeping))
     else:
         library = HostLibrary(build(keeping or module._CUDA_SOURCE), more)
-    vars(module).update(_launch=library.call, _on_device=_on_cpu, _library=_no_library, _empty=_empty)
+    vars(module).update(_launch=library.call, _on_device=_on_cpu, _library=_no_library, _empty=_empty, _current_device=_no_device)
     return library
 
 
@@ -147,6 +147,11 @@ def _hash(*parts: str) -> str:
 
 def _no_library(source: str) -> None:
     """Kernels compiled for the host need no nvcc, though there may be a GPU."""
+
+
+def _no_device() -> int:
+    """As tensors on the CPU number theirs."""
+    return -1
 
 
 def _on_cpu(*tensors: Any) -> bool:

@@ -32,14 +32,20 @@ BINDINGS = {
 
 def call_text(node: Node, value: Callable[[str], str], device: str) -> str:
     """The aten call of a node; `value` gives the text of the values it reads."""
+    head, arguments, tail = call_pieces(node, value, device)
+    return f"{head}{', '.join(arguments)}{tail}"
+
+
+def call_pieces(node: Node, value: Callable[[str], str], device: str) -> tuple[str, list[str], str]:
+    """The same: what stands before the arguments, the arguments, and what stands behind."""
     if node.target == "getitem":
-        return f"{value(node.args[0].name)}[{node.args[1]}]"
+        return f"{value(node.args[0].name)}[{node.args[1]}]", [], ""
     if not isinstance(node.target, OpOverload):
         raise Unsupported(f"{node.where}: `{node.target}` is no operator that can be written down")
     name = str(node.target)
     if name == "aten.copy.default" and node.shape is not None:  # it has no derivative
         source = argument_text(node.args[1], value, device)
-        return f"{source}.to({node.dtype}).expand({shape_text(node.shape)}).clone()"
+        return f"{source}.to({node.dtype}).expand({shape_text(node.shape)}).clone()", [], ""
     if name in BINDINGS:
         name = BINDINGS[name]
     else:
@@ -47,7 +53,7 @@ def call_text(node: Node, value: Callable[[str], str], device: str) -> str:
         name = name if name.startswith("aten.") else f"torch.ops.{name}"
     arguments = [argument_text(a, value, device) for a in node.args]
     arguments += [f"{key}={argument_text(a, value, device)}" for key, a in node.kwargs.items()]
-    return f"{name}({', '.join(arguments)})"
+    return f"{name}(", arguments, ")"
 
 
 def argument_text(argument: Any, value: Callable[[str], str], device: str) -> str:

@@ -112,6 +112,28 @@ def factored(size: Dim) -> Dim:
     return size if isinstance(size, int) else sympy.factor(size)
 
 
+def follows(guard: sympy.Basic, known: Iterable[sympy.Basic]) -> bool:
+    """A condition that holds wherever lower bounds of symbols do (`x >= 2`), which are among the `known` conditions: what is compared
+    with a number grows with each of its symbols, and is large enough where all are as small as they can be."""
+    if isinstance(guard, sympy.And):
+        conditions = list(known)
+        return all(follows(part, conditions) for part in guard.args)
+    least = {one.lhs: one.rhs for one in known if isinstance(one, sympy.Ge) and one.lhs.is_Symbol and one.rhs.is_Integer and one.rhs >= 0}
+    if not isinstance(guard, (sympy.Ge, sympy.Gt)) or not guard.rhs.is_Integer or not guard.free_symbols <= set(least):
+        return False
+    return _grows(guard.lhs) and guard.xreplace(least) == sympy.true
+
+
+def _grows(size: sympy.Basic) -> bool:
+    """It is never negative and never falls as one of its symbols, none of them negative, grows."""
+    if size.is_Symbol or (size.is_number and size >= 0):
+        return True
+    if isinstance(size, (sympy.Add, sympy.Mul, sympy.floor)):
+        return all(map(_grows, size.args))
+    quotient = type(size).__name__ in ("FloorDiv", "CleanDiv")  # of torch.utils._sympy
+    return quotient and _grows(size.args[0]) and bool(size.args[1].is_number) and size.args[1] > 0
+
+
 def c_text(size: Dim | sympy.Basic) -> str:
     return text(size, "/")
 
