@@ -94,4 +94,4 @@ def test_what_is_computed_without_gradients_stands_where_it_was_written(tmp_path
     lines = ["with torch.no_grad():", "    scale = x.abs().amax(1, keepdim=True)"]
     _, text, _, _ = made_of(problem_of(tmp_path, "x / scale", "torch.randn(5, 6)", lines=lines))
     assert "eval_with_key" not in text
-    assert re.search(r"//   amax +model.py:\d+  scale = x.abs\(\).amax\(1, keepdim=True\)", text)
+    assert re.search(r"//   model.py:\d+  scale = x.abs\(\).amax\(1, keepdim=True\)  <- abs, amax\n", text)

@@ -23,8 +23,8 @@ from fusewright.report.code import (
 
 KERNEL = """\
 // fused_softmax replaces
-//   mul                      model.py:9  x = x * 2
-//   softmax                  model.py:10  return torch.softmax(x, 1)
+//   model.py:9  x = x * 2  <- mul
+//   model.py:10  return torch.softmax(x, 1)  <- sub, softmax
 template <typename Index> // wide
 __global__ void __launch_bounds__(256) fused_softmax_kernel(const float* __restrict__ x_ptr) {
 #pragma unroll

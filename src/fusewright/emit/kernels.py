@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..codegen.loops.text import KernelText
 from ..codegen.mma.anchor import conv_flops
@@ -14,6 +13,7 @@ from ..ir.graph import Graph, Node
 from ..ir.names import FORBIDDEN
 from ..ir.plan import Kernel, Plan, evaluated, operator_name, origins
 from ..ir.prims import Prim
+from ..laws.law import Applied
 from ..schedule.attention_fusion import Attended
 from ..target.helpers import Helper, called, closure, device_text, named
 from .numbers import shared_texts
@@ -112,24 +112,45 @@ def remark(text: str) -> str:
     return f"// {plain}".rstrip(" \\")
 
 
-def comment(kernel: Kernel, plan: Plan, laws: bool = True) -> list[str]:
-    """What the kernel replaces, and the laws that led to it: what is remarked above its text."""
+def comment(kernel: Kernel, plan: Plan, stated: set[str]) -> list[str]:
+    """What the kernel replaces, and the laws that led to it: what is remarked above its text. Laws in `stated` are known by now."""
     nodes = worked_on(kernel, plan)
-    lines = []
-    for node in nodes:
-        file, code = (text if not FORBIDDEN.search(text) else "" for text in (node.where.file, node.where.code))
-        place = f"{file or 'line'}:{node.where.line}" if node.where.line else ""
-        code = code if len(code) <= LONGEST_LINE else code[:LONGEST_LINE] + " ..."
-        lines.append(f"  {operator_name(node, plan.graph):<24} {place}  {code}".rstrip())
     own = {node.name for node in nodes}
     applied = [rule for rule in plan.rules if any(name == rule.node or name.startswith(f"{rule.node}_") for name in own)]
     roles = "statistics of" if kernel.name.endswith("_statistics") else "replaces"
-    return [f"{kernel.name} {roles}", *dict.fromkeys(lines), *(f"  law: {law_text(rule)}" for rule in applied if laws)]
+    return [f"{kernel.name} {roles}", *source_lines(nodes, plan.graph), *law_lines(applied, stated)]
 
 
-def law_text(rule: Any) -> str:
-    """A law that was applied, and where, unless that says a word that no file may."""
-    return f"{rule.law}: {rule.identity}" if FORBIDDEN.search(str(rule.where)) else str(rule)
+def source_lines(nodes: Iterable[Node], graph: Graph) -> list[str]:
+    """One for each line of the model that these nodes stand for, and their operators."""
+    operators: dict[str, list[str]] = {}
+    for node in nodes:
+        code = "" if FORBIDDEN.search(node.where.code) else node.where.code
+        place = f"{file_of(node)}:{node.where.line}" if node.where.line else ""
+        code = code if len(code) <= LONGEST_LINE else code[:LONGEST_LINE] + " ..."
+        operators.setdefault(f"{place}  {code}".strip(), []).append(operator_name(node, graph))
+    return [f"  {line}  <- {', '.join(dict.fromkeys(names))}" for line, names in operators.items()]
+
+
+def places(nodes: Iterable[Node]) -> str:
+    """The lines of the model that these nodes stand for, by file."""
+    lines: dict[str, set[int]] = {}
+    for node in nodes:
+        if node.where.line:
+            lines.setdefault(file_of(node), set()).add(node.where.line)
+    return "; ".join(f"{file}:{', '.join(map(str, sorted(numbers)))}" for file, numbers in lines.items())
+
+
+def file_of(node: Node) -> str:
+    return "line" if FORBIDDEN.search(node.where.file) else node.where.file or "line"
+
+
+def law_lines(applied: Iterable[Applied], stated: set[str]) -> list[str]:
+    """One for each law; its identity once in a file."""
+    laws = {rule.law: rule.identity for rule in applied}
+    lines = [f"  law: {law}" + (f": {identity}" if law not in stated else "") for law, identity in laws.items()]
+    stated.update(laws)
+    return lines
 
 
 def worked_on(kernel: Kernel, plan: Plan) -> list[Node]:

@@ -36,7 +36,8 @@ C_FUNCTIONS = frozenset(
 # What kernels call their own variables.
 KERNELS = frozenset(
     "acc row lane item v rows element elements piece start within inside partial wide whole_vectors stream load store larger smaller "
-    "absolute aligned launch_error packed partials slices batch blocks r c u step extent counts group groups holds sums".split()
+    "absolute aligned launch_error packed partials slices batch blocks r c u step extent counts group groups holds sums "
+    "launch variant grid".split()
 ) | {f"{letter}{digit}" for letter in "ik" for digit in range(10)} | {f"step_{digit}" for digit in range(1, 10)}
 # What functions of the file that hold values call besides: modules, builtins, and variables of their own.
 PYTHON = frozenset(keyword.kwlist) | frozenset(

@@ -28,6 +28,8 @@ from .expr import (
 from .expr import cost as cost_of
 from .expr import words_in as words_of_expr
 
+LONGEST_LINE = 140  # of a launcher that says in one what all variants are given
+
 
 class Statement:
     __slots__ = ()
@@ -175,6 +177,30 @@ class Launch(Statement):
 
 
 @dataclass(frozen=True)
+class Variant:
+    """Of a kernel: its template's arguments, on what grid, and when it is taken: always, where nothing is asked."""
+
+    types: tuple[str, ...]
+    grid: Expr
+    test: Expr | None = None
+
+
+@dataclass(frozen=True)
+class LaunchOneOf(Statement):
+    """The first of a kernel's variants whose test holds. What all are given is said once."""
+
+    kernel: str
+    variants: tuple[Variant, ...]
+    block: Expr
+    arguments: tuple[Expr, ...]
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        asked = [variant.test for variant in self.variants if variant.test is not None]
+        return *(variant.grid for variant in self.variants), *asked, self.block, *self.arguments
+
+
+@dataclass(frozen=True)
 class Verbatim(Statement):
     """Fixed lines of a template, which are printed and nothing else; `calls` are the words in them by which helpers are called."""
 
@@ -284,6 +310,9 @@ def _rewritten(statement: Statement, change: Callable[[Expr], Expr]) -> Statemen
             return Return(None if value is None else change(value))
         case Launch(_, _, grid, of_each, arguments):
             return replace(statement, grid=change(grid), block=change(of_each), arguments=tuple(map(change, arguments)))
+        case LaunchOneOf(_, variants, of_each, arguments):
+            tested = [replace(v, grid=change(v.grid), test=None if v.test is None else change(v.test)) for v in variants]
+            return replace(statement, variants=tuple(tested), block=change(of_each), arguments=tuple(map(change, arguments)))
         case EitherWay(name, whole, body):
             return EitherWay(name, tuple(map(change, whole)), tuple(map(inside, body)))
     return statement
@@ -352,6 +381,8 @@ class StatementPrinter:
                 self.add(inner, depth, f"{lead}for ({begin}; {self.text(test)}; {self.plain(step)}) ")
             case EitherWay():
                 self.either_way(statement, depth)
+            case LaunchOneOf():
+                self.launch_one_of(statement, depth)
             case Verbatim(lines):
                 for line in lines:
                     self.line(depth, line)
@@ -375,6 +406,27 @@ class StatementPrinter:
         else:
             self.line(depth, sure)
 
+    def launch_one_of(self, it: LaunchOneOf, depth: int) -> None:
+        """A launch of whichever variant, then the choice. The host target knows it by this form (`host/transform.py`)."""
+        one_grid = len({variant.grid for variant in it.variants}) == 1
+        grid = self.text(it.variants[0].grid) if one_grid else "grid"
+        head = f"const auto launch = [&](auto variant{'' if one_grid else ', dim3 grid'}) {{"
+        call = f"variant{self.geometry(grid, it.block)}({self.printer.several(it.arguments)});"
+        if len(head) + len(call) <= LONGEST_LINE:
+            self.line(depth, f"{head} {call} }};")
+        else:
+            self.line(depth, head)
+            self.line(depth + 1, call)
+            self.line(depth, "};")
+        for i, variant in enumerate(it.variants):
+            asked = "" if variant.test is None else f"if ({self.text(variant.test)}) "
+            name = f"{self.printer.spelling.name(it.kernel)}<{', '.join(variant.types)}>"
+            where = "" if one_grid else f", {self.text(variant.grid)}"
+            self.line(depth, f"{'else ' if i else ''}{asked}launch({name}{where});")
+
+    def geometry(self, grid: str, block: Expr) -> str:
+        return f"<<<{grid}, {self.text(block)}, 0, (cudaStream_t)stream>>>"
+
     def line(self, depth: int, text: str) -> None:
         self.lines.append("  " * depth + text)
 
@@ -396,8 +448,7 @@ class StatementPrinter:
                 return "continue"
             case Launch(kernel, types, grid, block_, arguments):
                 name = self.printer.spelling.name(kernel) + (f"<{', '.join(types)}>" if types else "")
-                where = f"{self.text(grid)}, {self.text(block_)}, 0, static_cast<cudaStream_t>(stream)"
-                return f"{name}<<<{where}>>>({self.printer.several(arguments)})"
+                return f"{name}{self.geometry(self.text(grid), block_)}({self.printer.several(arguments)})"
         raise AssertionError(f"{statement} is no statement of one line")
 
     def declaration(self, it: Declare) -> str:

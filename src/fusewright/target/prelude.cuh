@@ -33,6 +33,10 @@ template <typename... Types> const char* unpacked(const char* (*launcher)(Types.
 //: section aligned
 static bool aligned(const void* pointer, int bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
 
+//: section ceil_div
+// How many blocks of so many items.
+static unsigned ceil_div(long long items, long long each) { return static_cast<unsigned>((items + each - 1) / each); }
+
 //: section Divisor
 // What many numbers are divided by: the launcher computes its inverse once, and a quotient is a product and a shift.
 template <typename Index> struct Divisor {

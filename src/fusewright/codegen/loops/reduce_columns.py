@@ -68,7 +68,7 @@ class Columns(Base):
             "extra": ["rows"],
             "setup": text.nothing_to_do("rows", c_product([loop.size for loop in self.loops.kept])),
             "grid": in_blocks("rows", self.across),
-            "block": fn.dim3(self.across, self.split) if self.split > 1 else fn.dim3(self.across),
+            "block": fn.dim3(self.across, self.split) if self.split > 1 else as_expr(self.across),
         }
 
     def store_row(self, name: str) -> list[Statement]:
