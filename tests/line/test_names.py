@@ -80,7 +80,7 @@ def test_no_value_is_called_as_a_variable_of_a_template(case: str) -> None:
     model = Named(function)
     made = plan(lower(capture(model, [torch.zeros(shape) for shape in shapes])))
     source = cuda_source(emit(plan_joint(made, model, gradients=False), "", model).text)
-    kernels = "\n".join(part for part in source.split("\n\n") if "__global__" in part and "fused_" in part)
+    kernels = "\n".join(part for part in source.split("\n\n") if "__global__" in part and "_kernel(" in part)
     declared = re.findall(r"\b(?:int|Index|bool|float|unsigned|long long) (?:const )?(\w+)(?= =|;|\[|:|,|\))", kernels)
     values = tuple(made.lowered.prims)
     own = {re.sub(r"_\d+$", "", name) for name in declared if not name.startswith((*values, "source"))}

@@ -15,7 +15,8 @@ from ..ir.plan import Kernel, Plan, evaluated, operator_name, origins
 from ..ir.prims import Prim
 from ..laws.law import Applied
 from ..schedule.attention_fusion import Attended
-from ..target.helpers import Helper, called, closure, device_text, named
+from ..schedule.naming import only_statistics
+from ..target.helpers import Helper, called, closure, device_texts, named
 from .numbers import shared_texts
 
 ASCII = str.maketrans(
@@ -36,6 +37,7 @@ ASCII = str.maketrans(
     }
 )
 LONGEST_LINE = 160  # of the model that is quoted whole
+LONGEST_TUPLE = 120  # of launchers that stand in one line
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def comment(kernel: Kernel, plan: Plan, stated: set[str]) -> list[str]:
     nodes = worked_on(kernel, plan)
     own = {node.name for node in nodes}
     applied = [rule for rule in plan.rules if any(name == rule.node or name.startswith(f"{rule.node}_") for name in own)]
-    roles = "statistics of" if kernel.name.endswith("_statistics") else "replaces"
+    roles = "statistics of" if only_statistics(kernel, plan) else "replaces"
     return [f"{kernel.name} {roles}", *source_lines(nodes, plan.graph), *law_lines(applied, stated)]
 
 
@@ -196,7 +198,7 @@ def together(every: list[KernelFacts]) -> tuple[KernelFacts, ...]:
 
 
 ENTRY = """// What Python calls: it makes an array in half the time that handing over as many values takes.
-#define ENTRY(launcher) extern "C" const char* launcher##_entry(const long long* values) { return unpacked(launcher, {values}); }
+#define ENTRY(launcher) extern "C" const char* launcher##_entry(const long long* values) { return unpacked(launcher, values); }
 """
 
 
@@ -212,7 +214,7 @@ class CudaUnit:
 
     def text(self, support: Sequence[Helper]) -> str:
         """As Python, behind the `support` that stands before it."""
-        own = [device_text(helper) for helper in self.helpers if helper not in support]
+        own = device_texts(helper for helper in self.helpers if helper not in support)
         own += [] if support else [ENTRY]
         entries = "\n" + "".join(f"ENTRY({name})\n" for name in self.launchers)
         cuda = string_text("\n".join([*own, *self.kernels]) + entries)
@@ -226,7 +228,7 @@ def unit_of(name: str, launchers_name: str, unit: Shared, kernels: Sequence[str]
 def units_text(units: Sequence[CudaUnit]) -> str:
     """The CUDA of a file. What all units call stands there once, in front of each."""
     support = [helper for helper in units[0].helpers if all(helper in unit.helpers for unit in units[1:])] if len(units) > 1 else []
-    shared = [f"_CUDA_SUPPORT = {string_text(chr(10).join([*map(device_text, support), ENTRY]))}"] if support else []
+    shared = [f"_CUDA_SUPPORT = {string_text(chr(10).join([*device_texts(support), ENTRY]))}"] if support else []
     return "\n\n".join([*shared, *(unit.text(support) for unit in units)])
 
 
@@ -242,4 +244,5 @@ def ascii_only(text: str) -> str:
 
 def names_text(names: Sequence[str]) -> str:
     """Launchers, as the items of a tuple in Python."""
-    return "".join(f'\n    "{name}",' for name in names) + ("\n" if names else "")
+    line = "".join(f'"{name}", ' for name in names)
+    return line[:-1] if len(line) < LONGEST_TUPLE else "".join(f'\n    "{name}",' for name in names) + "\n"

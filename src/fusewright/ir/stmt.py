@@ -162,6 +162,19 @@ class EitherWay(Statement):
 
 
 @dataclass(frozen=True)
+class Lambda(Statement):
+    """A function inside a kernel, which sees all that is declared before it. What of `auto` it is given may be a number of its type."""
+
+    name: str
+    parameters: tuple[tuple[Kind, str], ...]
+    body: tuple[Statement, ...]
+
+    @property
+    def inner(self) -> tuple[Statement, ...]:
+        return self.body
+
+
+@dataclass(frozen=True)
 class Launch(Statement):
     """A kernel on a grid of blocks."""
 
@@ -315,6 +328,8 @@ def _rewritten(statement: Statement, change: Callable[[Expr], Expr]) -> Statemen
             return replace(statement, variants=tuple(tested), block=change(of_each), arguments=tuple(map(change, arguments)))
         case EitherWay(name, whole, body):
             return EitherWay(name, tuple(map(change, whole)), tuple(map(inside, body)))
+        case Lambda(body=body):
+            return replace(statement, body=tuple(map(inside, body)))
     return statement
 
 
@@ -341,6 +356,9 @@ def _declared_as(statement: Statement, names: Mapping[str, str]) -> Statement:
             return replace(statement, first=begun, body=inside(body))
         case EitherWay(name, whole, body):
             return EitherWay(names.get(name, name), whole, tuple(map(inside, body)))
+        case Lambda(name, parameters, body):
+            parameters = tuple((kind, names.get(given, given)) for kind, given in parameters)
+            return Lambda(names.get(name, name), parameters, tuple(map(inside, body)))
     return statement
 
 
@@ -378,9 +396,22 @@ class StatementPrinter:
                     count = "" if statement.unroll is True else f" {statement.unroll}"
                     self.lines.append(f"#pragma unroll{count}")
                 begin = "" if first is None else self.plain(first)
-                self.add(inner, depth, f"{lead}for ({begin}; {self.text(test)}; {self.plain(step)}) ")
+                head = f"{lead}for ({begin}; {self.text(test)}; {self.plain(step)})"
+                match inner:
+                    case Block((For() as only,)):
+                        self.line(depth, head)
+                        self.add(only, depth + 1)
+                    case Block(((Assign() | Do()) as only,)) if len(head) + len(self.plain(only)) + 2 * depth < LONGEST_LINE:
+                        self.add(only, depth, f"{head} ")
+                    case _:
+                        self.add(inner, depth, f"{head} ")
             case EitherWay():
                 self.either_way(statement, depth)
+            case Lambda(name, parameters, body):
+                given = ", ".join(f"{kind_text(kind)} {self.printer.spelling.name(word)}" for kind, word in parameters)
+                self.line(depth, f"const auto {self.printer.spelling.name(name)} = [&]({given}) {{")
+                self.body(body, depth)
+                self.line(depth, "};")
             case LaunchOneOf():
                 self.launch_one_of(statement, depth)
             case Verbatim(lines):

@@ -9,7 +9,7 @@ from ...ir.expr import Grouped, Name, as_expr, both, element, equal, select
 from ...ir.prims import arithmetic_type
 from ...ir.stmt import Assign, Do, If, Return, Statement, array, block, const
 from . import text
-from .evaluator import LANE, VEC, each_lane
+from .evaluator import LANE, VEC, converted_to, each_lane, in_lanes
 from .reduce_base import Base
 from .text import KernelText
 from .walk import INSIDE, THREAD_Y, c_product, decode, in_blocks, thread_of
@@ -75,11 +75,13 @@ class Columns(Base):
         result, offset = self.row_value(name)
         if self.width == 1 or LANE not in offset.depends:
             return [self.store_single(name, result, offset)]
+        if (whole := in_lanes(converted_to(result, self.prims[name]))) is not None:
+            return [self.store_vector(name, whole, offset)]
         out = self.evaluator.fresh(f"{name}_out")
         return [
             array(arithmetic_type(self.prims[name].dtype), out, VEC),
             each_lane(Assign(element(Name(out), Name(LANE)), result.expr)),
-            self.store_vector(name, out, offset),
+            self.store_vector(name, Name(out), offset),
         ]
 
     def loop(self, turn: int) -> list[Statement]:

@@ -152,7 +152,7 @@ def nothing_to_do(count: str, of: Expr) -> list[Statement]:
     return [const("long long", count, of), *none]
 
 
-def wrapped(head: str, items: list[str], tail: str, limit: int = 130) -> list[str]:
+def wrapped(head: str, items: list[str], tail: str, limit: int = 140) -> list[str]:
     """head(item, item, …)tail, broken into lines."""
     lines, line = [], head
     for i, item in enumerate(items):
