@@ -356,6 +356,8 @@ class Evaluator:
 
     def compute(self, prim: Prim, at: Coordinates) -> Value:
         op = prim.op
+        if prim.name in self.results and isinstance(self.results[prim.name], Name):
+            return Value(self.results[prim.name], prim.dtype, self.row_depends(at))
         if prim.name in self.results:
             return self.declare(prim, self.results[prim.name], self.row_depends(at))
         if prim.name in self.loads or isinstance(op, Load):
