@@ -5,7 +5,6 @@
 #include <math_constants.h>
 #include <stdint.h>
 #include <string.h>
-
 #include <utility>
 
 // The message of a failed launch, or nullptr.

@@ -14,6 +14,7 @@ from ...ir.plan import Kernel, evaluated
 from ...ir.prims import C_TYPES, Prim, Window, arithmetic_type
 from ...ir.stmt import If, Launch, LaunchOneOf, Return, Statement, Variant, const, printed, words
 from .evaluator import Evaluator, pointer
+from .tidy import tidied
 from .walk import c_size, largest_tensor
 
 
@@ -196,7 +197,7 @@ def finish(
     ]
     bounds = f"{threads}, 1" if threads == "1024" else threads  # else ptxas keeps room for two such blocks, and spills
     of_template = "typename Index, int VEC" if vector else "typename Index"
-    main = Definition(f"{name}_kernel", tuple(arguments), (*evaluator.declare_sizes(), *body), of_template, bounds)
+    main = Definition(f"{name}_kernel", tuple(arguments), (*evaluator.declare_sizes(), *tidied(body)), of_template, bounds)
 
     handed = [
         *map(Name, (*kernel.read_only, *kernel.written, *([workspace.name] if workspace else []), *extra)),

@@ -96,25 +96,25 @@ def over(x: str, n: int) -> str:
     return x if n == 1 else f"{x} / {n}"
 
 
-def digit(x: str, count: int, below: int, leading: bool) -> str:
+def digit(x: str, count: int, below: int, leading: bool) -> list[str]:
     """A digit of a number: there are `count` of them, each worth `below`; the leading one needs no rest. Nothing where it is 0."""
     if count == 1:
-        return ""
-    return over(x, below) if leading else f"{over(x, below)} % {count}"
+        return []
+    return [over(x, below) if leading else f"{over(x, below)} % {count}"]
 
 
 def plus_digit(first: str, x: str, count: int, below: int, leading: bool = True) -> str:
-    found = digit(x, count, below, leading)
-    return f"{first} + {found}" if found else first
+    return " + ".join([first, *digit(x, count, below, leading)])
 
 
-def in_digits(parts: list[tuple[str, int]]) -> str:
-    """A number of digits, the leading one first: of each what it is, and how many the next ones are."""
-    found = ""
-    for text, count in parts:
-        scaled_up = found if count == 1 or not found else f"({found}) * {count}" if " + " in found else f"{found} * {count}"
-        found = " + ".join(part for part in (scaled_up, text) if part)
-    return found or "0"
+def in_digits(parts: list[tuple[list[str], int]]) -> list[str]:
+    """The terms of a number of digits, the leading one first: of each its own terms, and how many of them there are."""
+    found: list[str] = []
+    for terms, count in parts:
+        if found and count > 1:
+            found = [f"{found[0]} * {count}" if len(found) == 1 else f"({' + '.join(found)}) * {count}"]
+        found = [*found, *terms]
+    return found
 
 
 def first_of_pair(shape: Layout, pooled: bool) -> Place:
@@ -161,7 +161,7 @@ def pool(shape: Layout, kind: str) -> str:
     own = digit("f", hd, hh * hw, True), digit("f", hh, hw, hd == 1), digit("f", hw, 1, hd * hh == 1)
     tap = digit("k", pd, ph * across, True), digit("k", ph, across, pd == 1), digit("k", across, 1, pd * ph == 1)
     d, h, w = (in_digits([(mine, 1), (taps, count)]) for mine, taps, count in zip(own, tap, (pd, ph, across), strict=True))
-    fragment = in_digits([("" if d == "0" else d, 1), ("" if h == "0" else h, fh), ("" if w == "0" else w, fw)])
+    fragment = " + ".join(in_digits([(d, 1), (h, fh), (w, fw)])) or "0"
     register = f"acc[i / 2][{fragment}][i % 2 * 2 + {'pair' if inside == 2 else 'e'}]"
     start, join = ("-INFINITY", "larger({x}, joined)") if kind == "max" else ("0.0f", "joined + {x}")
     lines = [f"float joined = {start};", "#pragma unroll", f"for (int k = 0; k < {pd * ph * across}; ++k)"]
