@@ -29,7 +29,7 @@ from kernels.conv.founding import CONV1, CONV2, POOLED, STATISTICS, apply_epilog
 from kernels.conv.harness import source_of  # noqa: E402
 
 from fusewright.codegen.mma.conv import KernelText, Tile, conv_kernel  # noqa: E402
-from fusewright.target.helpers import called, closure, device_text  # noqa: E402
+from fusewright.target.helpers import called, closure, device_texts  # noqa: E402
 
 PEAK = """
 __global__ void __launch_bounds__(256, 2) peak_kernel(float* out, int rounds) {
@@ -61,7 +61,7 @@ class Variant:
 
 
 def with_prelude(kernels: str) -> str:
-    return "".join(map(device_text, closure(called(kernels)))) + kernels
+    return "".join(device_texts(closure(called(kernels)))) + kernels
 
 
 def rounding(source: str, nearest_even: bool) -> str:

@@ -22,8 +22,9 @@ template <typename Index, int VEC>
 __global__ void __launch_bounds__(256, (1 + 1)) rows_kernel(const float* __restrict__ x) {}
 
 extern "C" const char* rows(const float* x, void* stream) {
-  if (x) rows_kernel<long long, 1><<<dim3(1), dim3(2)>>>(x);
-  else rows_kernel<int, 4><<<dim3(1), dim3(2)>>>(x);
+  const auto launch = [&](auto variant, dim3 grid) { variant<<<grid, dim3(2)>>>(x); };
+  if (x) launch(rows_kernel<long long, 1>, 1);
+  else launch(rows_kernel<int, 4>, 2);
   return nullptr;
 }
 

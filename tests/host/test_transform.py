@@ -10,6 +10,7 @@ import pytest
 from host_sources import PRELUDE, RIGHT, WRONG
 
 from fusewright.host import HostCompileError, transform
+from fusewright.host.transform import kernels_launched
 
 
 @pytest.mark.parametrize("source", [RIGHT, WRONG, PRELUDE], ids=["right", "wrong", "prelude"])
@@ -27,6 +28,10 @@ def test_every_line_keeps_its_number(source: str) -> None:
 
 def test_launch() -> None:
     assert transform("k<<<g, b>>>(x, y);") == 'cuda_on_cpu::launch("k", cuda_on_cpu::Geometry(g, b), k, x, y);'
+    handed = "auto launch = [&](auto v, dim3 g) { v<<<g, 32>>>(x); }; if (a) launch(k<int, F<3>>, 4); else launch(l <1>); launch(a < b);"
+    known = ('cuda_on_cpu::known_as("k<int, F<3>>", k<int, F<3>>)', 'cuda_on_cpu::known_as("l <1>", l <1>)')
+    assert f"launch({known[0]}, 4)" in transform(handed) and f"launch({known[1]})" in transform(handed)
+    assert "launch(a < b)" in transform(handed) and kernels_launched(handed) == ["k<int, F<3>>", "l <1>"]
     assert transform("k<<<1, 32, s, t>>>();") == 'cuda_on_cpu::launch("k", cuda_on_cpu::Geometry(1, 32, s, t), k);'
 
 

@@ -89,7 +89,7 @@ def test_models(case: str, tmp_path: Path) -> None:
     front = front_of(tmp_path, case)
     made, emitted = front.finish(Choices(own=attentions(front.graph)))
     (name,) = [shortcut.kernel.name for shortcut in made.shortcuts]
-    assert name == ("fused_attention" if "softmax" in emitted.text or "scaled_dot" in emitted.text else "fused_two_products")
+    assert name == ("attention_fwd" if "softmax" in emitted.text or "scaled_dot" in emitted.text else "two_products_fwd")
     candidate = load_candidate(emitted.text, "host", name="new.py")
     verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host"))
     assert verdict.passed, verdict.worst
@@ -146,14 +146,14 @@ def test_heads_of_a_layer_are_not_copied(case: str, ours: bool, tmp_path: Path, 
     front = front_of(tmp_path, case)
     own = attentions(front.graph) | (products(front.graph) if ours else frozenset())
     without = launched_by(front, Choices(own=own), monkeypatch)[False]
-    assert "fused_attention" in without and not any("copy" in name for name in without), without
+    assert "attention_fwd" in without and not any("copy" in name for name in without), without
 
 
 def test_steps_where_gradients_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Backward is what it was without the kernel; who infers never has scores in memory."""
     front = front_of(tmp_path, "cross attention")
     found = launched_by(front, Choices(own=attentions(front.graph)), monkeypatch)
-    assert found[False] == ["fused_attention"] and "fused_attention" not in found[True] and len(found[True]) == 1
+    assert found[False] == ["attention_fwd"] and "attention_fwd" not in found[True] and len(found[True]) == 1
 
 
 def test_products_of_our_own_stay_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_products_of_our_own_stay_steps(tmp_path: Path, monkeypatch: pytest.Monk
     init = "self.q, self.k, self.v = nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 32)"
     front = read_problem(problem_of(tmp_path, forward, "torch.randn(3, 40, 32)", init=init), Options(target="host"))
     found = launched_by(front, Choices(own=products(front.graph) | attentions(front.graph)), monkeypatch)
-    assert len(found[True]) == 6 and len(found[False]) == 4 and "fused_attention" in found[False]  # three projections before
+    assert len(found[True]) == 6 and len(found[False]) == 4 and "attention_fwd" in found[False]  # three projections before
     made, emitted = front.finish(Choices(own=products(front.graph) | attentions(front.graph)))
     assert own_of(made) == products(front.graph) | attentions(front.graph)
     candidate = load_candidate(emitted.text, "host", name="new.py")
@@ -239,7 +239,7 @@ def test_layers_share_a_kernel(tmp_path: Path) -> None:
     names = own_of(front.finish(Choices(own=attentions(front.graph)))[0])
     made, emitted = front.finish(Choices(own=names))
     assert names == {"softmax", "softmax_1"} and own_of(made) == names
-    assert emitted.text.count("_detail {") == 1 and emitted.text.count('_launch("fused_attention",') == 2
+    assert emitted.text.count("_detail {") == 1 and emitted.text.count('_launch("attention_fwd",') == 2
     candidate = load_candidate(emitted.text, "host", name="new.py")
     assert verify(front.problem, candidate, graph=front.graph, options=Options(target="host")).passed
     one = sorted(names)[0]
@@ -259,7 +259,7 @@ def test_larger_depths_than_planned_for(tmp_path: Path, monkeypatch: pytest.Monk
         x, y = torch.randn(2, 20, depth), torch.randn(2, 30, depth)
         names.clear()
         torch.testing.assert_close(new(x, y), original(x, y), rtol=1e-5, atol=1e-5)
-        assert ("fused_attention" in names) == ours
+        assert ("attention_fwd" in names) == ours
 
 
 @pytest.mark.parametrize(("length", "ours"), [(16, False), (1024, True)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from kernels.nvcc import cubin_of, needs_nvcc
 
 from fusewright.codegen.mma.product import support
 from fusewright.host import compile_host
-from fusewright.target.helpers import BASE, Helper, called, closure, device_names, device_text, helpers
+from fusewright.target.helpers import BASE, Helper, called, closure, device_names, device_texts, helpers
 
 EVERY = [*helpers().values(), support()]
 INCLUDE = [helper.name for helper in EVERY if "#include" in helper.text]
@@ -65,21 +66,21 @@ def test_remarks_call_nothing() -> None:
     assert called("x = 1;  // meet LogSumExp\n// wgmma load(") == frozenset()
 
 
-def alone(text: object) -> str:
+def alone(texts: Callable[[list[Helper]], list[str]]) -> str:
     """Every helper in a namespace with nothing but what it needs."""
     shared = "".join(helpers()[name].text for name in INCLUDE)
     spaces = []
     for helper in EVERY:
         parts = [found for found in closure([], [helper]) if found.name not in INCLUDE]
-        spaces.append(f"namespace alone_{helper.name} {{\n{''.join(map(text, parts))}}}\n")  # type: ignore[call-overload]
+        spaces.append(f"namespace alone_{helper.name} {{\n{''.join(texts(parts))}}}\n")
     return shared + "".join(spaces)
 
 
 def test_each_compiles_alone_for_the_host() -> None:
-    compile_host(alone(lambda helper: helper.text))
+    compile_host(alone(lambda parts: [helper.text for helper in parts]))
 
 
 @pytest.mark.slow
 @needs_nvcc
 def test_each_compiles_alone_for_a_gpu(tmp_path: Path) -> None:
-    cubin_of(alone(device_text), tmp_path, "sm_90a")
+    cubin_of(alone(device_texts), tmp_path, "sm_90a")

@@ -159,7 +159,7 @@ def test_rows_are_read_in_vectors_and_once(tmp_path: Path) -> None:
     (kernel,) = plan.kernels
     source = cuda_of(text).partition(f"{kernel.name}_kernel(")[2].partition('extern "C"')[0]
     assert source.count("load(&table_weight_ptr[(Index)") == 1 and source.count("table_weight_ptr[") == 1
-    assert f"{kernel.name}_kernel<int, 4><<<" in text
+    assert f"launch({kernel.name}_kernel<int, 4>" in text
 
 
 @pytest.mark.parametrize(("picked", "kernels"), [(3, 1), (400, 2)])

@@ -181,9 +181,9 @@ def test_an_input_that_pytorch_turns_faster_is_left_to_it(tmp_path: Path) -> Non
     """By timing; and one of few channels, which would leave tiles empty."""
     front = copied(tmp_path, 16, 2, 40, 40)
     _, emitted = front.finish(Choices(frozenset({"x_channels_last"}), frozenset(), channels_last=True))
-    assert "fused_copy" not in emitted.text and ".contiguous(memory_format=torch.channels_last)" in emitted.text
+    assert "copy_fwd" not in emitted.text and ".contiguous(memory_format=torch.channels_last)" in emitted.text
     _, emitted = copied(tmp_path, 3, 2, 40, 40).finish(CHANNELS_LAST)
-    assert "fused_copy" not in emitted.text and ".contiguous(memory_format=torch.channels_last)" in emitted.text
+    assert "copy_fwd" not in emitted.text and ".contiguous(memory_format=torch.channels_last)" in emitted.text
 
 
 def test_what_belongs_to_a_row_lies_as_its_readers_read_it(tmp_path: Path) -> None:

@@ -68,4 +68,4 @@ def test_a_thread_writes_no_more_than_a_vector(expression: str, width: int, tmp_
     path = tmp_path / "model.py"
     path.write_text(FILE.format(expression=expression).replace("37", "64"))
     _, _, emitted = compile_problem(load_problem(path), Options(target="host", gradients=False))
-    assert f"_kernel<int, {width}><<<" in emitted.text
+    assert f"_kernel<int, {width}>" in emitted.text

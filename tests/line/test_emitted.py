@@ -81,9 +81,11 @@ def test_remarks_with_such_words_are_left_out() -> None:
 
 def test_every_kernel_says_what_it_replaces() -> None:
     text = emitted("batch_norm_train")
-    for name in re.findall(r'^    "(fused_\w+)",$', text, flags=re.MULTILINE):
-        lines = r"(replaces|statistics of|replaces the gradients of)\n//   \w+ +\S+\.py:\d+"
-        assert re.search(rf"^// {name} ({lines}|replaces the gradients of the same$)", text, flags=re.MULTILINE), name
+    names = re.findall(r'"(\w+_(?:fwd|grad))",', text)
+    assert len(names) >= 2
+    for name in names:
+        lines = r"(replaces|statistics of)\n//   \S+\.py:\d+  .*  <- \w+"
+        assert re.search(rf"^// {name} ({lines}|replaces the gradients of \S+\.py:\d+)", text, flags=re.MULTILINE), name
 
 
 def test_a_module_can_be_optimised_in_python() -> None:

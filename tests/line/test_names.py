@@ -24,7 +24,9 @@ from fusewright.ir.names import RESERVED, value_name
 from fusewright.ops.lower import lower
 from fusewright.options import Options
 from fusewright.report.code import cuda_source
+from fusewright.schedule.naming import BACKWARD, FORWARD, free, joined
 from fusewright.schedule.planner import plan
+from fusewright.target.helpers import device_names
 
 ROOT = Path(__file__).parent.parent.parent
 CHANNELS_LAST = Choices(own=frozenset(), channels_last=True)
@@ -80,7 +82,7 @@ def test_no_value_is_called_as_a_variable_of_a_template(case: str) -> None:
     model = Named(function)
     made = plan(lower(capture(model, [torch.zeros(shape) for shape in shapes])))
     source = cuda_source(emit(plan_joint(made, model, gradients=False), "", model).text)
-    kernels = "\n".join(part for part in source.split("\n\n") if "__global__" in part and "fused_" in part)
+    kernels = "\n".join(part for part in source.split("\n\n") if "__global__" in part and "_kernel(" in part)
     declared = re.findall(r"\b(?:int|Index|bool|float|unsigned|long long) (?:const )?(\w+)(?= =|;|\[|:|,|\))", kernels)
     values = tuple(made.lowered.prims)
     own = {re.sub(r"_\d+$", "", name) for name in declared if not name.startswith((*values, "source"))}
@@ -94,4 +96,33 @@ def test_what_is_computed_without_gradients_stands_where_it_was_written(tmp_path
     lines = ["with torch.no_grad():", "    scale = x.abs().amax(1, keepdim=True)"]
     _, text, _, _ = made_of(problem_of(tmp_path, "x / scale", "torch.randn(5, 6)", lines=lines))
     assert "eval_with_key" not in text
-    assert re.search(r"//   amax +model.py:\d+  scale = x.abs\(\).amax\(1, keepdim=True\)", text)
+    assert re.search(r"//   model.py:\d+  scale = x.abs\(\).amax\(1, keepdim=True\)  <- abs, amax\n", text)
+
+
+@pytest.mark.parametrize(
+    ("init", "forward", "shape", "names"),
+    [
+        ("self.conv = nn.Conv2d(4, 8, 3)", "F.max_pool2d(torch.tanh(self.conv(x)), 2)", "2, 4, 9, 9", {"conv_pool_tanh_fwd"}),
+        ("pass", "torch.relu(x * 2 + 1)", "4, 8", {"relu_fwd"}),
+        ("pass", "x * 2 + 1", "4, 8", {"mul_add_fwd"}),
+        ("self.norm = nn.LayerNorm(8)", "self.norm(x).exp().sin().cos().amax(1)", "4, 8", {"layer_norm_max_fwd"}),
+    ],
+)  # fmt: skip
+def test_kernels_are_named_for_their_role(init: str, forward: str, shape: str, names: set[str], tmp_path: Path) -> None:
+    _, text, _, _ = made_of(problem_of(tmp_path, forward, f"torch.randn({shape})", init=init))
+    found = set(re.findall(r'_launch\("(\w+_fwd)"', text))
+    assert found and found <= names
+
+
+def test_gradients_are_named_for_what_they_are_of(tmp_path: Path) -> None:
+    init = "self.shift = nn.Parameter(torch.randn(6))"
+    _, text, _, _ = made_of(problem_of(tmp_path, "torch.softmax(x + self.shift, 1)", "torch.randn(5, 6)", init=init), gradients=True)
+    assert "shift_grad" in re.findall(r'_launch\("(\w+_grad)"', text)
+
+
+def test_names_of_kernels_are_short_and_no_helpers() -> None:
+    assert joined(["a" * 30, "b" * 30]) == "a" * 30 + "_b"
+    assert joined(["conv", "pool", "norm", "tanh", "lse"]) == "conv_pool_to_lse"
+    taken: set[str] = set()
+    assert [free("sum", FORWARD, taken) for _ in range(3)] == ["sum_fwd", "sum_2_fwd", "sum_3_fwd"]
+    assert not any(name.endswith((FORWARD, BACKWARD)) for name in device_names())

@@ -109,16 +109,16 @@ def test_the_prediction_stands_where_it_is_right(front: Front, prices: Prices) -
 
 
 def test_a_convolution_goes_to_whoever_is_faster(front: Front, prices: Prices) -> None:
-    prices.kernels = {"conv2d": 50.0}
+    prices.kernels = {"conv_": 50.0}
     slow = tuned(front, prices)
     assert own_of(front.finish(slow.choices)[0]) == frozenset(), slow
-    prices.kernels = {"conv2d": 0.2}
+    prices.kernels = {"conv_": 0.2}
     fast = tuned(front, prices)
     assert len(own_of(front.finish(fast.choices)[0])) == 1, fast
 
 
 def test_what_takes_more_memory_than_eager_is_not_chosen(front: Front, prices: Prices) -> None:
-    prices.kernels, prices.heavy = {"conv2d": 0.2}, "conv2d"
+    prices.kernels, prices.heavy = {"conv_": 0.2}, "conv_"
     light = tuned(front, prices)
     assert own_of(front.finish(light.choices)[0]) == frozenset() and not light.choices.plain, light
     assert any("not taken for its memory" in note for note in light.notes), light
@@ -134,7 +134,7 @@ def test_what_two_kernels_read_is_stored_or_computed_again(again: bool, tmp_path
     norm = CHAIN.replace("torch.logsumexp(torch.tanh(self.conv(x)), 1)", "torch.tanh(self.norm(self.conv(x)))")
     (tmp_path / "model.py").write_text(norm.replace("self.lin =", "self.norm = nn.GroupNorm(4, 16)\n        self.lin ="))
     front = read_problem(load_problem(tmp_path / "model.py"), Options(target="host"))
-    prices.kernels = {"conv2d": 0.1, "norm": 3.0} if again else {"conv2d": 0.4}
+    prices.kernels = {"conv_": 0.1, "norm": 3.0} if again else {"conv_": 0.4}
     found = tuned(front, prices)
     made, _ = front.finish(found.choices)
     assert len([k for k in made.kernels if k.fused is not None]) == (2 if again else 1), found
@@ -221,7 +221,7 @@ def test_a_way_that_cannot_be_built_is_out_of_the_race(
     front: Front, prices: Prices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(text: str, *args: Any, **kwargs: Any) -> Any:
-        if "_conv2d" in text.split("_KERNELS")[1].split(")")[0]:
+        if "conv_" in text.split("_KERNELS")[1].split(")")[0]:
             raise RuntimeError("nvcc is tired\nmore")
         return load_candidate(text, *args, **kwargs)
 
@@ -235,7 +235,7 @@ def test_a_way_that_cannot_be_built_is_out_of_the_race(
 def test_no_way_is_built_when_building_took_long(front: Front, prices: Prices, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network of a hundred convolutions is built in minutes: of its eleven ways those that are named first are tried."""
     monkeypatch.setattr("fusewright.driver.tune.BUILDING", 0.0)
-    prices.kernels = {"conv2d": 50.0}  # the library's convolutions would be chosen
+    prices.kernels = {"conv_": 50.0}  # the library's convolutions would be chosen
     found = tuned(front, prices)
     assert [name for name, _ in found.rows] == ["eager", "predicted"] and found.whole
     (note,) = [note for note in found.notes if note.startswith("not tried")]

@@ -22,11 +22,11 @@ from fusewright.report.code import (
 )
 
 KERNEL = """\
-// fused_softmax replaces
-//   mul                      model.py:9  x = x * 2
-//   softmax                  model.py:10  return torch.softmax(x, 1)
+// softmax_fwd replaces
+//   model.py:9  x = x * 2  <- mul
+//   model.py:10  return torch.softmax(x, 1)  <- sub, softmax
 template <typename Index> // wide
-__global__ void __launch_bounds__(256) fused_softmax_kernel(const float* __restrict__ x_ptr) {
+__global__ void __launch_bounds__(256) softmax_fwd_kernel(const float* __restrict__ x_ptr) {
 #pragma unroll
   for (int v = 0; v < 4; ++v) {
     const float mul = x[v] * 2.0f;  /* twice
@@ -58,7 +58,7 @@ def test_words_of_cuda() -> None:
     assert found["template"] == found["const"] == found["for"] == "keyword"
     assert found["2.0f"] == found["256"] == "number"
     assert found["#pragma unroll"] == "directive"
-    assert found["fused_softmax_kernel"] == "call" and found["add"] == "call"
+    assert found["softmax_fwd_kernel"] == "call" and found["add"] == "call"
     assert found['"a // no comment \\" still"'] == "string"
     assert found["// wide"] == "comment" and any(k.startswith("/*") and found[k] == "comment" for k in found)
     assert kinds("f<<<1, 2>>>(x)", "cuda")["<<<"] == "launch"

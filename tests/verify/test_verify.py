@@ -280,7 +280,7 @@ def test_kernels_matter_on_values_that_the_model_takes(tmp_path: Path) -> None:
     forward = "def forward(self, x):\n    return (x.log().softmax(0) * 3).softmax(1)"
     problem = problem_of(tmp_path, "", forward, "torch.rand(5, 12) + 0.1")
     emitted = compile_problem(problem, Options(target="host"))[2]
-    assert "_gradient_2" in emitted.text  # one on the way to another
+    assert emitted.text.count("_grad_kernel(") > 1  # one on the way to another
     verdict = verify(problem, load_candidate(emitted.text, "host"))
     failed = [check for check in verdict.checks if not check.passed]
     assert not failed, failed[0].detail

@@ -16,7 +16,7 @@ from ..ir import sizes
 from ..ir.expr import Arg
 from ..ir.graph import Graph, Node, Ref, map_refs
 from ..ir.lowered import Lowered
-from ..ir.plan import Call, Kernel, Plan
+from ..ir.plan import Kernel, Plan
 from ..ir.prims import Load, Pointwise, Prim, View
 from ..ir.pytext import call_text
 from ..laws.rewrite import rewrite
@@ -25,6 +25,7 @@ from ..schedule import product_fusion
 from ..schedule.bit_exact import alike
 from ..schedule.fusion import take_over
 from ..schedule.layout import spread
+from ..schedule.naming import named_gradients
 from ..schedule.planner import Cyclic, plan
 from .flow import trainable
 from .peak import by_kernels, by_pytorch, too_heavy
@@ -85,7 +86,8 @@ def find_gradients(
     """Of every region that is not `left` to PyTorch's operators, and does not have to be so that training holds no more memory. `traces`
     are those that were made for the same graph."""
     known, asked = {} if traces is None else traces, trainable(regions.graph, model)
-    every = {region.name: region_gradient(region, regions, asked, known) for region in regions if region.name not in left}
+    taken: set[str] = set()  # names of kernels
+    every = {region.name: region_gradient(region, regions, asked, known, taken) for region in regions if region.name not in left}
     found = {name: gradient for name, gradient in every.items() if gradient is not None}
     if not found:
         return Gradients({})
@@ -104,7 +106,9 @@ def wanted_of(region: Region, regions: Regions, asked: set[str]) -> list[str]:
     return [n for n in regions.reference_inputs(region) if n in asked and graph[n].dtype.is_floating_point]  # type: ignore[union-attr]
 
 
-def region_gradient(region: Region, regions: Regions, asked: set[str], traces: dict[str, Trace | None]) -> RegionGradient | None:
+def region_gradient(
+    region: Region, regions: Regions, asked: set[str], traces: dict[str, Trace | None], taken: set[str]
+) -> RegionGradient | None:
     """None where training asks for no gradient of what the region reads, or PyTorch's operators do as well."""
     graph, arguments, outputs = regions.graph, regions.reference_inputs(region), regions.differentiated(region)
     wanted = wanted_of(region, regions, asked)
@@ -128,7 +132,7 @@ def region_gradient(region: Region, regions: Regions, asked: set[str], traces: d
         made = multiplied(made) if any(product_fusion.is_product(kernel) for kernel in regions.plan.kernels) else made
         made = laid_out(made, regions.channels_last, outputs, wanted)
         upstream, returned = ([f"grad_{name}" for name in names] for names in (outputs, returned_of(regions, outputs)))
-        made = named(stepped(made, upstream, returned), region)
+        made = named(stepped(made, upstream, returned), wanted, region, regions.plan, taken)
         own = {node.target for node in regions.reference_nodes(region)}
         if not made.kernels and any(call.node.target in own for call in made.calls):
             return None  # forward again, then all that PyTorch would do
@@ -292,15 +296,11 @@ def stepped(made: Plan, upstream: list[str], returned: list[str]) -> Plan:
     return replace(made, lowered=replace(made.lowered, prims=prims))
 
 
-def named(made: Plan, region: Region) -> Plan:
-    """Its kernels are called after the region."""
-    base = "fused" + region.name + "_gradient"
-    steps: list[Kernel | Call] = []
-    for step in made.steps:
-        number = sum(isinstance(s, Kernel) for s in steps) + 1
-        name = base if number == 1 else f"{base}_{number}"
-        steps.append(replace(step, name=name) if isinstance(step, Kernel) else step)
-    return replace(made, steps=tuple(steps))
+def named(made: Plan, wanted: list[str], region: Region, of: Plan, taken: set[str]) -> Plan:
+    """Its kernels are called after what they are the gradients of."""
+    outputs = [(name, output.value) for name, output in zip(wanted, made.graph.outputs, strict=True) if isinstance(output.value, Ref)]
+    stored = {made.base(made.lowered.value[value.name]).name: name for name, value in outputs}
+    return named_gradients(made, region.kernels, of, stored, taken)
 
 
 class OneRegion(Regions):

@@ -16,6 +16,7 @@ from ..ir.plan import Call, Kernel, Plan, Shortcut, counts_up, label
 from ..ir.prims import Reshape
 from ..schedule.attention_fusion import Attended
 from ..schedule.inplace import overwritten
+from ..schedule.naming import without_ending
 from .flow import Flow, reference_reads
 
 
@@ -67,7 +68,7 @@ class Regions:
             open_, before = isinstance(step, Kernel) and not self.condenses(step), shorter
         regions, taken = [], set()
         for kernels in found:
-            base = "_" + kernels[-1].name.removeprefix("fused_")
+            base = "_" + without_ending(kernels[-1].name)
             name, count = base, 1
             while name in taken:
                 count += 1
@@ -84,7 +85,7 @@ class Regions:
         """The region of each shortcut, by its kernel."""
         found, taken = {}, {region.name for region in self.regions}
         for shortcut in self.plan.shortcuts:
-            name = "_" + shortcut.kernel.name.removeprefix("fused_")
+            name = "_" + without_ending(shortcut.kernel.name)
             while name in taken:
                 name += "_"
             taken.add(name)

@@ -177,4 +177,4 @@ class Storage:
 
 def partial_of(kernel: Kernel) -> str:
     """What the region calls the partial results of a kernel."""
-    return f"{kernel.name.removeprefix('fused_')}_partial"
+    return f"{kernel.name}_partial"

@@ -245,7 +245,8 @@ def own_functions(source: str, launchers: Sequence[str] = ()) -> dict[str, str]:
     for launcher in launchers:
         pattern = rf"\b{re.escape(launcher)}\s*\([^;{{]*\{{(.*?)(?=\n(?:extern|__global__|template|namespace)|\Z)"
         body = re.search(pattern, source, re.S)
-        for name in dict.fromkeys(re.findall(r"(\w+)\s*(?:<[^;{}]*?>)?\s*<<<", body[1])) if body else ():
+        launched = r"(\w+)\s*(?:<[^;{}]*?>)?\s*<<<|\blaunch\((\w+)<"  # as launched, or handed to what launches it
+        for name in dict.fromkeys(a or b for a, b in re.findall(launched, body[1])) if body else ():
             before = [path for at, known, path in defined if known == name and body and at < body.start()]
             if before:
                 owner[before[-1]] = launcher

@@ -9,7 +9,7 @@ from ..autograd.regions import Region, Regions
 from ..ir import sizes
 from ..ir.graph import Ref
 from ..ir.plan import Call, Kernel, Plan
-from .kernels import Shared, comment
+from .kernels import Shared, places, worked_on
 from .launches import Body, Launches
 from .lines import given_lines, unpacked
 from .values import Values
@@ -47,9 +47,8 @@ class GradientFunction:
         return f"{self.region.name}_grad"
 
     def comment(self, kernel: Kernel) -> list[str]:
-        lines = [line for k in self.region.kernels for line in comment(k, self.of, laws=False)[1:]]
-        first = kernel is self.plan.kernels[0]
-        return [f"{kernel.name} replaces the gradients of{'' if first else ' the same'}", *(dict.fromkeys(lines) if first else ())]
+        nodes = [node for k in self.region.kernels for node in worked_on(k, self.of)]
+        return [f"{kernel.name} replaces the gradients of {places(nodes) or 'what runs forward'}"]
 
     def text(self) -> str:
         """From the tensors that the region's reference reads, saved activations and the gradients of its results to its gradients."""

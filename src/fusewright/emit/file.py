@@ -60,8 +60,9 @@ def with_kernels(joint: JointPlan, source: str, model: nn.Module, around: Surrou
     launches = Launches(values, Shared())
     unused = {name for shortcut in plan.shortcuts for name in shortcut.steps} if training.original else set()  # training's alone
     kernels = [kernel for kernel in plan.every_kernel if label(kernel) not in unused]
+    stated: set[str] = set()
     for kernel in kernels:
-        launches.add(kernel, comment(kernel, plan))
+        launches.add(kernel, comment(kernel, plan, stated))
     launches.share_numbers()
     launchers = list(dict.fromkeys(name for kernel in kernels for name in launches.launchers(kernel)))
     functions = Functions(launches, values, joint, backward.functions)

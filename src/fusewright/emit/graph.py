@@ -29,7 +29,7 @@ from ..ir.pytext import argument_text, shape_text
 from .backward import GradientFunction
 from .file import MANY
 from .kernels import KernelFacts, Shared, comment, facts, together, unit_of, units_text
-from .launches import unpacked
+from .lines import unpacked
 from .template import IMPORTS, RUNTIME
 
 FILE = '''"""A graph of torch.compile, in CUDA kernels: written by Fusewright $version."""
@@ -173,7 +173,7 @@ class GraphFunction(GradientFunction):
     """Writes the function that runs a graph."""
 
     def __init__(self, planned: RegionGradient, read: FxGraph, seen: Collection[int]):
-        self.read, self.seen = read, seen
+        self.read, self.seen, self.stated = read, seen, set[str]()
         super().__init__(planned, Shared(), Region(NAME, tuple(planned.plan.kernels)), planned.plan)
         self.launches.share_numbers()
 
@@ -205,7 +205,7 @@ class GraphFunction(GradientFunction):
         return f"def {NAME}(sizes, {tensors}):\n" + "\n".join(f"    {line}" for line in lines)
 
     def comment(self, kernel: Kernel) -> list[str]:
-        return comment(kernel, self.plan)
+        return comment(kernel, self.plan, self.stated)
 
     def return_text(self) -> str:
         texts = [self.output_text(number) for number in range(len(self.graph.outputs))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..codegen.loops.text import KernelText
 from ..codegen.mma.anchor import conv_flops
@@ -14,8 +13,10 @@ from ..ir.graph import Graph, Node
 from ..ir.names import FORBIDDEN
 from ..ir.plan import Kernel, Plan, evaluated, operator_name, origins
 from ..ir.prims import Prim
+from ..laws.law import Applied
 from ..schedule.attention_fusion import Attended
-from ..target.helpers import Helper, called, closure, device_text, named
+from ..schedule.naming import only_statistics
+from ..target.helpers import Helper, called, closure, device_texts, named
 from .numbers import shared_texts
 
 ASCII = str.maketrans(
@@ -36,6 +37,7 @@ ASCII = str.maketrans(
     }
 )
 LONGEST_LINE = 160  # of the model that is quoted whole
+LONGEST_TUPLE = 120  # of launchers that stand in one line
 
 
 @dataclass(frozen=True)
@@ -112,24 +114,45 @@ def remark(text: str) -> str:
     return f"// {plain}".rstrip(" \\")
 
 
-def comment(kernel: Kernel, plan: Plan, laws: bool = True) -> list[str]:
-    """What the kernel replaces, and the laws that led to it: what is remarked above its text."""
+def comment(kernel: Kernel, plan: Plan, stated: set[str]) -> list[str]:
+    """What the kernel replaces, and the laws that led to it: what is remarked above its text. Laws in `stated` are known by now."""
     nodes = worked_on(kernel, plan)
-    lines = []
-    for node in nodes:
-        file, code = (text if not FORBIDDEN.search(text) else "" for text in (node.where.file, node.where.code))
-        place = f"{file or 'line'}:{node.where.line}" if node.where.line else ""
-        code = code if len(code) <= LONGEST_LINE else code[:LONGEST_LINE] + " ..."
-        lines.append(f"  {operator_name(node, plan.graph):<24} {place}  {code}".rstrip())
     own = {node.name for node in nodes}
     applied = [rule for rule in plan.rules if any(name == rule.node or name.startswith(f"{rule.node}_") for name in own)]
-    roles = "statistics of" if kernel.name.endswith("_statistics") else "replaces"
-    return [f"{kernel.name} {roles}", *dict.fromkeys(lines), *(f"  law: {law_text(rule)}" for rule in applied if laws)]
+    roles = "statistics of" if only_statistics(kernel, plan) else "replaces"
+    return [f"{kernel.name} {roles}", *source_lines(nodes, plan.graph), *law_lines(applied, stated)]
 
 
-def law_text(rule: Any) -> str:
-    """A law that was applied, and where, unless that says a word that no file may."""
-    return f"{rule.law}: {rule.identity}" if FORBIDDEN.search(str(rule.where)) else str(rule)
+def source_lines(nodes: Iterable[Node], graph: Graph) -> list[str]:
+    """One for each line of the model that these nodes stand for, and their operators."""
+    operators: dict[str, list[str]] = {}
+    for node in nodes:
+        code = "" if FORBIDDEN.search(node.where.code) else node.where.code
+        place = f"{file_of(node)}:{node.where.line}" if node.where.line else ""
+        code = code if len(code) <= LONGEST_LINE else code[:LONGEST_LINE] + " ..."
+        operators.setdefault(f"{place}  {code}".strip(), []).append(operator_name(node, graph))
+    return [f"  {line}  <- {', '.join(dict.fromkeys(names))}" for line, names in operators.items()]
+
+
+def places(nodes: Iterable[Node]) -> str:
+    """The lines of the model that these nodes stand for, by file."""
+    lines: dict[str, set[int]] = {}
+    for node in nodes:
+        if node.where.line:
+            lines.setdefault(file_of(node), set()).add(node.where.line)
+    return "; ".join(f"{file}:{', '.join(map(str, sorted(numbers)))}" for file, numbers in lines.items())
+
+
+def file_of(node: Node) -> str:
+    return "line" if FORBIDDEN.search(node.where.file) else node.where.file or "line"
+
+
+def law_lines(applied: Iterable[Applied], stated: set[str]) -> list[str]:
+    """One for each law; its identity once in a file."""
+    laws = {rule.law: rule.identity for rule in applied}
+    lines = [f"  law: {law}" + (f": {identity}" if law not in stated else "") for law, identity in laws.items()]
+    stated.update(laws)
+    return lines
 
 
 def worked_on(kernel: Kernel, plan: Plan) -> list[Node]:
@@ -175,7 +198,7 @@ def together(every: list[KernelFacts]) -> tuple[KernelFacts, ...]:
 
 
 ENTRY = """// What Python calls: it makes an array in half the time that handing over as many values takes.
-#define ENTRY(launcher) extern "C" const char* launcher##_entry(const long long* values) { return unpacked(launcher, {values}); }
+#define ENTRY(launcher) extern "C" const char* launcher##_entry(const long long* values) { return unpacked(launcher, values); }
 """
 
 
@@ -191,7 +214,7 @@ class CudaUnit:
 
     def text(self, support: Sequence[Helper]) -> str:
         """As Python, behind the `support` that stands before it."""
-        own = [device_text(helper) for helper in self.helpers if helper not in support]
+        own = device_texts(helper for helper in self.helpers if helper not in support)
         own += [] if support else [ENTRY]
         entries = "\n" + "".join(f"ENTRY({name})\n" for name in self.launchers)
         cuda = string_text("\n".join([*own, *self.kernels]) + entries)
@@ -205,7 +228,7 @@ def unit_of(name: str, launchers_name: str, unit: Shared, kernels: Sequence[str]
 def units_text(units: Sequence[CudaUnit]) -> str:
     """The CUDA of a file. What all units call stands there once, in front of each."""
     support = [helper for helper in units[0].helpers if all(helper in unit.helpers for unit in units[1:])] if len(units) > 1 else []
-    shared = [f"_CUDA_SUPPORT = {string_text(chr(10).join([*map(device_text, support), ENTRY]))}"] if support else []
+    shared = [f"_CUDA_SUPPORT = {string_text(chr(10).join([*device_texts(support), ENTRY]))}"] if support else []
     return "\n\n".join([*shared, *(unit.text(support) for unit in units)])
 
 
@@ -221,4 +244,5 @@ def ascii_only(text: str) -> str:
 
 def names_text(names: Sequence[str]) -> str:
     """Launchers, as the items of a tuple in Python."""
-    return "".join(f'\n    "{name}",' for name in names) + ("\n" if names else "")
+    line = "".join(f'"{name}", ' for name in names)
+    return line[:-1] if len(line) < LONGEST_TUPLE else "".join(f'\n    "{name}",' for name in names) + "\n"

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ..codegen.loops.text import Definition, KernelText, Numbered, Parameter
 from ..ir.expr import Binary, Call, Name, Spelling, walk
-from ..ir.stmt import Declare, If, Launch, Statement
+from ..ir.stmt import Declare, If, Launch, LaunchOneOf, Statement
 
 FEW = 3  # kernels alike below which each is written out, with its numbers where one looks for them
 MOST_ARGUMENTS = 4
@@ -32,7 +32,7 @@ class Numbers(Spelling):
         if isinstance(part, Definition):
             self.on_device = part.is_kernel
         elif isinstance(part, Statement):
-            self.free = is_offset(part) if self.on_device else not isinstance(part, Launch)
+            self.free = is_offset(part) if self.on_device else not isinstance(part, Launch | LaunchOneOf)
 
     def number(self, text: str, divides: bool) -> str:
         if not self.free or divides:
@@ -123,7 +123,7 @@ def with_arguments(function: Definition, names: Sequence[str]) -> Definition:
 
 def handing_on(statement: Statement, names: Sequence[str]) -> Statement:
     match statement:
-        case Launch():
+        case Launch() | LaunchOneOf():
             return replace(statement, arguments=(*statement.arguments, *map(Name, names)))
         case If(test, then, otherwise):
             return If(test, handing_on(then, names), None if otherwise is None else handing_on(otherwise, names))

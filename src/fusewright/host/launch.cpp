@@ -37,6 +37,7 @@ struct Settings {
 static std::mutex launching;  // one launch at a time; also guards the grants
 // Kernels allowed more than 48 KiB of dynamic shared memory, by cudaFuncSetAttribute.
 static std::unordered_map<const void*, size_t> grants;
+static std::unordered_map<const void*, std::string> names;  // of kernels that are handed to what launches them
 
 struct Launch {
   const char* kernel;
@@ -214,10 +215,18 @@ CUDA_ON_CPU_RUNTIME static void run(Launch& launch) {
   for (std::thread& other : others) other.join();
 }
 
+CUDA_ON_CPU_RUNTIME void name_kernel(const void* kernel, const char* name) {
+  std::unique_lock<std::mutex> lock(launching, std::defer_lock);
+  if (!block) lock.lock();
+  names[kernel] = name;
+}
+
 CUDA_ON_CPU_RUNTIME void launch_kernel(const char* name, const Geometry& geometry, const void* kernel,
                                        void (*body)(void*), void* arguments) {
   std::unique_lock<std::mutex> lock(launching, std::defer_lock);
   if (!block) lock.lock();
+  auto known = names.find(kernel);
+  if (known != names.end()) name = known->second.c_str();
   auto grant = grants.find(kernel);
   bool has_grant = grant != grants.end() && grant->second > kMaxStaticShared;
   const char* reason = reason_to_refuse(geometry, has_grant ? grant->second : kMaxStaticShared);

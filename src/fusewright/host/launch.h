@@ -24,6 +24,14 @@ CUDA_ON_CPU_API void launch_kernel(const char* name, const Geometry& geometry, c
 template <class T>
 inline T implicitly(T value) { return value; }  // converted as in a call, and no more freely
 
+// The kernel, which is launched under this name from now on, whatever the launch calls it.
+CUDA_ON_CPU_API void name_kernel(const void* kernel, const char* name);
+template <class... Parameters>
+inline auto known_as(const char* name, void (*kernel)(Parameters...)) {
+  name_kernel((const void*)kernel, name);
+  return kernel;
+}
+
 // transform.py turns `k<4><<<grid, block>>>(x, y)` into launch("k<4>", Geometry(grid, block), k<4>, x, y).
 template <class... Parameters, class... Arguments>
 inline void launch(const char* name, const Geometry& geometry, void (*kernel)(Parameters...),

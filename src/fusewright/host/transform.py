@@ -37,14 +37,16 @@ def transform(cuda_source: str) -> str:
         *_launch_bounds(cuda_source, visible),
         *_shared_declarations(cuda_source, visible),
         *_launches(cuda_source, visible),
+        *_names(cuda_source, visible),
     ]
     return _apply(cuda_source, edits)
 
 
 def kernels_launched(cuda_source: str) -> list[str]:
-    """What the source's launches name, each once: `k<float, 4>`."""
+    """What the source's launches name, each once: `k<float, 4>`. A launch of what it is handed names nothing itself."""
     visible = _COMMENT_OR_LITERAL.sub(_blank, cuda_source)
-    return list(dict.fromkeys(kernel for kernel, *_ in _found_launches(cuda_source, visible)))
+    launched = [kernel for kernel, *_ in _found_launches(cuda_source, visible) if not _is_parameter(kernel, visible)]
+    return list(dict.fromkeys([*launched, *(kernel for kernel, *_ in _handed(cuda_source, visible))]))
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -173,6 +175,38 @@ def _launches(source: str, visible: str) -> Iterator[_Edit]:
         has_arguments = visible[arguments + 1 : _closing(source, visible, arguments)].strip() != ""
         yield _Edit(start, opening + 3, f'cuda_on_cpu::launch("{quoted(kernel)}", cuda_on_cpu::Geometry(')
         yield _Edit(closing, arguments + 1, f"), {kernel}{', ' if has_arguments else ''}")
+
+
+def _names(source: str, visible: str) -> Iterator[_Edit]:
+    """`launch(k<float, 4>, grid)`: what is launched there is known as `k<float, 4>`."""
+    for kernel, start, end in _handed(source, visible):
+        yield _Edit(start, end, f'cuda_on_cpu::known_as("{quoted(kernel)}", {kernel})')
+
+
+def _handed(source: str, visible: str) -> Iterator[tuple[str, int, int]]:
+    """Of each kernel that is handed to what launches it, `launch(k<float, 4>, grid)`: its name, and where that is."""
+    for match in re.finditer(r"\blaunch\s*\(\s*(?=[A-Za-z_][\w:]*\s*<)", visible):
+        end = _end_of_arguments(visible, visible.index("<", match.end()))
+        if end is not None and visible[_skip_space(visible, end)] in ",)":
+            yield _one_line(source[match.end() : end]), match.end(), end
+
+
+def _end_of_arguments(visible: str, opening: int) -> int | None:
+    """Behind the template arguments that begin with `<`; None where it is none that begins there."""
+    depth = 0
+    for position in range(opening, len(visible)):
+        char = visible[position]
+        depth += (char == "<") - (char == ">")
+        if char in "();{}":
+            return None
+        if depth == 0:
+            return position + 1
+    return None
+
+
+def _is_parameter(kernel: str, visible: str) -> bool:
+    """A launch names what a lambda is handed: `[&](auto variant) { variant<<<...>>>(...); }`."""
+    return re.search(rf"\bauto\s+{re.escape(kernel)}\s*[,)]", visible) is not None
 
 
 def quoted(text: str) -> str:

@@ -191,7 +191,7 @@ class Subscript(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Grouped(Expr):
-    """In parentheses, also where nothing asks for them."""
+    """In parentheses where nothing asks for them, if it stands alone: what it is put into may be text."""
 
     operand: Expr
 
@@ -558,7 +558,9 @@ AS_IT_IS = Spelling()
 
 def to_cpp(expr: Expr, operands: Sequence[str] = (), double: bool = False) -> str:
     """The expression as C++ of operands that hold together; in double precision where that is wanted."""
-    return Printer(operands).text(in_double(expr) if double else expr)
+    expr = in_double(expr) if double else expr
+    text = Printer(operands).text(expr)
+    return f"({text})" if isinstance(expr, Grouped) else text
 
 
 def kind_text(kind: Kind) -> str:
@@ -602,8 +604,10 @@ class Printer:
                 return f"{self.text(of, POSTFIX)}.{name}", POSTFIX
             case Subscript(of, at):
                 return f"{self.text(of, POSTFIX)}[{self.text(at)}]", POSTFIX
-            case Grouped(operand):
+            case Grouped(Unary() as operand):
                 return f"({self.text(operand)})", POSTFIX
+            case Grouped(operand):
+                return self.plain(operand, divides)
             case Braced(operands):
                 return f"{{{self.several(operands)}}}", POSTFIX
             case Call(function, operands):

@@ -41,9 +41,10 @@ clamped = Function("clamped")  # of a type, in which it is given
 # What kernels call beside operators: from memory to registers and back.
 load, store, load_run = Function("load"), Function("store"), Function("load_run")
 to_arithmetic, to_memory = Function("to_arithmetic"), Function("to_memory")
-first_tap, aligned = Function("first_tap"), Function("aligned")
+first_tap, aligned, ceil_div = Function("first_tap"), Function("aligned"), Function("ceil_div")
 static_cast, reinterpret_cast, dim3 = Function("static_cast"), Function("reinterpret_cast"), Function("dim3")
 merge_row, merge_column, merge_warp = Function("merge_row"), Function("merge_column"), Function("merge_warp")
+count_of = Function("Count")  # of so many
 sync_threads = Function("__syncthreads")
 
 

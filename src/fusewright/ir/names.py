@@ -36,7 +36,8 @@ C_FUNCTIONS = frozenset(
 # What kernels call their own variables.
 KERNELS = frozenset(
     "acc row lane item v rows element elements piece start within inside partial wide whole_vectors stream load store larger smaller "
-    "absolute aligned launch_error packed partials slices batch blocks r c u step extent counts group groups holds sums".split()
+    "absolute aligned launch_error packed partials slices batch blocks r c u step extent counts group groups holds sums "
+    "launch variant grid take count".split()
 ) | {f"{letter}{digit}" for letter in "ik" for digit in range(10)} | {f"step_{digit}" for digit in range(1, 10)}
 # What functions of the file that hold values call besides: modules, builtins, and variables of their own.
 PYTHON = frozenset(keyword.kwlist) | frozenset(
@@ -51,6 +52,7 @@ def value_name(name: str) -> str:
     plain = re.sub(r"\W", "_", name, flags=re.ASCII).strip("_") or "value"
     plain = plain if len(plain) == 1 else plain.lower()
     ours = plain[0].isdigit() or plain == "I" or plain.startswith("grad_")  # no name, a macro, and what backward is handed
+    ours = ours or plain.endswith(("_fwd_kernel", "_grad_kernel", "_fwd_merge", "_grad_merge"))  # what launchers launch
     return f"value_{plain}" if ours else plain
 
 

@@ -28,6 +28,8 @@ from .expr import (
 from .expr import cost as cost_of
 from .expr import words_in as words_of_expr
 
+LONGEST_LINE = 140  # of a launcher that says in one what all variants are given
+
 
 class Statement:
     __slots__ = ()
@@ -160,6 +162,19 @@ class EitherWay(Statement):
 
 
 @dataclass(frozen=True)
+class Lambda(Statement):
+    """A function inside a kernel, which sees all that is declared before it. What of `auto` it is given may be a number of its type."""
+
+    name: str
+    parameters: tuple[tuple[Kind, str], ...]
+    body: tuple[Statement, ...]
+
+    @property
+    def inner(self) -> tuple[Statement, ...]:
+        return self.body
+
+
+@dataclass(frozen=True)
 class Launch(Statement):
     """A kernel on a grid of blocks."""
 
@@ -172,6 +187,30 @@ class Launch(Statement):
     @property
     def exprs(self) -> tuple[Expr, ...]:
         return self.grid, self.block, *self.arguments
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Of a kernel: its template's arguments, on what grid, and when it is taken: always, where nothing is asked."""
+
+    types: tuple[str, ...]
+    grid: Expr
+    test: Expr | None = None
+
+
+@dataclass(frozen=True)
+class LaunchOneOf(Statement):
+    """The first of a kernel's variants whose test holds. What all are given is said once."""
+
+    kernel: str
+    variants: tuple[Variant, ...]
+    block: Expr
+    arguments: tuple[Expr, ...]
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        asked = [variant.test for variant in self.variants if variant.test is not None]
+        return *(variant.grid for variant in self.variants), *asked, self.block, *self.arguments
 
 
 @dataclass(frozen=True)
@@ -284,8 +323,13 @@ def _rewritten(statement: Statement, change: Callable[[Expr], Expr]) -> Statemen
             return Return(None if value is None else change(value))
         case Launch(_, _, grid, of_each, arguments):
             return replace(statement, grid=change(grid), block=change(of_each), arguments=tuple(map(change, arguments)))
+        case LaunchOneOf(_, variants, of_each, arguments):
+            tested = [replace(v, grid=change(v.grid), test=None if v.test is None else change(v.test)) for v in variants]
+            return replace(statement, variants=tuple(tested), block=change(of_each), arguments=tuple(map(change, arguments)))
         case EitherWay(name, whole, body):
             return EitherWay(name, tuple(map(change, whole)), tuple(map(inside, body)))
+        case Lambda(body=body):
+            return replace(statement, body=tuple(map(inside, body)))
     return statement
 
 
@@ -312,6 +356,9 @@ def _declared_as(statement: Statement, names: Mapping[str, str]) -> Statement:
             return replace(statement, first=begun, body=inside(body))
         case EitherWay(name, whole, body):
             return EitherWay(names.get(name, name), whole, tuple(map(inside, body)))
+        case Lambda(name, parameters, body):
+            parameters = tuple((kind, names.get(given, given)) for kind, given in parameters)
+            return Lambda(names.get(name, name), parameters, tuple(map(inside, body)))
     return statement
 
 
@@ -349,9 +396,24 @@ class StatementPrinter:
                     count = "" if statement.unroll is True else f" {statement.unroll}"
                     self.lines.append(f"#pragma unroll{count}")
                 begin = "" if first is None else self.plain(first)
-                self.add(inner, depth, f"{lead}for ({begin}; {self.text(test)}; {self.plain(step)}) ")
+                head = f"{lead}for ({begin}; {self.text(test)}; {self.plain(step)})"
+                match inner:
+                    case Block((For() as only,)):
+                        self.line(depth, head)
+                        self.add(only, depth + 1)
+                    case Block(((Assign() | Do()) as only,)) if len(head) + len(self.plain(only)) + 2 * depth < LONGEST_LINE:
+                        self.add(only, depth, f"{head} ")
+                    case _:
+                        self.add(inner, depth, f"{head} ")
             case EitherWay():
                 self.either_way(statement, depth)
+            case Lambda(name, parameters, body):
+                given = ", ".join(f"{kind_text(kind)} {self.printer.spelling.name(word)}" for kind, word in parameters)
+                self.line(depth, f"const auto {self.printer.spelling.name(name)} = [&]({given}) {{")
+                self.body(body, depth)
+                self.line(depth, "};")
+            case LaunchOneOf():
+                self.launch_one_of(statement, depth)
             case Verbatim(lines):
                 for line in lines:
                     self.line(depth, line)
@@ -375,6 +437,27 @@ class StatementPrinter:
         else:
             self.line(depth, sure)
 
+    def launch_one_of(self, it: LaunchOneOf, depth: int) -> None:
+        """A launch of whichever variant, then the choice. The host target knows it by this form (`host/transform.py`)."""
+        one_grid = len({variant.grid for variant in it.variants}) == 1
+        grid = self.text(it.variants[0].grid) if one_grid else "grid"
+        head = f"const auto launch = [&](auto variant{'' if one_grid else ', dim3 grid'}) {{"
+        call = f"variant{self.geometry(grid, it.block)}({self.printer.several(it.arguments)});"
+        if len(head) + len(call) <= LONGEST_LINE:
+            self.line(depth, f"{head} {call} }};")
+        else:
+            self.line(depth, head)
+            self.line(depth + 1, call)
+            self.line(depth, "};")
+        for i, variant in enumerate(it.variants):
+            asked = "" if variant.test is None else f"if ({self.text(variant.test)}) "
+            name = f"{self.printer.spelling.name(it.kernel)}<{', '.join(variant.types)}>"
+            where = "" if one_grid else f", {self.text(variant.grid)}"
+            self.line(depth, f"{'else ' if i else ''}{asked}launch({name}{where});")
+
+    def geometry(self, grid: str, block: Expr) -> str:
+        return f"<<<{grid}, {self.text(block)}, 0, (cudaStream_t)stream>>>"
+
     def line(self, depth: int, text: str) -> None:
         self.lines.append("  " * depth + text)
 
@@ -396,8 +479,7 @@ class StatementPrinter:
                 return "continue"
             case Launch(kernel, types, grid, block_, arguments):
                 name = self.printer.spelling.name(kernel) + (f"<{', '.join(types)}>" if types else "")
-                where = f"{self.text(grid)}, {self.text(block_)}, 0, static_cast<cudaStream_t>(stream)"
-                return f"{name}<<<{where}>>>({self.printer.several(arguments)})"
+                return f"{name}{self.geometry(self.text(grid), block_)}({self.printer.several(arguments)})"
         raise AssertionError(f"{statement} is no statement of one line")
 
     def declaration(self, it: Declare) -> str:

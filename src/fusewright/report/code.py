@@ -137,9 +137,9 @@ class SourceLine:
 
 def lines_in_comment(text: str) -> dict[str, SourceLine]:
     """Operator -> line, from the comment that starts a kernel."""
-    found = {}
-    for match in re.finditer(r"^//   (\S+) +(\S+):(\d+)  (.*)$", text, re.M):
-        found[match[1]] = SourceLine(match[2], int(match[3]), match[4])
+    found: dict[str, SourceLine] = {}
+    for match in re.finditer(r"^//   (\S+):(\d+)  (.*)  <- (.*)$", text, re.M):
+        found |= dict.fromkeys(match[4].split(", "), SourceLine(match[1], int(match[2]), match[3]))
     return found
 
 

@@ -31,6 +31,7 @@ from ..ir.prims import Coordinates, Iota, Load, Permute, Pointwise, Prim, Reshap
 from ..laws.law import Site
 from ..laws.patterns import PRODUCTS, product_at
 from .conv_fusion import LAUNCH_MS, MARGIN, MEMORY_TB_PER_S, memory_ms
+from .naming import FORWARD, free
 from .product_fusion import put_in, tf32_allowed
 
 aten = torch.ops.aten
@@ -255,8 +256,8 @@ def shortcut(parts: Parts, plan: Plan) -> Shortcut | None:
     nodes = {node.name for k in kernels for node in origins(k, prims, graph)} | {call.node.name for call in calls}
     nodes |= {k.fused.anchor.node for k in kernels if k.fused is not None}
     how = replace(how, nodes=tuple(node.name for node in graph.in_order(nodes)))
-    base = "fused_attention" if how.attention.softmax else "fused_two_products"
-    name = base + (f"_{len(plan.shortcuts) + 1}" if plan.shortcuts else "")
+    base = "attention" if how.attention.softmax else "two_products"
+    name = free(base, FORWARD, {known.name for known in plan.every_kernel})
     kernel = Kernel(prims[stored].shape, (), {stored: "full"}, (stored,), memory, name, how)
     most = tuple((size, in_eights(plan.graph.hint(size))) for size in (how.depth, how.width) if not isinstance(size, int))
     return Shortcut(kernel, tuple(map(label, steps)), parts.name, tuple(dict.fromkeys(most)))

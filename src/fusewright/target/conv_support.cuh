@@ -55,7 +55,7 @@ __device__ __forceinline__ Relative shuffle_xor(const Relative& mine, int mask) 
   return {mine.m, __shfl_xor_sync(0xffffffffu, mine.s, mask)};
 }
 
-//: section keep_half needs meet shuffle
+//: section keep_half needs meet shuffle_xor
 // Lanes that differ in one bit of `mask` hold other channels of the same COUNT positions. A lane gives half of its
 // positions away and keeps the other half, merged; returns the number of the first one kept.
 template <int COUNT, class A, int SIZE>

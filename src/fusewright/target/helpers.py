@@ -118,19 +118,31 @@ def closure(wanted: Iterable[str], others: Iterable[Helper] = ()) -> list[Helper
     return list(placed.values())
 
 
-def device_text(helper: Helper) -> str:
-    """What the emitted file carries: where there are two bodies, only the device's, which a host build skips."""
-    match = re.search(r"#ifdef CUDA_ON_CPU\n(.*?)#else\n(.*)#endif[^\n]*\n?", helper.text, flags=re.DOTALL)
-    if match is None:
-        return helper.text
-    return helper.text[: match.start()] + f"#ifndef CUDA_ON_CPU\n{match[2]}#endif\n" + helper.text[match.end() :]
+TWO_BODIES = re.compile(r"#ifdef CUDA_ON_CPU\n(?P<host>.*?)#else\n(?P<device>.*)#endif[^\n]*\n?", flags=re.DOTALL)
+REMARKS = re.compile(r"(//[^\n]*\n)*")
+
+
+def device_texts(chosen: Iterable[Helper]) -> list[str]:
+    """What the emitted file carries: where there are two bodies, only the device's, which a host build skips. Those next to each
+    other are skipped as one."""
+    found: list[str] = []
+    skipped: list[str] = []
+    for helper in (*chosen, None):
+        match = TWO_BODIES.search(helper.text) if helper is not None else None
+        whole = match is not None and match.end() == len(match.string) and REMARKS.fullmatch(match.string, 0, match.start())
+        if helper is not None and match is not None and whole:
+            skipped.append(helper.text[: match.start()] + match["device"])
+            continue
+        if skipped:
+            found.append("#ifndef CUDA_ON_CPU\n" + "\n".join(skipped) + "#endif\n")
+            skipped = []
+        if helper is not None and match is not None:
+            found.append(f"{helper.text[: match.start()]}#ifndef CUDA_ON_CPU\n{match['device']}#endif\n{helper.text[match.end() :]}")
+        elif helper is not None:
+            found.append(helper.text)
+    return found
 
 
 def host_text() -> str:
     """The host bodies of all helpers that have one: what a host build puts in front of the emitted source."""
-    found = []
-    for helper in helpers().values():
-        match = re.search(r"#ifdef CUDA_ON_CPU\n(.*?)#else\n", helper.text, flags=re.DOTALL)
-        if match is not None:
-            found.append(match[1])
-    return "".join(found)
+    return "".join(match["host"] for helper in helpers().values() if (match := TWO_BODIES.search(helper.text)) is not None)

@@ -5,6 +5,7 @@
 #include <math_constants.h>
 #include <stdint.h>
 #include <string.h>
+#include <utility>
 
 // The message of a failed launch, or nullptr.
 static const char* launch_error() {
@@ -12,18 +13,14 @@ static const char* launch_error() {
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
-//: section unpacked defines unpacked Values Call
+//: section unpacked defines unpacked called_with
 // Calls a launcher with the values of an array, each as the type that it takes.
-struct Values {
-  const long long* next;
-  template <typename T> T take() { return (T)*next++; }
-};
-template <typename... Types> struct Call {
-  const char* problem;
-  Call(const char* (*launcher)(Types...), Types... values) : problem(launcher(values...)) {}
-};
-template <typename... Types> const char* unpacked(const char* (*launcher)(Types...), Values values) {
-  return Call<Types...>{launcher, values.take<Types>()...}.problem;  // braces: from left to right
+template <typename... T, size_t... I>
+const char* called_with(const long long* values, const char* (*launcher)(T...), std::index_sequence<I...>) {
+  return launcher((T)values[I]...);
+}
+template <typename... T> const char* unpacked(const char* (*launcher)(T...), const long long* values) {
+  return called_with(values, launcher, std::index_sequence_for<T...>());
 }
 
 //: section half defines __half __half2 __nv_bfloat16 __nv_bfloat162
@@ -32,6 +29,14 @@ template <typename... Types> const char* unpacked(const char* (*launcher)(Types.
 
 //: section aligned
 static bool aligned(const void* pointer, int bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
+
+//: section Count
+// A number that is known as the kernel is built.
+template <int N> struct Count { constexpr __host__ __device__ operator int() const { return N; } };
+
+//: section ceil_div
+// How many blocks of so many items.
+static unsigned ceil_div(long long items, long long each) { return static_cast<unsigned>((items + each - 1) / each); }
 
 //: section Divisor
 // What many numbers are divided by: the launcher computes its inverse once, and a quotient is a product and a shift.
@@ -444,43 +449,41 @@ struct CloseMoments {
   }
 };
 
-//: section shuffle defines shuffle_xor chosen merge_warp
-// Exchanges a whole accumulator with the lane whose number differs in the bits of `mask`.
-template <typename A> __device__ __forceinline__ A shuffle_xor(const A& mine, int mask) {
+//: section by_words
+// What becomes of two accumulators, word by word: a choice between two objects would put them into memory.
+template <typename A, typename F> __device__ __forceinline__ A by_words(const A& a, const A& b, F f) {
   static_assert(sizeof(A) % 4 == 0, "an accumulator is made of 32-bit words");
-  unsigned word[sizeof(A) / 4];
-  memcpy(word, &mine, sizeof(A));
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(A) / 4); ++i) word[i] = __shfl_xor_sync(0xffffffffu, word[i], mask);
-  A theirs;
-  memcpy(&theirs, word, sizeof(A));
-  return theirs;
-}
-// The first accumulator or the second, word by word: a choice between two objects would put them into memory.
-template <typename A> __device__ __forceinline__ A chosen(bool first, const A& a, const A& b) {
   unsigned word[sizeof(A) / 4], other[sizeof(A) / 4];
   memcpy(word, &a, sizeof(A));
   memcpy(other, &b, sizeof(A));
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(A) / 4); ++i) word[i] = first ? word[i] : other[i];
-  A taken;
-  memcpy(&taken, word, sizeof(A));
-  return taken;
+  for (int i = 0; i < static_cast<int>(sizeof(A) / 4); ++i) word[i] = f(word[i], other[i]);
+  A made;
+  memcpy(&made, word, sizeof(A));
+  return made;
 }
+
+//: section shuffle_xor needs by_words
+// Exchanges a whole accumulator with the lane whose number differs in the bits of `mask`.
+template <typename A> __device__ __forceinline__ A shuffle_xor(const A& mine, int mask) {
+  return by_words(mine, mine, [&](unsigned word, unsigned) { return __shfl_xor_sync(0xffffffffu, word, mask); });
+}
+
+//: section merge_warp needs shuffle_xor by_words
 // Merges the accumulators of a warp, or of each LANES lanes of it; every lane gets the same total.
 template <int LANES = 32, typename A> __device__ __forceinline__ A merge_warp(A mine) {
 #pragma unroll
   for (int mask = LANES / 2; mask > 0; mask >>= 1) {
     const A other = shuffle_xor(mine, mask);
     const bool lower = (threadIdx.x & mask) == 0;  // the same order of operands in both lanes
-    const A first = chosen(lower, mine, other), second = chosen(lower, other, mine);
-    mine = first;
+    const A second = by_words(other, mine, [&](unsigned theirs, unsigned own) { return lower ? theirs : own; });
+    mine = by_words(mine, other, [&](unsigned own, unsigned theirs) { return lower ? own : theirs; });
     mine.merge(second);
   }
   return mine;
 }
 
-//: section merge_row needs shuffle
+//: section merge_row needs merge_warp
 // Merges the accumulators of the THREADS threads that share a row; every thread gets the total, in a fixed order.
 template <int THREADS, typename A> __device__ __forceinline__ A merge_row(A mine) {
   constexpr int LANES = THREADS < 32 ? THREADS : 32, WARPS = THREADS / LANES;

@@ -71,29 +71,44 @@ __device__ __forceinline__ float exactly(float x) {
 #endif
 
 //: section load_if
-// N = 1 or 4 neighbouring floats from global memory, or zeros: the address is not read then. No branch, and the load starts here:
-// where it STAYS also if a fence stands before it, over which the compiler moves loads of what it is told is constant.
+// N = 1 or 4 neighbouring floats from global memory, or zeros: the address is not read then. No branch, and the load starts here.
 #ifdef CUDA_ON_CPU
-template <int N, bool STAYS = false>
+template <int N>
 inline void load_if(bool real, const float* from, float (&to)[N]) {
   for (int v = 0; v < N; ++v) to[v] = real ? from[v] : 0.0f;
 }
 #else
-template <int N, bool STAYS = false>
+template <int N>
 __device__ __forceinline__ void load_if(bool real, const float* from, float (&to)[N]) {
   static_assert(N == 1 || N == 4, "one or four");
 #pragma unroll
   for (int v = 0; v < N; ++v) to[v] = 0.0f;
-  if constexpr (N == 4 && STAYS)
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %5, 0; @p ld.global.v4.f32 {%0, %1, %2, %3}, [%4]; }"
-                 : "+f"(to[0]), "+f"(to[1]), "+f"(to[2]), "+f"(to[3]) : "l"(from), "r"(int(real)));
-  else if constexpr (N == 4)
+  if constexpr (N == 4)
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %5, 0; @p ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4]; }"
                  : "+f"(to[0]), "+f"(to[1]), "+f"(to[2]), "+f"(to[3]) : "l"(from), "r"(int(real)));
-  else if constexpr (STAYS)
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p ld.global.f32 %0, [%1]; }" : "+f"(to[0]) : "l"(from), "r"(int(real)));
   else
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p ld.global.nc.f32 %0, [%1]; }" : "+f"(to[0]) : "l"(from), "r"(int(real)));
+}
+#endif
+
+//: section load_here_if
+// As load_if, and stays behind a fence that stands before it: over that the compiler moves loads of what it is told is constant.
+#ifdef CUDA_ON_CPU
+template <int N>
+inline void load_here_if(bool real, const float* from, float (&to)[N]) {
+  for (int v = 0; v < N; ++v) to[v] = real ? from[v] : 0.0f;
+}
+#else
+template <int N>
+__device__ __forceinline__ void load_here_if(bool real, const float* from, float (&to)[N]) {
+  static_assert(N == 1 || N == 4, "one or four");
+#pragma unroll
+  for (int v = 0; v < N; ++v) to[v] = 0.0f;
+  if constexpr (N == 4)
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %5, 0; @p ld.global.v4.f32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+f"(to[0]), "+f"(to[1]), "+f"(to[2]), "+f"(to[3]) : "l"(from), "r"(int(real)));
+  else
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p ld.global.f32 %0, [%1]; }" : "+f"(to[0]) : "l"(from), "r"(int(real)));
 }
 #endif
 

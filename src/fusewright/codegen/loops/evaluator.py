@@ -22,8 +22,10 @@ from ...ir.expr import (
     Function,
     Kind,
     Name,
+    Number,
     Operand,
     Select,
+    Subscript,
     Template,
     address,
     applied,
@@ -33,6 +35,7 @@ from ...ir.expr import (
     equal,
     grouped,
     in_double,
+    is_atom,
     method,
     names_in,
     select,
@@ -353,6 +356,8 @@ class Evaluator:
 
     def compute(self, prim: Prim, at: Coordinates) -> Value:
         op = prim.op
+        if prim.name in self.results and isinstance(self.results[prim.name], Name):
+            return Value(self.results[prim.name], prim.dtype, self.row_depends(at))
         if prim.name in self.results:
             return self.declare(prim, self.results[prim.name], self.row_depends(at))
         if prim.name in self.loads or isinstance(op, Load):
@@ -377,7 +382,12 @@ class Evaluator:
         ]
         depends = frozenset().union(*(v.depends for v in inputs))
         expression = in_double(op.expression) if op.compute is torch.float64 else op.expression
-        return self.declare(prim, applied(with_fast_functions(expression) if self.fast else expression, operands), depends)
+        found = applied(with_fast_functions(expression) if self.fast else expression, operands)
+        kind = arithmetic_type(prim.dtype)
+        same = op.expression == Arg(0) and found == inputs[0].expr and is_atom(found) and arithmetic_type(inputs[0].dtype) == kind
+        if same or (isinstance(found, Number) and found.kind == kind == "float"):
+            return Value(found, prim.dtype, depends)  # under another name it would be said twice
+        return self.declare(prim, found, depends)
 
     def row_depends(self, at: Coordinates) -> frozenset[str]:
         return frozenset().union(*(c.depends for c in at))
@@ -774,6 +784,14 @@ def either_way(body: list[Statement], whole: Sequence[Expr], name: str) -> list[
 def each_lane(body: Statement | list[Statement], count: Operand = VEC) -> Statement:
     """A loop over the elements of a vector; a single statement behind its head, several in braces."""
     return counted(LANE, count, body)
+
+
+def in_lanes(value: Expr) -> Name | None:
+    """The array whose element of a lane this is."""
+    match value:
+        case Subscript(Name() as of, Name(lane)) if lane == LANE:
+            return of
+    return None
 
 
 def is_one_line(statement: Statement) -> bool:

@@ -162,7 +162,7 @@ def render(schedule: PointwiseSchedule, comment: list[str]) -> KernelText:
         conditions=conditions,
         setup=setup,
         grid=grid,
-        block=fn.dim3(THREADS),
+        block=as_expr(THREADS),
     )
 
 
@@ -311,8 +311,8 @@ def rows_kernel(
         width=columns.vector if columns is not None else 1,
         conditions=list(dict.fromkeys(evaluator.run_conditions)),
         setup=text.nothing_to_do("groups", c_product([loop.steps for loop in loops.kept])),
-        grid=lambda _: grid_of((Name("groups") + threads - 1) / threads),
-        block=fn.dim3(threads),
+        grid=lambda _: fn.ceil_div(Name("groups"), threads),
+        block=as_expr(threads),
     )
 
 

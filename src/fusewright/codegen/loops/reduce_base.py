@@ -32,11 +32,11 @@ from ...ir.graph import Dim, Graph
 from ...ir.index import Coordinate
 from ...ir.plan import Kernel, element_at, evaluated
 from ...ir.prims import Picked, Prim, arithmetic_type
-from ...ir.stmt import Assign, Declare, Do, For, Statement, array, block, const, counted
+from ...ir.stmt import Assign, Declare, Do, For, Lambda, Statement, array, block, const, counted
 from ...target.machine import H200, Machine
 from . import text
 from .accumulators import COLLECTED, POSITIONS, WORDS, Accumulator, kind_of, reductions_behind
-from .evaluator import LANE, VEC, Evaluator, Level, Value, converted_to, each_lane, pointer
+from .evaluator import LANE, VEC, Evaluator, Level, Value, converted_to, each_lane, in_lanes, pointer
 from .text import KernelText
 from .walk import (
     Walk,
@@ -52,6 +52,8 @@ from .walk import (
 )
 
 TOGETHER = 4  # of a thread's loads that are under way before the first is used: the compiler waits for each in a loop that may end
+
+TAKE = Function("take")  # so many elements of a thread, from an item on
 
 KEPT_KINDS = ("float", "double", "int", "short", "bool")  # of single elements that stay in registers for the next pass
 
@@ -214,29 +216,34 @@ class Base:
         item, first = Name("item"), Declare("Index", "item", start)
         many = not isinstance(extent, int) or extent >= most
         rest = not many or not isinstance(extent, int) or extent % most != 0
-        found: list[Statement] = []
-        if many:
-            body = self.together(turn, Grouped(item + scaled(Name("u"), step)))
-            test = both(*inside, item + scaled(TOGETHER - 1, step) < length)
-            found = [first, For(None, test, Assign(item, scaled(TOGETHER, step), "+="), block(body))]
-        if rest:
-            body = self.taken_apart(item, self.pass_over(turn, at=item))
-            test = both(*inside, item < length)
-            found.append(For(None if many else first, test, Assign(item, step, "+="), block(body)))
-        return [block(found)] if many else found
+        of_rest, further = both(*inside, item < length), Assign(item, step, "+=")
+        if not many:
+            return [For(first, of_rest, further, block(self.taken_apart(item, self.pass_over(turn, at=item))))]
+        of_many, further_on = both(*inside, item + scaled(TOGETHER - 1, step) < length), Assign(item, scaled(TOGETHER, step), "+=")
+        at = Grouped(item + scaled(Name("u"), step))
+        if not rest:
+            return [For(first, of_many, further_on, block(self.together(turn, at, as_expr(TOGETHER))))]
+        body = self.together(turn, at, Name("count"))
+        found = [
+            Lambda("take", (("Index", "item"), ("auto", "count")), tuple(body)),
+            first,
+            For(None, of_many, further_on, Do(TAKE(item, fn.count_of.of(TOGETHER)()))),
+            For(None, of_rest, further, Do(TAKE(item, fn.count_of.of(1)())), unroll=1),  # at most three
+        ]
+        return found if self.turns == 1 else [block(found)]
 
     @property
     def stride(self) -> int:
         """How many elements further a thread's next one lies."""
         raise NotImplementedError
 
-    def together(self, turn: int, at: Expr) -> list[Statement]:
-        """TOGETHER elements of a thread, the one of number u being at `at`; what accumulators rather take at once is collected."""
+    def together(self, turn: int, at: Expr, count: Expr) -> list[Statement]:
+        """So many elements of a thread, the one of number u being at `at`; what accumulators rather take at once is collected."""
         self.tiles, self.collecting = {}, True
         body = self.taken_apart(at, self.pass_over(turn, at=at))
         self.collecting = False
-        tiles = [self.tile(tile, as_expr(TOGETHER)) for tile in self.tiles.values()]
-        return [*tiles, counted("u", TOGETHER, body), *self.add_tiles(turn)]
+        tiles = [self.tile(tile, count) for tile in self.tiles.values()]
+        return [*tiles, counted("u", count, body), *self.add_tiles(turn)]
 
     def tile(self, name: str, count: Expr) -> Declare:
         """Of what is collected: by rows of a column's own; along a row, all of it."""
@@ -299,6 +306,8 @@ class Base:
             u, lane = self.collected_by, Name(LANE)
             along = (u,) if self.width == 1 else (u * VEC + lane,) if self.loops.lanes_reduce else (lane, u)
             single.append(Assign(element(tile, *along), value))
+        elif self.loops.lanes_reduce and self.width > 1 and (whole := in_lanes(value)) is not None:
+            after.append(Do(method(Name(part.name), "add", whole)))
         elif self.loops.lanes_reduce and self.width > 1:
             tile = Name(self.evaluator.fresh(f"{part.source}_tile"))
             element_level.body.append(array(kind, tile.name, VEC))
@@ -319,11 +328,13 @@ class Base:
         at = full_at(self.at, self.kernel, self.prims, prim)
         result = self.evaluator.value(name, at)
         offset = prim.offset(at)
-        if self.width > 1:
+        if self.width > 1 and (whole := in_lanes(converted_to(result, prim))) is not None:
+            after.append(self.store_vector(name, whole, offset))
+        elif self.width > 1:
             out = self.evaluator.fresh(f"{name}_out")
             element_level.body.append(array(arithmetic_type(prim.dtype), out, VEC))
             lanes.body.append(Assign(element(Name(out), Name(LANE)), result.expr))
-            after.append(self.store_vector(name, out, offset))
+            after.append(self.store_vector(name, Name(out), offset))
         else:
             after.append(self.store_single(name, result, offset))
 
@@ -331,13 +342,13 @@ class Base:
         prim, place = self.prims[name], element(text.target(self.kernel, name), self.evaluator.offset(offset))
         return Assign(place, text.to_memory(prim, converted_to(result, prim)))
 
-    def store_vector(self, name: str, out: str, offset: Coordinate) -> Statement:
+    def store_vector(self, name: str, out: Name, offset: Coordinate) -> Statement:
         """All lanes at once where they are neighbours in memory."""
         into = text.target(self.kernel, name)
         if any(axis.name == LANE and factor == 1 for axis, factor in offset.terms.items()):
             self.stores.append((self.kernel.overwrites.get(name, name), offset))
-            return Do(fn.store(address(element(into, self.evaluator.offset(offset, without_lane=True))), Name(out)))
-        value = text.to_memory(self.prims[name], element(Name(out), Name(LANE)))
+            return Do(fn.store(address(element(into, self.evaluator.offset(offset, without_lane=True))), out))
+        value = text.to_memory(self.prims[name], element(out, Name(LANE)))
         return each_lane(Assign(element(into, self.evaluator.offset(offset)), value))
 
     # ---- rows

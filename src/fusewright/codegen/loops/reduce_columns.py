@@ -9,7 +9,7 @@ from ...ir.expr import Grouped, Name, as_expr, both, element, equal, select
 from ...ir.prims import arithmetic_type
 from ...ir.stmt import Assign, Do, If, Return, Statement, array, block, const
 from . import text
-from .evaluator import LANE, VEC, each_lane
+from .evaluator import LANE, VEC, converted_to, each_lane, in_lanes
 from .reduce_base import Base
 from .text import KernelText
 from .walk import INSIDE, THREAD_Y, c_product, decode, in_blocks, thread_of
@@ -68,18 +68,20 @@ class Columns(Base):
             "extra": ["rows"],
             "setup": text.nothing_to_do("rows", c_product([loop.size for loop in self.loops.kept])),
             "grid": in_blocks("rows", self.across),
-            "block": fn.dim3(self.across, self.split) if self.split > 1 else fn.dim3(self.across),
+            "block": fn.dim3(self.across, self.split) if self.split > 1 else as_expr(self.across),
         }
 
     def store_row(self, name: str) -> list[Statement]:
         result, offset = self.row_value(name)
         if self.width == 1 or LANE not in offset.depends:
             return [self.store_single(name, result, offset)]
+        if (whole := in_lanes(converted_to(result, self.prims[name]))) is not None:
+            return [self.store_vector(name, whole, offset)]
         out = self.evaluator.fresh(f"{name}_out")
         return [
             array(arithmetic_type(self.prims[name].dtype), out, VEC),
             each_lane(Assign(element(Name(out), Name(LANE)), result.expr)),
-            self.store_vector(name, out, offset),
+            self.store_vector(name, Name(out), offset),
         ]
 
     def loop(self, turn: int) -> list[Statement]:

@@ -33,7 +33,7 @@ from .evaluator import LANE, VEC, Value
 from .reduce_base import Base, scaled, whole_tensors
 from .register_values import worth_keeping
 from .text import KernelText
-from .walk import BLOCK, INSIDE, THREAD, THREAD_Y, c_product, decode, grid_of
+from .walk import BLOCK, INSIDE, THREAD, THREAD_Y, c_product, decode
 
 KEPT = 32  # elements of a row that a thread keeps in registers from one pass to the next; chosen by register counts, not timed
 KEPT_SHARED = 10 << 10  # elements of a longer row in shared memory: 40 KB, so that two blocks of 512 threads fit, one reading, one writing
@@ -117,14 +117,14 @@ class Rows(Base):
             first = both(*([INSIDE] if self.shares_warp else []), equal(THREAD, 0))
             body.append(If(first, block([*values, *stores])))
         rows = Name("rows")
-        grid = grid_of((rows + (per_block - 1)) / per_block if per_block > 1 else rows)
+        grid = fn.ceil_div(rows, per_block) if per_block > 1 else rows
         return self.finish(
             body=body,
             threads=str(self.threads * per_block) if keeps and self.threads < 512 else self.bounds(self.threads * per_block),
             extra=["rows"],
             setup=text.nothing_to_do("rows", c_product([loop.size for loop in self.loops.kept])),
             grid=lambda _: grid,
-            block=fn.dim3(self.threads, per_block) if per_block > 1 else fn.dim3(self.threads),
+            block=fn.dim3(self.threads, per_block) if per_block > 1 else as_expr(self.threads),
         )
 
     def steps(self, name: str, elements: int, note: str) -> Declare:

@@ -61,7 +61,7 @@ class Split(Base):
             extra=["rows"],
             setup=text.nothing_to_do("rows", c_product([loop.size for loop in self.loops.kept])),
             grid=(lambda _: grid_of(ROWS, as_expr(self.pieces))) if by_rows else in_blocks("rows", self.across, self.pieces),
-            block=fn.dim3(self.THREADS) if by_rows else fn.dim3(self.across, self.down),
+            block=as_expr(self.THREADS) if by_rows else fn.dim3(self.across, self.down),
             workspace=Workspace("partial", sizes.tidy(rows_size * self.pieces), words),
             last=self.last_kernel(),
         )
@@ -144,4 +144,4 @@ class Split(Base):
         merge = Definition(name, tuple(arguments), (*evaluator.declare_sizes(), *body), "typename Index", "128")
         self.evaluator.symbols |= evaluator.symbols
         handed = map(Name, (*used.read_only, *used.written, "partial", "rows", *symbols))
-        return merge, Launch(name, ("long long",), grid_of((ROWS + 3) / 4), fn.dim3(32, 4), tuple(handed))
+        return merge, Launch(name, ("long long",), fn.ceil_div(ROWS, 4), fn.dim3(32, 4), tuple(handed))

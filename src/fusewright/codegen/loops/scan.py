@@ -273,7 +273,7 @@ class Rows:
             setup=text.nothing_to_do("rows", c_product([loop.size for loop in self.loops.kept])),
             threads=str(math.prod(threads)),
             grid=lambda _: grid_of(blocks),
-            block=fn.dim3(*(n for n in threads if n > 1)),
+            block=grid_of(*(as_expr(n) for n in threads if n > 1)),
         )
 
     def conditions(self) -> list[Expr]:

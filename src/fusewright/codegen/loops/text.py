@@ -9,11 +9,12 @@ from functools import cached_property
 import sympy
 
 from ...ir import functions as fn
-from ...ir.expr import Expr, Function, Kind, Name, Spelling, Template, both, equal, kind_text, negated, words_of
+from ...ir.expr import Expr, Function, Kind, Name, Number, Spelling, Template, both, equal, kind_text, negated, words_of
 from ...ir.plan import Kernel, evaluated
 from ...ir.prims import C_TYPES, Prim, Window, arithmetic_type
-from ...ir.stmt import If, Launch, Return, Statement, const, printed, words
+from ...ir.stmt import If, Launch, LaunchOneOf, Return, Statement, Variant, const, printed, words
 from .evaluator import Evaluator, pointer
+from .tidy import tidied
 from .walk import c_size, largest_tensor
 
 
@@ -148,10 +149,11 @@ def target(kernel: Kernel, name: str) -> Expr:
 
 def nothing_to_do(count: str, of: Expr) -> list[Statement]:
     """What a launcher begins with: how many items there are, and that none need no kernel."""
-    return [const("long long", count, of), If(equal(Name(count), 0), Return(Name("nullptr")))]
+    none = [] if isinstance(of, Number) and of.value > 0 else [If(equal(Name(count), 0), Return(Name("nullptr")))]
+    return [const("long long", count, of), *none]
 
 
-def wrapped(head: str, items: list[str], tail: str, limit: int = 130) -> list[str]:
+def wrapped(head: str, items: list[str], tail: str, limit: int = 140) -> list[str]:
     """head(item, item, …)tail, broken into lines."""
     lines, line = [], head
     for i, item in enumerate(items):
@@ -195,7 +197,7 @@ def finish(
     ]
     bounds = f"{threads}, 1" if threads == "1024" else threads  # else ptxas keeps room for two such blocks, and spills
     of_template = "typename Index, int VEC" if vector else "typename Index"
-    main = Definition(f"{name}_kernel", tuple(arguments), (*evaluator.declare_sizes(), *body), of_template, bounds)
+    main = Definition(f"{name}_kernel", tuple(arguments), (*evaluator.declare_sizes(), *tidied(body)), of_template, bounds)
 
     handed = [
         *map(Name, (*kernel.read_only, *kernel.written, *([workspace.name] if workspace else []), *extra)),
@@ -203,22 +205,24 @@ def finish(
         *map(Name, symbols),
     ]
 
-    def launch(index: str, lanes: int) -> Launch:
-        types = (index, str(lanes)) if vector else (index,)
-        return Launch(f"{name}_kernel", types, grid(lanes), block, tuple(handed))
+    def variant(index: str, lanes: int, test: Expr | None = None) -> Variant:
+        return Variant((index, str(lanes)) if vector else (index,), grid(lanes), test)
 
-    choices: list[tuple[Expr, Launch]] = []
+    variants: list[Variant] = []
     setup = list(setup)
     if vector and conditions:
         setup.append(const("bool", "whole_vectors", both(*conditions)))
     if wide is not None:
         setup.append(const("bool", "wide", wide, note="offsets that need 64 bits"))
-        choices.append((Name("wide"), launch("long long", 1)))
+        variants.append(variant("long long", 1, Name("wide")))
     if vector and conditions:
-        choices.append((negated(Name("whole_vectors")), launch("int", 1)))
-    chosen: Statement = launch("int", width if vector else 1)
-    for condition, other in reversed(choices):
-        chosen = If(condition, other, chosen)
+        variants.append(variant("int", 1, negated(Name("whole_vectors"))))
+    variants.append(variant("int", width if vector else 1))
+    chosen: Statement
+    if len(variants) > 1:
+        chosen = LaunchOneOf(main.name, tuple(variants), block, tuple(handed))
+    else:
+        chosen = Launch(main.name, variants[0].types, variants[0].grid, block, tuple(handed))
     pointers = [*launcher_pointers(kernel, prims), *([Parameter("unsigned", workspace.name, pointer=True)] if workspace else [])]
     takes = [*pointers, *(Parameter("long long", s) for s in launch_symbols), Parameter("void", "stream", pointer=True)]
     launches = [chosen] if last is None else [chosen, last[1]]

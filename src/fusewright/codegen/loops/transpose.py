@@ -196,7 +196,7 @@ def render(schedule: TurnedSchedule, comment: list[str]) -> KernelText:
         conditions=[],
         setup=text.nothing_to_do("blocks", product([c_product([batch]), *counts])),
         grid=lambda _: grid_of(Name("blocks")),
-        block=fn.dim3(THREADS),
+        block=as_expr(THREADS),
     )
 
 

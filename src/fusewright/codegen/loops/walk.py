@@ -322,29 +322,36 @@ def in_blocks(count: str, each: int, *others: int) -> Callable[[int], Expr]:
     """The grid in which a block takes `each` vectors of what is counted, by how many lanes those have."""
 
     def grid(lanes: int) -> Expr:
-        span = each * lanes
-        return grid_of((Name(count) + span - 1) / span, *map(as_expr, others))
+        return grid_of(fn.ceil_div(Name(count), each * lanes), *map(as_expr, others))
 
     return grid
 
 
 def grid_of(*counts: Expr) -> Expr:
     """So many blocks along the first dimension of a grid, and others along the next."""
-    first, *others = counts
-    return fn.dim3(fn.static_cast.of("unsigned")(first), *others)
+    return fn.dim3(*counts) if len(counts) > 1 else counts[0]
 
 
 def largest_tensor(kernel: Kernel, prims: dict[str, Prim]) -> Expr | None:
     """True when some offset may pass 2³¹; None when it cannot."""
-    tests = []
+    counts: list[tuple[Dim, Expr]] = []
     shapes = {prims[name].shape for name in (*kernel.loads, *kernel.stores)} | {kernel.space, *multiplied_positions(kernel, prims)}
     for shape in shapes:
         count = sizes.product(shape)
         if not isinstance(count, int):
-            tests.append(c_product(shape) > Number(LONGEST_INT, "wide"))
+            counts.append((count, c_product(shape)))
         elif count > LONGEST_INT:
             return Number(True, "bool")
-    return either(*sorted(tests, key=to_cpp)) if tests else None
+    counts.sort(key=lambda known: to_cpp(known[1]))
+    others = [[is_less(count, other, i < j) for j, (other, _) in enumerate(counts) if i != j] for i, (count, _) in enumerate(counts)]
+    largest = [text for (_, text), less in zip(counts, others, strict=True) if not any(less)]
+    return either(*(text > Number(LONGEST_INT, "wide") for text in largest)) if largest else None
+
+
+def is_less(count: Dim, other: Dim, first: bool) -> bool:
+    """So many are some times as many as others, whatever their sizes; of equals, all but the first."""
+    times = sizes.divide(other, count)
+    return isinstance(times, int) and (times > 1 or (times == 1 and not first))
 
 
 def multiplied_positions(kernel: Kernel, prims: dict[str, Prim]) -> set[tuple[Dim, ...]]:

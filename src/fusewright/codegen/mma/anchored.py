@@ -307,7 +307,7 @@ def merge_kernel(
     parameters = (*text.parameters(small, prims), replace(partials, restrict=True), *scalars)
     merge = text.Definition(f"{name}_kernel", parameters, (*evaluator.declare_sizes("long long"), *body), threads="128")
     call = map(Name, (*small.read_only, *small.written, "partials", *(scalar.name for scalar in scalars)))
-    grid = fn.dim3(fn.static_cast.of("unsigned")((Name("rows") + 3) / 4))
+    grid = fn.ceil_div(Name("rows"), 4)
     stream = text.Parameter("void", "stream", pointer=True)
     launcher = text.Definition(
         name,

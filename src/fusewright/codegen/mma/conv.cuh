@@ -51,8 +51,7 @@ $state
 $origin_early
 #pragma unroll 1
     for (int repeat = 0; repeat < REPEATS; ++repeat) {
-      float acc[CHANNEL_TILES][FRAGMENTS][4];
-$initialise
+      float acc[CHANNEL_TILES][FRAGMENTS][4] = {};
 #pragma unroll 1
       for (int chunk = 0; chunk < $CHUNKS; ++chunk) {
         // Turn by turn, the next step's operands are copied while this one is multiplied.

@@ -38,7 +38,7 @@ from .conv_spec import (
     of_launcher,
     reading,
 )
-from .conv_text import extra_params, out_size, outputs, parameter_lines, size_names, tidy
+from .conv_text import extra_params, launched, out_size, outputs, parameter_lines, size_names, tidy
 from .conv_tiles import candidate_tiles, fits, predicted_ms
 
 __all__ = [
@@ -431,13 +431,6 @@ def origin(shape: Layout) -> dict[str, str]:
     }
 
 
-NOTHING_YET = """\
-#pragma unroll
-for (int tile_c = 0; tile_c < CHANNEL_TILES; ++tile_c)
-#pragma unroll
-  for (int f = 0; f < FRAGMENTS; ++f)
-#pragma unroll
-    for (int r = 0; r < 4; ++r) acc[tile_c][f][r] = 0.0f;"""
 WARP_PLACE = """\
   const int warp_c = warp % WARPS_C, warp_w = warp / WARPS_C % WARPS_W;
   const int warp_h = warp / (WARPS_C * WARPS_W) % WARPS_H, warp_d = warp / (WARPS_C * WARPS_W * WARPS_H);"""
@@ -569,7 +562,6 @@ def prologue(shape: Layout, epilogue: Epilogue) -> dict[str, str]:
         "out_sizes": "\n".join(sizes),
         "shared_tables": "\n".join(shared),
         "setup": "\n".join(setup),
-        "initialise": shifted(NOTHING_YET, 4 if shape.tile.warpgroups else 6),
     }
 
 
@@ -640,12 +632,10 @@ def launcher(name: str, shape: Layout, epilogue: Epilogue, machine: Machine) -> 
     lines.append(f"  const dim3 grid((unsigned)(batch * slices), {shape.channel_blocks});")
     call = ", ".join(handed)
     vectors = (4, 1) if conv.packed_in == 1 else (4, 2, 1)
+    lines += ["  const auto launch = [&](auto variant) {"]
+    lines += [f"    {line}" for line in launched("variant", "grid", "THREADS", shared, call)] + ["  };"]
     for vector in vectors:
-        condition = f"if (in_w % {vector} == 0 && (size_t)input % {vector * conv.item_bytes} == 0) "
-        lines.append(f"  {'' if vector == 4 else '} else '}{condition if vector > 1 else ''}{{")
-        lines.append(
-            f"    cudaFuncSetAttribute(kernel<{vector}>, cudaFuncAttributeMaxDynamicSharedMemorySize, {shared});"
-        )
-        lines.append(f"    kernel<{vector}><<<grid, THREADS, {shared}, (cudaStream_t)stream>>>({call});")
-    lines += ["  }", "  return launch_error();", "}"]
+        condition = f"if (in_w % {vector} == 0 && (size_t)input % {vector * conv.item_bytes} == 0) " if vector > 1 else ""
+        lines.append(f"  {'' if vector == 4 else 'else '}{condition}launch(kernel<{vector}>);")
+    lines += ["  return launch_error();", "}"]
     return "\n".join(lines)

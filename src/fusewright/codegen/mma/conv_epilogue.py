@@ -73,7 +73,7 @@ def pair_of_lane(shape: Layout, pooled: bool) -> int:
 
 def positions(shape: Layout, pooled: bool, f: str = "f", lane: str = "") -> Place:
     """Where element (f, e) of a lane lies; `lane` says which position of a fragment it is, where it is not a lane's own."""
-    _, fh, fw = shape.held if pooled else shape.spread
+    fd, fh, fw = shape.held if pooled else shape.spread
     pd, ph, pw = shape.window if pooled else (1, 1, 1)
     run = shape.run if pooled else shape.interleave
     alone = pair_of_lane(shape, pooled) == 1
@@ -85,11 +85,36 @@ def positions(shape: Layout, pooled: bool, f: str = "f", lane: str = "") -> Plac
     else:
         column = f"{fragment} / {run} * {8 * run} + ({lane}) * {run} + {fragment} % {run}"
     return Place(
-        d=f"{'d0' if pd == 1 else f'd0 / {pd}'} + {f} / {fh * fw}",
-        h=f"{'h0' if ph == 1 else f'h0 / {ph}'} + {f} / {fw} % {fh}",
-        first="w0" if pw == 1 else f"w0 / {pw}",
+        d=plus_digit(over("d0", pd), f, fd, fh * fw),
+        h=plus_digit(over("h0", ph), f, fh, fw, leading=fd == 1),
+        first=over("w0", pw),
         column=column,
     )
+
+
+def over(x: str, n: int) -> str:
+    return x if n == 1 else f"{x} / {n}"
+
+
+def digit(x: str, count: int, below: int, leading: bool) -> list[str]:
+    """A digit of a number: there are `count` of them, each worth `below`; the leading one needs no rest. Nothing where it is 0."""
+    if count == 1:
+        return []
+    return [over(x, below) if leading else f"{over(x, below)} % {count}"]
+
+
+def plus_digit(first: str, x: str, count: int, below: int, leading: bool = True) -> str:
+    return " + ".join([first, *digit(x, count, below, leading)])
+
+
+def in_digits(parts: list[tuple[list[str], int]]) -> list[str]:
+    """The terms of a number of digits, the leading one first: of each its own terms, and how many of them there are."""
+    found: list[str] = []
+    for terms, count in parts:
+        if found and count > 1:
+            found = [f"{found[0]} * {count}" if len(found) == 1 else f"({' + '.join(found)}) * {count}"]
+        found = [*found, *terms]
+    return found
 
 
 def first_of_pair(shape: Layout, pooled: bool) -> Place:
@@ -129,15 +154,15 @@ def pool(shape: Layout, kind: str) -> str:
     """Join each window's elements; all of them are in one lane."""
     pd, ph, pw = shape.window
     _fd, fh, fw = shape.spread
-    _, hh, hw = shape.held
+    hd, hh, hw = shape.held
     across = shape.across  # window columns in neighbouring fragments
     inside = 2 if shape.pair == 1 else 1  # window columns in the lane's own pair
     count = pd * ph * pw
-    register = (
-        f"acc[i / 2][((f / {hh * hw} * {pd} + k / {ph * across}) * {fh} +"
-        f" f / {hw} % {hh} * {ph} + k / {across} % {ph}) * {fw}"
-        f" + f % {hw} * {across} + k % {across}][i % 2 * 2 + {'pair' if inside == 2 else 'e'}]"
-    )
+    own = digit("f", hd, hh * hw, True), digit("f", hh, hw, hd == 1), digit("f", hw, 1, hd * hh == 1)
+    tap = digit("k", pd, ph * across, True), digit("k", ph, across, pd == 1), digit("k", across, 1, pd * ph == 1)
+    d, h, w = (in_digits([(mine, 1), (taps, count)]) for mine, taps, count in zip(own, tap, (pd, ph, across), strict=True))
+    fragment = " + ".join(in_digits([(d, 1), (h, fh), (w, fw)])) or "0"
+    register = f"acc[i / 2][{fragment}][i % 2 * 2 + {'pair' if inside == 2 else 'e'}]"
     start, join = ("-INFINITY", "larger({x}, joined)") if kind == "max" else ("0.0f", "joined + {x}")
     lines = [f"float joined = {start};", "#pragma unroll", f"for (int k = 0; k < {pd * ph * across}; ++k)"]
     if inside == 2:

@@ -123,8 +123,7 @@ $wait_weight
   __syncthreads();  // what all threads prepared is complete
   for (int tile = first; tile < last; ++tile) {
 $origin_early
-    float acc[CHANNEL_TILES][FRAGMENTS][4];
-$initialise
+    float acc[CHANNEL_TILES][FRAGMENTS][4] = {};
 #pragma unroll 1
     for (int chunk = 0; chunk < $CHUNKS; ++chunk) {
       const int next_chunk = chunk + 1 == $CHUNKS ? 0 : chunk + 1;

@@ -29,7 +29,7 @@ __device__ __forceinline__ void load_numbers(float (&to)[4], const float* __rest
 #pragma unroll
   for (int v = 0; v < 4; v += VECTOR) {
     float some[VECTOR];
-    load_if<VECTOR, true>(real && v < left, from + v * apart, some);
+    load_here_if<VECTOR>(real && v < left, from + v * apart, some);
 #pragma unroll
     for (int j = 0; j < VECTOR; ++j) to[v + j] = some[j];
   }
