@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
@@ -90,6 +91,24 @@ def test_a_child_of_a_process_that_used_the_gpu_builds_nothing(file: Path, monke
     space["_forked"] = lambda: True
     x = inputs(1)[0]
     assert space["ModelNew"](16)(x).shape == (2, 4, 10)
+
+
+@pytest.mark.parametrize(("tool", "nvcc"), [("nvcc", ""), ("ninja", "/somewhere/nvcc")])
+def test_without_a_compiler_the_original_runs(tool: str, nvcc: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU and no tools to build with: one warning, and what the model itself computes."""
+    space: dict[str, Any] = {"__name__": "emitted"}
+    exec(compile(file.read_text(), str(file), "exec"), space)
+    space["load_inline"] = lambda *given, **named: pytest.fail("nvcc was asked")
+    space["CUDA_HOME"], space["is_ninja_available"] = None, lambda: tool != "ninja"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("PYTORCH_NVCC", nvcc)
+    with pytest.warns(UserWarning, match=f"ModelNew: {tool} is not found, so its kernels cannot be built"):
+        new = space["ModelNew"](16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert space["ModelNew"](16) is not None and not space["_buildable"]()
+    x = inputs(1)[0]
+    assert torch.equal(new(x), space["Model"].forward(new, x))
 
 
 BUSY = """

@@ -49,7 +49,7 @@ class ModelNew(Model):
 
     def __init__(self, *arguments, **named):
         super().__init__(*arguments, **named)
-        if torch.cuda.is_available() and not _forked():
+        if torch.cuda.is_available() and not _forked() and _buildable():
             _library(_CUDA_SOURCE)
 
 $forward
@@ -64,6 +64,8 @@ import functools
 import hashlib
 import itertools
 import operator
+import os  # if: model
+import shutil  # if: model
 import struct
 import sys  # if: globals, elsewhere
 import types  # if: mutable, functions, objects
@@ -72,7 +74,8 @@ import weakref  # if: objects
 import zlib  # if: packed
 
 import torch
-from torch.utils.cpp_extension import load_inline'''
+from torch.utils.cpp_extension import CUDA_HOME, is_ninja_available, load_inline  # if: model
+from torch.utils.cpp_extension import load_inline  # unless: model'''
 
 RUNTIME = '''# Not in every version of PyTorch. `_empty` is what files that torch.compile writes use: half the time of torch.empty_strided.
 _guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
@@ -103,6 +106,17 @@ def _built(source):
     return ctypes.CDLL(path or next(known for known in torch.ops.loaded_libraries if name in known))
 
 
+@functools.lru_cache(maxsize=None)  # if: model
+def _buildable():  # if: model
+    """What builds kernels is here. Where it is not, the original operators run, which is said once."""
+    nvcc = os.environ.get("PYTORCH_NVCC") or shutil.which("nvcc", path=os.path.join(CUDA_HOME or "", "bin"))
+    if not (nvcc and is_ninja_available()):
+        what = f"ModelNew: {'ninja' if nvcc else 'nvcc'} is not found, so its kernels cannot be built. The original operators run."
+        warnings.warn(what, stacklevel=3)
+        return False
+    return True
+
+
 def _library(source):
     with _building:  # PyTorch does not wait for another thread that builds the same
         return _built(source)
@@ -130,7 +144,9 @@ def _on_device(*tensors):
     """All tensors are on one CUDA device, and no autocast or transform of torch.func changes what the operators would do there."""
     if torch.is_autocast_enabled() or _transformed() or not tensors[0].is_cuda:
         return False
-    return [*map(torch.Tensor.get_device, tensors)].count(tensors[0].get_device()) == len(tensors)
+    together = [*map(torch.Tensor.get_device, tensors)].count(tensors[0].get_device()) == len(tensors)
+    return together and _buildable()  # if: model
+    return together  # unless: model
 
 
 def _tf32_allowed():  # if: convolves
