@@ -17,8 +17,7 @@ from fusewright.target import helpers
 SPECIAL = (
     "NAN M_PI INFINITY I EOF errno assert linux unix stdin major minor x_entry x x_0 x_1 x_ptr x_acc x_size0 q k v out n c d h w in_d "
     "value input weight bias total tile _x x_ __x _ grad_x super_ len list range sizes tensors modules self_ kept scratch sums slices "
-    "mul_fwd mul_fwd_kernel sum_grad_merge "
-    "threadIdx blockIdx blockDim gridDim warpSize ROWS VEC Index T A N expf fabsf printf float4 uint4 LogSumExp LOG2_E "
+    "mul_fwd_kernel threadIdx blockIdx blockDim gridDim warpSize ROWS VEC Index T A N expf fabsf printf float4 uint4 LogSumExp LOG2_E "
     "TANH_FACTOR product Tile größe größe_2 π plain_0 step_1 mul add sub sub_shift mean_of packed_2 forward_ training_".split()
 )
 CHARACTERS = (

@@ -122,7 +122,7 @@ def test_what_takes_more_memory_than_eager_is_not_chosen(front: Front, prices: P
     light = tuned(front, prices)
     assert own_of(front.finish(light.choices)[0]) == frozenset() and not light.choices.plain, light
     assert any("not taken for its memory" in note for note in light.notes), light
-    prices.heavy = "fused"  # whatever kernel of ours
+    prices.heavy = "_fwd"  # whatever kernel of ours
     assert tuned(front, prices).choices.plain
     prices.gigabytes = 0.02  # little, and nothing else beats eager
     little = tuned(front, prices)
