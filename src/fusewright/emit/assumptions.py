@@ -73,7 +73,7 @@ class Assumptions:
         if "parameters" in features:
             tensors = list(map(tensor_row, self.values.held_leaves()))
             tables.append(table("_TENSORS", "{}", tensors, "what forward reads of the model, its type and shape"))
-            tables.append('_KINDS, _kind = [*_TENSORS.values()], operator.attrgetter("dtype", "shape")')
+            tables.append("_DTYPES, _SHAPES = map(list, zip(*_TENSORS.values()))")
         return "\n".join([*tables, f"_DEFAULT_DTYPE = {torch.get_default_dtype()}"])
 
     def methods_row(self, methods: Methods) -> str:
@@ -111,7 +111,7 @@ class Assumptions:
         tests.append(f"_TENSOR_TYPES.issuperset(map(type, ({', '.join([*inputs, *([f'*{tensors}'] if self.held else [])])},)))")
         tests.append(f"_on_device({', '.join([*inputs, *([f'*{tensors}'] if self.held else [])])})")
         if self.held:
-            tests.append(f"[*map(_kind, {tensors})] == _KINDS")
+            tests.append(f"[tensor.dtype for tensor in {tensors}] == _DTYPES and [tensor.shape for tensor in {tensors}] == _SHAPES")
         if self.regions.in_place:
             positions = {node.name: i for i, node in enumerate(self.values.held_leaves())}
             found = sorted(positions[self.prims[n].origin] for n in self.regions.in_place.values())

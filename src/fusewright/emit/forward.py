@@ -41,7 +41,7 @@ class Forward:
         held = self.values.held_leaves()  # complete only now
         if held:
             unpacked = f",) = {self.values.free_name('tensors')}"
-            lines[:0] = wrapped("(", [node.name for node in held], unpacked, limit=112)
+            lines[:0] = wrapped("(", [node.name for node in held], unpacked, limit=WIDTH - 4)
         body = "\n".join(f"        {line}" for line in lines)
         parameters, unpack = self.signature.text()
         rest = f"{unpack}{self.check_text(parameters)}{body}"
