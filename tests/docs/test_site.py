@@ -69,7 +69,7 @@ def test_the_reference_has_every_command(hooks: ModuleType) -> None:
 def test_excerpts_are_of_the_file_as_it_is_written(hooks: ModuleType) -> None:
     page = hooks.on_page_markdown((DOCS / "reading-the-file.md").read_text())
     assert "<!--" not in page
-    for part in ("def forward(self, x):", "def _planned_for(", "_launch(", "aten.softmax", "__global__", "// fused_layer_norm"):
+    for part in ("def forward(self, x):", "def _planned_for(", "_launch(", "aten.softmax", "__global__", "// layer_norm_gelu_softmax_fwd"):
         assert part in page
 
 
@@ -79,7 +79,7 @@ def test_pictures(hooks: ModuleType) -> None:
     assert {f"pictures/{name}.svg" for name in found} == MADE
     for svg in found.values():
         assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
-    assert "conv_transpose2d" in found["before"] and "conv_transpose2d" not in found["after"] and "fused_sum" in found["after"]
+    assert "conv_transpose2d" in found["before"] and "conv_transpose2d" not in found["after"] and "sum_fwd" in found["after"]
 
 
 def test_names_of_blocks_are_for_us_alone(hooks: ModuleType) -> None:
