@@ -440,4 +440,4 @@ def test_not_where_the_library_may_round(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_rows_of_several_dimensions_are_one() -> None:
     at = product_axes((3, 5, 7))
-    assert [to_cpp(c.expr()) for c in at] == ["((n) / 5)", "((n) % 5)", "c"]
+    assert [to_cpp(c.expr()) for c in at] == ["(n / 5)", "(n % 5)", "c"]

@@ -71,7 +71,7 @@ def optimize(
     Sequential(
       (0): Softmax(dim=-1)
       (1): GELU(approximate='none')
-    )  # fusewright: 1 kernel (fused_softmax_gelu) in training and evaluation, on the CPU
+    )  # fusewright: 1 kernel (softmax_gelu_fwd) in training and evaluation, on the CPU
 
     A module whose forward depends on `.train()` and `.eval()` gets a plan for each, at once; `forward_only=True` plans for the mode that
     it is in, and for no gradients.

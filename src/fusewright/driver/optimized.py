@@ -359,7 +359,8 @@ def _reasons(module: nn.Module, args: Sequence[Any] | None) -> Iterator[str]:
         yield "torch.autocast is on, and nothing is planned for it"
     if torch._C._are_functorch_transforms_active():
         yield "a transform of torch.func is at work"
-    if not space._undisturbed():
+    watched = space._compiling() or space._tracing() or any(space._GLOBAL_HOOKS)
+    if watched or torch.get_default_dtype() is not space._DEFAULT_DTYPE:
         yield "something watches or changes what operators do (tracing, global hooks, another default type)"
     look = vars(module).get(LOOK)
     if look is not None and look.why:
