@@ -14,6 +14,7 @@ from fusewright.frontend.problem import load_problem
 from fusewright.ir.index import Axis, Coordinate
 from fusewright.ir.prims import Load, Prim
 from fusewright.options import Options
+from fusewright.schedule.training import Training
 from fusewright.verify.candidate import load_candidate
 from fusewright.verify.verifier import verify
 
@@ -174,6 +175,24 @@ def test_what_the_caller_sees_lies_as_ever(tmp_path: Path) -> None:
         with torch.no_grad():
             strides.append([result.stride() for result in module(*front.problem.inputs())])
     assert strides[0] == strides[1]
+
+
+def test_what_training_by_pytorch_returns_lies_as_ever(tmp_path: Path) -> None:
+    """After a first backward PyTorch's operators compute the region: of what the library's convolution left channels-last."""
+    (tmp_path / "model.py").write_text(
+        HEAD
+        + "        self.conv = nn.Conv3d(4, 37, 1)\n\n    def forward(self, x):\n"
+        + "        return torch.tanh(torch.nn.functional.avg_pool3d(self.conv(x), 2))\n\n\n"
+        + "def get_inputs():\n    return [torch.rand(2, 4, 16, 16, 16)]\n\n\ndef get_init_inputs():\n    return []\n"
+    )
+    front = read_problem(load_problem(tmp_path / "model.py"), Options(target="host"))
+    _, emitted = front.finish(Choices(own=frozenset(), channels_last=True, training=Training(by_pytorch=frozenset({"_tanh"}))))
+    assert "torch.channels_last_3d" in emitted.text
+    module = load_candidate(emitted.text, "host", name="new.py").build_model(front.problem)
+    for _ in range(2):
+        result = module(*front.problem.inputs())
+        assert result.is_contiguous()
+        result.sum().backward()
 
 
 def test_a_model_without_images_stays_as_it_is(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from ..autograd.regions import Region, Regions, is_asked_for, is_overwritten
 from ..autograd.trace import plain_form
 from ..codegen.loops.text import wrapped
 from ..codegen.mma.anchored import AnchoredText
-from ..ir.graph import Node
+from ..ir.graph import Node, Ref
 from ..ir.plan import Call, Shortcut, label
 from ..ir.pytext import call_pieces
 from ..schedule.layout import memory_format
@@ -158,7 +158,11 @@ class Functions:
             lines += [f"    {line}" for line in wrapped(f"{node.name} = {head}", arguments, tail, limit=WIDTH)]
             dying = [name for name in large if last[name] == step]
             lines += [f"    del {', '.join(dying)}"] if dying and step < len(nodes) - 1 else []
-        others = self.regions.read_by_kernels(region) if self.regions.referable(region) else {}
+        others = dict(self.regions.read_by_kernels(region)) if self.regions.referable(region) else {}
+        value = self.regions.lowered.value
+        if self.regions.channels_last:  # operators hand such a layout on, and the caller is to see the original's
+            returned = {output.value.name for output in self.graph.outputs if isinstance(output.value, Ref) and output.kind == "return"}
+            others |= {name: value[name] for name in found if name in returned and name in value}
         laid_out = [f"{n}.contiguous({memory_format(self.prims[others[n]])})" if n in others else n for n in found]
         lines.append(f"    return ({', '.join(laid_out)}{',' if found else ''})")
         return "\n".join(lines)
