@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import re
 import subprocess
 import sys
@@ -126,3 +128,11 @@ def test_names_of_kernels_are_short_and_no_helpers() -> None:
     taken: set[str] = set()
     assert [free("sum", FORWARD, taken) for _ in range(3)] == ["sum_fwd", "sum_2_fwd", "sum_3_fwd"]
     assert not any(name.endswith((FORWARD, BACKWARD)) for name in device_names())
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parents[1] / "golden").glob("*.txt")), ids=lambda path: path.name.partition(".")[0])
+def test_no_value_hides_a_builtin_that_its_function_calls(path: Path) -> None:
+    """An input may be called `map`; the function that it is given to calls that one."""
+    functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+    called = {node.id for function in functions for node in ast.walk(function) if isinstance(node, ast.Name) and hasattr(builtins, node.id)}
+    assert {name for name in called if name.islower()} - RESERVED - {"staticmethod"} == set()

@@ -42,7 +42,8 @@ KERNELS = frozenset(
 # What functions of the file that hold values call besides: modules, builtins, and variables of their own.
 PYTHON = frozenset(keyword.kwlist) | frozenset(
     "self torch aten math ctypes hashlib functools struct zlib load_inline nn model modelnew sizes arguments named plain "
-    "all any bool dict float getattr int len list max min range str super tuple type threading".split()
+    "all any bool callable dict enumerate float getattr int isinstance iter len list map max min next range repr str super tuple "
+    "type vars zip threading".split()
 ) | {f"{word}_{number}" for word in ("packed", "partials", "slices", "sums") for number in range(2, 65)}  # of one kernel of a region
 RESERVED = CPP | MACROS | CUDA | C_FUNCTIONS | KERNELS | PYTHON | device_names()
 
