@@ -51,7 +51,13 @@ $state
 $origin_early
 #pragma unroll 1
     for (int repeat = 0; repeat < REPEATS; ++repeat) {
-      float acc[CHANNEL_TILES][FRAGMENTS][4] = {};
+      float acc[CHANNEL_TILES][FRAGMENTS][4];
+#pragma unroll
+      for (int tile_c = 0; tile_c < CHANNEL_TILES; ++tile_c)
+#pragma unroll
+        for (int f = 0; f < FRAGMENTS; ++f)
+#pragma unroll
+          for (int r = 0; r < 4; ++r) acc[tile_c][f][r] = 0.0f;
 #pragma unroll 1
       for (int chunk = 0; chunk < $CHUNKS; ++chunk) {
         // Turn by turn, the next step's operands are copied while this one is multiplied.

@@ -73,7 +73,7 @@ def pair_of_lane(shape: Layout, pooled: bool) -> int:
 
 def positions(shape: Layout, pooled: bool, f: str = "f", lane: str = "") -> Place:
     """Where element (f, e) of a lane lies; `lane` says which position of a fragment it is, where it is not a lane's own."""
-    fd, fh, fw = shape.held if pooled else shape.spread
+    _, fh, fw = shape.held if pooled else shape.spread
     pd, ph, pw = shape.window if pooled else (1, 1, 1)
     run = shape.run if pooled else shape.interleave
     alone = pair_of_lane(shape, pooled) == 1
@@ -85,8 +85,8 @@ def positions(shape: Layout, pooled: bool, f: str = "f", lane: str = "") -> Plac
     else:
         column = f"{fragment} / {run} * {8 * run} + ({lane}) * {run} + {fragment} % {run}"
     return Place(
-        d=plus_digit(over("d0", pd), f, fd, fh * fw),
-        h=plus_digit(over("h0", ph), f, fh, fw, leading=fd == 1),
+        d=f"{over('d0', pd)} + {over(f, fh * fw)}",
+        h=f"{over('h0', ph)} + {over(f, fw)} % {fh}",  # also where that is 0: without it nvcc spills 112 bytes of a maximum over channels
         first=over("w0", pw),
         column=column,
     )
@@ -101,10 +101,6 @@ def digit(x: str, count: int, below: int, leading: bool) -> list[str]:
     if count == 1:
         return []
     return [over(x, below) if leading else f"{over(x, below)} % {count}"]
-
-
-def plus_digit(first: str, x: str, count: int, below: int, leading: bool = True) -> str:
-    return " + ".join([first, *digit(x, count, below, leading)])
 
 
 def in_digits(parts: list[tuple[list[str], int]]) -> list[str]:

@@ -123,7 +123,13 @@ $wait_weight
   __syncthreads();  // what all threads prepared is complete
   for (int tile = first; tile < last; ++tile) {
 $origin_early
-    float acc[CHANNEL_TILES][FRAGMENTS][4] = {};
+    float acc[CHANNEL_TILES][FRAGMENTS][4];
+#pragma unroll
+    for (int tile_c = 0; tile_c < CHANNEL_TILES; ++tile_c)
+#pragma unroll
+      for (int f = 0; f < FRAGMENTS; ++f)
+#pragma unroll
+        for (int r = 0; r < 4; ++r) acc[tile_c][f][r] = 0.0f;
 #pragma unroll 1
     for (int chunk = 0; chunk < $CHUNKS; ++chunk) {
       const int next_chunk = chunk + 1 == $CHUNKS ? 0 : chunk + 1;
