@@ -119,7 +119,7 @@ def short(body: list[Statement], **asked: Any) -> list[str]:
         (fn.asin(x) + fn.cos(x), "const float a = asinf(x) + cos_fast(x);"),
         (x / Name("scale"), "const float a = div_fast(x, scale);"),
         (1.0 / x, "const float a = div_fast(1.0f, x);"),
-        (x / (1.0 + y), "const float a = div_fast(x, (1.0f + y));"),
+        (x / (1.0 + y), "const float a = div_fast(x, 1.0f + y);"),
         (x / y + s, "const float a = x / y + s;"),
         (x / (y + s) * (y - s), "const float a = x / (y + s) * (y - s);"),
         (x / 3.0, "const float a = x / 3.0f;"),  # the compiler multiplies
