@@ -27,7 +27,7 @@ _PLACES = {
     "Report": ("report.shown", "Report"),
     "about": ("driver.optimized", "about"),
     "as_operator": ("driver.operators", "as_operator"),
-    "backend": ("driver", "backend"),
+    "backend": ("driver.backend", ""),  # a module
     "load": ("host.loaded", "load"),
     "optimize": ("driver.module", "optimize"),
     "save": ("driver.saving", "save"),
@@ -39,6 +39,5 @@ def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, function = _PLACES[name]
-    if (module, function) == ("driver", "backend"):  # a module
-        return importlib.import_module(f"{__name__}.{module}.{function}")
-    return getattr(importlib.import_module(f"{__name__}.{module}"), function)
+    found = importlib.import_module(f"{__name__}.{module}")
+    return getattr(found, function) if function else found
