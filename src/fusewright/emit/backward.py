@@ -9,6 +9,7 @@ from ..autograd.regions import Region, Regions
 from ..ir import sizes
 from ..ir.graph import Ref
 from ..ir.plan import Call, Kernel, Plan
+from ..ir.prims import Load
 from .kernels import Shared, places, worked_on
 from .launches import Body, Launches
 from .lines import given_lines, unpacked
@@ -62,6 +63,9 @@ class GradientFunction:
         cleared = len(self.plan.steps) > 1
         lines += [f"{given}.clear()"] if cleared else []
         body = Body(self.launches, self.plan.steps, self.gradient.leaving, self.gradient.handed)
+        kept = [result.node for result in self.gradient.results if result is not None and self.is_passed_on(result.node)]
+        passed = {node: self.values.free_name(f"passed_{node}") for node in kept}
+        lines += [f"{name} = {self.values.text(node)}  # as it is; kernels may read one number of it" for node, name in passed.items()]
         lines += body.first_lines()
         straight: set[str] = set()
         for step in self.plan.steps:
@@ -75,12 +79,16 @@ class GradientFunction:
             alone = [name for name, _ in loaded if cleared and self.launches.may_be_large(name)]
             lines += self.launches.straightened(loaded, alone)
             lines += [*body.made_before(step), *self.launches.lines(step, body.scratch), *body.freed_after(step)]
-        lines.append(self.return_text())
+        lines.append(f"return ({', '.join(self.result_text(result, passed) for result in self.gradient.results)},)")
         head = f"def {self.name}(sizes, {given}):\n"
         return head + "\n".join(f"    {line}" for line in lines)
 
-    def return_text(self) -> str:
-        return f"return ({', '.join(map(self.result_text, self.gradient.results))},)"
+    def is_passed_on(self, node: str) -> bool:
+        """It is a gradient that was handed in, which kernels read by one number where that stands for all of it."""
+        load = self.plan.base(self.plan.lowered.value[node])
+        return isinstance(load.op, Load) and load.op.repeated
 
-    def result_text(self, result: Result | None) -> str:
-        return "None" if result is None else self.values.text(result.node) + (".clone()" if result.copied else "")
+    def result_text(self, result: Result | None, passed: Mapping[str, str]) -> str:
+        if result is None:
+            return "None"
+        return passed.get(result.node, self.values.text(result.node)) + (".clone()" if result.copied else "")

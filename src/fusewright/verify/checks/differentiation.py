@@ -20,6 +20,7 @@ from ..variants import Variant
 from . import Outcome, Trial, sentence, skipped
 
 MOST_SECONDS = 1.0  # for the original's second derivatives; the check takes about six times as long
+OF_A_SUM = 1e-3  # of a gradient's largest element: kernels read the same numbers, but the library may add them in another order
 GIVEN_SECONDS = 15.0  # for its first ones in double at the given sizes, on a GPU: the check takes about five times as long
 
 
@@ -34,9 +35,38 @@ def gradients(trial: Trial) -> Outcome:
         variants += [replace(small, training=False), replace(small, layout="channels last", seed=1)]
     variants = [replace(v, derivatives=1) for v in variants]
     if not _takes_long(trial, variants[0]):
-        return _derivatives(trial, variants)
+        found = _derivatives(trial, variants)
+        wrong = _of_a_sum(trial, variants[0]) if found.passed and not found.skipped else ""
+        return Outcome(False, wrong) if wrong else found
     found = _derivatives(trial, variants[1:])
     return replace(found, detail=f"{found.detail}; not at the given sizes, where the original's take longer than {GIVEN_SECONDS:g} s")
+
+
+def _of_a_sum(trial: Trial, variant: Variant) -> str:
+    """What is wrong where one number stands for the gradient of a whole result, as that of a sum does: it must give what as many
+    numbers give. "" where nothing is, or no parameter is trained, or memory is short."""
+    subjects, variant = trial.subjects, trial.smaller.get(variant, variant)
+    targets = {name: p for name, p in subjects.new.named_parameters() if p.requires_grad}
+
+    def found(cotangent: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+        subjects.set_state(variant)
+        inputs = subjects.inputs(variant)
+        with kept(subjects.new), subjects.unmoved(subjects.new), torch.enable_grad(), seeded(variant.seed):
+            leaves = pytree.tree_leaves(subjects.new(*inputs))
+            leaves = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
+            grads = torch.autograd.grad(leaves, list(targets.values()), [cotangent(t) for t in leaves], allow_unused=True)
+        return [torch.zeros_like(p) if g is None else g.detach() for p, g in zip(targets.values(), grads, strict=True)]
+
+    if not targets:
+        return ""
+    try:
+        drawn, many, one = found(torch.randn_like), found(torch.ones_like), found(lambda t: t.new_ones(()).expand(t.shape))
+    except Exception as error:
+        return "" if is_short(error) else f"of a sum: {sentence(error)} ({variant})"
+    for name, scale, a, b in zip(targets, drawn, many, one, strict=True):
+        if not (b - a).abs().max() <= OF_A_SUM * max(float(scale.abs().max()), float(a.abs().max())) and bool(a.isfinite().all()):
+            return f"of {name}, of a sum: not as by as many numbers ({variant})"
+    return ""
 
 
 def _takes_long(trial: Trial, variant: Variant) -> bool:
