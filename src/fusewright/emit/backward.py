@@ -39,6 +39,7 @@ class GradientFunction:
         self.region, self.of = region, of
         self.regions = OneRegion(self.plan)
         self.values = Values(self.regions)
+        self.passed: dict[str, str] = {}  # gradients that are handed in and returned as they are: what they are called then
         self.launches = Launches(self.values, unit, gradient.kernels)
         for kernel in self.plan.kernels:
             self.launches.add(kernel, self.comment(kernel))
@@ -64,8 +65,8 @@ class GradientFunction:
         lines += [f"{given}.clear()"] if cleared else []
         body = Body(self.launches, self.plan.steps, self.gradient.leaving, self.gradient.handed)
         kept = [result.node for result in self.gradient.results if result is not None and self.is_passed_on(result.node)]
-        passed = {node: self.values.free_name(f"passed_{node}") for node in kept}
-        lines += [f"{name} = {self.values.text(node)}  # as it is; kernels may read one number of it" for node, name in passed.items()]
+        self.passed = {node: self.values.free_name(f"passed_{node}") for node in kept}
+        lines += [f"{name} = {self.values.text(node)}  # as it is; kernels may read one number of it" for node, name in self.passed.items()]
         lines += body.first_lines()
         straight: set[str] = set()
         for step in self.plan.steps:
@@ -79,7 +80,7 @@ class GradientFunction:
             alone = [name for name, _ in loaded if cleared and self.launches.may_be_large(name)]
             lines += self.launches.straightened(loaded, alone)
             lines += [*body.made_before(step), *self.launches.lines(step, body.scratch), *body.freed_after(step)]
-        lines.append(f"return ({', '.join(self.result_text(result, passed) for result in self.gradient.results)},)")
+        lines.append(self.return_text())
         head = f"def {self.name}(sizes, {given}):\n"
         return head + "\n".join(f"    {line}" for line in lines)
 
@@ -88,7 +89,10 @@ class GradientFunction:
         load = self.plan.base(self.plan.lowered.value[node])
         return isinstance(load.op, Load) and load.op.repeated
 
-    def result_text(self, result: Result | None, passed: Mapping[str, str]) -> str:
+    def return_text(self) -> str:
+        return f"return ({', '.join(map(self.result_text, self.gradient.results))},)"
+
+    def result_text(self, result: Result | None) -> str:
         if result is None:
             return "None"
-        return passed.get(result.node, self.values.text(result.node)) + (".clone()" if result.copied else "")
+        return self.passed.get(result.node, self.values.text(result.node)) + (".clone()" if result.copied else "")
