@@ -1,8 +1,6 @@
 """Times our float32 matrix products against the library's, shape by shape and split by split, and checks each against fp64.
 
-    PYTHONPATH=src python3 benchmarks/products.py [--shapes name,...] [--splits]
-
-Each shape by fp16 parts and by TF32 parts; with --splits by other splits of the depth than the one that is chosen as well.
+    PYTHONPATH=src python3 benchmarks/products.py [--shapes name,...]
 
 Needs a GPU, nvcc and torch. Every kernel is built, checked and timed (median of CUDA events, L2 flushed in between). `error` is the largest
 against fp64, as a multiple of the library's own; `predicted` is what `product_ms` says.
@@ -13,7 +11,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,7 +19,6 @@ from conv_founding import build, call, milliseconds, registers, source_of
 
 from fusewright.codegen.mma.conv import Epilogue
 from fusewright.codegen.mma.product import Product, ProductTile, product_kernel, product_ms, product_tile
-from fusewright.target.machine import H200
 
 SHAPES = {  # rows, depth, columns, whether the matrix lies by columns
     "square 4096": (4096, 4096, 4096, False),
@@ -32,7 +29,6 @@ SHAPES = {  # rows, depth, columns, whether the matrix lies by columns
     "classes": (8192, 2048, 1000, False),
     "few rows": (128, 8192, 1024, False),
     "a thousand rows": (1024, 8192, 8192, False),
-    "square 8192": (8192, 8192, 8192, False),
     "narrow": (16384, 1024, 64, False),
     "shallow": (65536, 128, 512, False),
     "odd": (4093, 1021, 2039, False),
@@ -47,18 +43,15 @@ class Case:
     tile: ProductTile
 
 
-def cases(wanted: set[str], other_splits: bool) -> list[Case]:
+def cases(wanted: set[str]) -> list[Case]:
     found = []
     for name, (rows, depth, columns, turned) in SHAPES.items():
         if wanted and name not in wanted:
             continue
-        for halves in (True, False):
-            product = Product(depth, columns, turned=turned)
-            chosen = product_tile(product, rows, machine=replace(H200, fp16_parts=halves))
-            if halves and chosen.fragments < 16:
-                continue  # of few columns: by TF32 alone
-            splits = dict.fromkeys((chosen.splits, 1, 2, 4) if other_splits else (chosen.splits,))
-            found += [Case(name, rows, product, replace(chosen, splits=s, halves=halves)) for s in splits]
+        product = Product(depth, columns, turned=turned)
+        chosen = product_tile(product, rows)
+        splits = dict.fromkeys((chosen.splits, 1, 2, 4))
+        found += [Case(name, rows, product, ProductTile(chosen.quartets, chosen.fragments, s)) for s in splits]
     return found
 
 
@@ -78,12 +71,9 @@ def measured(case: Case, library, folder: Path, label: str) -> str:
     exact = x[some].double() @ right.double()
     ours, theirs = ((y[some].double() - exact).abs().max().item() for y in (out, x @ right))
     ms, library_ms = milliseconds(lambda: call(library, text, values)), milliseconds(lambda: torch.mm(x, right))
-    values["input"] = torch.rand_like(x)
-    uniform_ms = milliseconds(lambda: call(library, text, values))
     rate = 2e-9 * rows * product.depth * product.columns / ms
     return (
-        f"{case.name:<24} {'fp16' if case.tile.halves else 'tf32'}  splits {case.tile.splits}  {ms:.4f} ms"
-        f" ({uniform_ms:.4f} of inputs from 0 to 1) {rate:6.1f} TFLOP/s  predicted {product_ms(product, case.tile, rows):.4f}"
+        f"{case.name:<26} splits {case.tile.splits}  {ms:.4f} ms {rate:6.1f} TFLOP/s  predicted {product_ms(product, case.tile, rows):.4f}"
         f"  library {library_ms:.4f} ({library_ms / ms:.2f}x)  error {ours / theirs:.2f}  registers {registers(folder, label)}"
     )
 
@@ -91,9 +81,7 @@ def measured(case: Case, library, folder: Path, label: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shapes", default="", help="only these, by name")
-    parser.add_argument("--splits", action="store_true", help="other splits of the depth as well")
-    given = parser.parse_args()
-    todo = cases(set(given.shapes.split(",")) - {""}, given.splits)
+    todo = cases(set(parser.parse_args().shapes.split(",")) - {""})
     print(torch.cuda.get_device_name(), torch.__version__)
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(15) as pool:
         folder = Path(name)

@@ -101,7 +101,7 @@ def planned(read: FxGraph, options: Options, precision: Precision, backward: boo
         if exact is None:
             raise Unsupported("values are compared for equality that two kernels would not compute alike")
         lowered = exact
-    made = replace(plan(lowered, applied, machine=machine_for(options.arch, options.arithmetic)), precision=precision)
+    made = replace(plan(lowered, applied, machine=machine_for(options.arch)), precision=precision)
     made = replace(take_over(made), shortcuts=())  # these stand beside steps that training would take
     if not made.kernels:
         raise Unsupported("no kernel of ours would gain on PyTorch's operators")

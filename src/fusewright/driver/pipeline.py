@@ -95,7 +95,7 @@ def read_problem(problem: Problem, options: Options, progress: Progress = silent
     progress("plan", f"{len(applied)} laws applied" if applied else "")
     device = torch.device("cuda" if choose_target(options) == "cuda" else "cpu")
     precision = decided(model, inputs, captured, device, options.precision)
-    return Front(problem, options, model, captured, graph, applied, precision, machine_for(options.arch, options.arithmetic))
+    return Front(problem, options, model, captured, graph, applied, precision, machine_for(options.arch))
 
 
 def on_the_cpu(problem: Problem) -> tuple[nn.Module, list[Any]]:

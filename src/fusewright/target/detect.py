@@ -15,10 +15,9 @@ SCALED = "scaled from a machine of its kind by multiprocessors and clock; not me
 ALIKE = {(8, 0): A100, (9, 0): H100, (10, 0): B200, (10, 3): B200}
 
 
-def machine_for(arch: str, arithmetic: str = "auto") -> Machine:
-    """The machine of this name; without one, the GPU that is here; where there is none, an H200. By TF32 alone: as if it had no more."""
-    found = by_name(arch) if arch else machine_here() or H200
-    return replace(found, fp16_parts=found.fp16_parts and arithmetic == "auto")
+def machine_for(arch: str) -> Machine:
+    """The machine of this name; without one, the GPU that is here; where there is none, an H200."""
+    return by_name(arch) if arch else machine_here() or H200
 
 
 def machine_here() -> Machine | None:

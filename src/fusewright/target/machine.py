@@ -39,7 +39,6 @@ class Machine:
     threads: int = 2048  # of a multiprocessor
     special_per_clock: int = 16  # special functions of a multiprocessor
     launch_us: float = 2.5  # a kernel that does nothing, back to back
-    fp16_parts: bool = False  # products of float32 may be those of fp16 parts: measured to pay
 
     @property
     def with_article(self) -> str:
@@ -112,7 +111,7 @@ H200 = Machine(
     memory_tb_per_s=4.14, tf32_tflops=395.0, half_tflops=741.0, fp32_tflops=50.0,
     warp_tf32_tflops=295.0,  # benchmarks/conv_ceiling.py: 289 to 301
     warpgroup_tf32_tflops=390.0,  # benchmarks/conv_founding.py: 379 to 393
-    clock_ghz=1.76, rates=MEASURED, fp16_parts=True,
+    clock_ghz=1.76, rates=MEASURED,
 )  # fmt: skip
 
 # The H200's chip with other memory: what was measured there, and the bandwidth as published.
@@ -120,7 +119,6 @@ H100 = Machine(
     "H100", (9, 0), 132, 227 * KIB, 228 * KIB, 50 * MIB,
     memory_tb_per_s=MEMORY_SHARE * 3.35, tf32_tflops=395.0, half_tflops=741.0, fp32_tflops=50.0,
     warp_tf32_tflops=295.0, warpgroup_tf32_tflops=390.0, clock_ghz=1.76, rates=PUBLISHED,
-    fp16_parts=True,
 )  # fmt: skip
 
 # On these `mma.sync` is the only way to the tensor cores, and reaches what the library reaches.

@@ -402,24 +402,16 @@ __device__ __forceinline__ void warpgroup_mma_tf32_held(float (&d)[F][4], const 
 #endif
 
 //: section warpgroup_hold on hopper
-// What these four warps wrote to the registers of their first operand, of one product or several, is there for the products to come.
+// What these four warps wrote to the registers of their first operand is there for the products to come.
 #ifdef CUDA_ON_CPU
-template <int COUNT, class... More>
-inline void warpgroup_hold(uint32_t (&)[COUNT][4], More&...) {}
+template <int COUNT>
+inline void warpgroup_hold(uint32_t (&)[COUNT][4]) {}
 #else
 template <int COUNT>
 __device__ __forceinline__ void warpgroup_hold(uint32_t (&a)[COUNT][4]) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #pragma unroll
   for (int i = 0; i < COUNT * 4; ++i) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#endif
-}
-template <int COUNT>
-__device__ __forceinline__ void warpgroup_hold(uint32_t (&a)[COUNT][4], uint32_t (&b)[COUNT][4]) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#pragma unroll
-  for (int i = 0; i < COUNT * 4; ++i) asm volatile("" : "+r"(a[i / 4][i % 4]), "+r"(b[i / 4][i % 4])::"memory");
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
@@ -580,85 +572,6 @@ __device__ __forceinline__ void mma_f16(float (&d)[4], const uint32_t (&a)[4], c
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
   __trap();
-#endif
-}
-#endif
-
-//: section warpgroup_mma_f16_held needs mma_f16 on hopper
-// d = a b, or d += a b where it `adds`, on the tensor cores of four warps: a is 64 rows x 16 in registers, each warp holds its own 16 rows as
-// in mma_f16; b is 16 x 8 F, fp16 in shared memory, where eight of the sixteen lie side by side (16 bytes) and the other eight `half` words
-// on. Neighbouring columns are 16 bytes apart; the next eight begin `row` words on. On Hopper the registers of a must stay as they are
-// until a wait for the group of this product.
-#ifdef CUDA_ON_CPU
-template <int F>
-inline void warpgroup_mma_f16_held(float (&d)[F][4], const uint32_t (&a)[4], const uint32_t* b, int b_half, int b_row, bool adds) {
-  const int lane = threadIdx.x % 32;
-  for (int f = 0; f < F; ++f) {
-    const uint32_t x[2] = {b[f * b_row + lane], b[b_half + f * b_row + lane]};
-    if (!adds) d[f][0] = d[f][1] = d[f][2] = d[f][3] = 0.0f;
-    mma_f16(d[f], a, x);
-  }
-}
-#else
-template <int F>
-__device__ __forceinline__ void warpgroup_mma_f16_held(float (&d)[F][4], const uint32_t (&a)[4], const uint32_t* b, int b_half, int b_row,
-                                                       bool adds) {
-  static_assert(F == 8 || F == 16, "64 or 128 columns");
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  const uint64_t of_b = static_cast<uint64_t>(__cvta_generic_to_shared(b)) >> 4 | static_cast<uint64_t>(b_half / 4) << 16 |
-                        static_cast<uint64_t>(b_row / 4) << 32;
-#define LANE(f) "+f"(d[f][0]), "+f"(d[f][1]), "+f"(d[f][2]), "+f"(d[f][3])
-  if constexpr (F == 8) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
-        ", {%32, %33, %34, %35}, %36, p, 1, 1, 0; }"
-        : LANE(0), LANE(1), LANE(2), LANE(3), LANE(4), LANE(5), LANE(6), LANE(7)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(of_b), "r"(int(adds)));
-  } else {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
-        ", {%64, %65, %66, %67}, %68, p, 1, 1, 0; }"
-        : LANE(0), LANE(1), LANE(2), LANE(3), LANE(4), LANE(5), LANE(6), LANE(7),
-          LANE(8), LANE(9), LANE(10), LANE(11), LANE(12), LANE(13), LANE(14), LANE(15)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(of_b), "r"(int(adds)));
-  }
-#undef LANE
-#else
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int f = 0; f < F; ++f) {
-    const uint32_t x[2] = {b[f * b_row + lane], b[b_half + f * b_row + lane]};
-    if (!adds) d[f][0] = d[f][1] = d[f][2] = d[f][3] = 0.0f;
-    mma_f16(d[f], a, x);
-  }
-#endif
-}
-#endif
-
-//: section warp_largest
-// The largest of what the lanes of a warp have.
-#ifdef CUDA_ON_CPU
-inline uint32_t warp_largest(uint32_t mine) {
-  for (int mask = 16; mask > 0; mask /= 2) {
-    const uint32_t other = __shfl_xor_sync(0xffffffffu, mine, mask);
-    mine = other > mine ? other : mine;
-  }
-  return mine;
-}
-#else
-__device__ __forceinline__ uint32_t warp_largest(uint32_t mine) {
-#if __CUDA_ARCH__ >= 800
-  return __reduce_max_sync(0xffffffffu, mine);
-#else
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) mine = max(mine, __shfl_xor_sync(0xffffffffu, mine, mask));
-  return mine;
 #endif
 }
 #endif

@@ -13,7 +13,7 @@ $setup
   auto epilogue = [&](const float (&sum)[Tile::FRAGMENTS][4], int row, int column) {
 $finish
   };
-$corner$multiplied
+$corner  product::multiply<Tile, MOVES, VECTOR, SPLITS>(input, $input_pitch, weight, $weight_pitch, rows, depth, columns, tile, shared, any_odd, epilogue$wanted);
 }
 $merge
 }  // namespace ${name}_detail

@@ -5,10 +5,6 @@ is the sum of two TF32 ones, and three of the four products of these parts are t
 The tensor cores cut off what lies below the last bit of their accumulators; these are moved into sums in plain registers after
 every step. A sum that is not finite is computed again by plain arithmetic, which keeps an infinity one.
 
-Where that is predicted to be faster the parts are fp16 (product_halves.cuh): as many bits at twice the rate, but not the range of
-float32. Each step is scaled by powers of two. What that may lose is known at the end, and a tile that may have lost more than float32
-does is computed by TF32 parts.
-
 A block has TILE_ROWS × TILE_COLUMNS of the result, four warps for 64 rows of it, and eight more warps that only load columns: these
 split what they read into its two parts and store them as the tensor cores read them ([four of the depth][column][4]), four steps
 deep. Rows are in nobody's way: no two warps have the same ones, so each copies its own as they are, reads them as fragments, and
@@ -34,9 +30,7 @@ from .conv_spec import Epilogue, KernelText, Param, numbers, of_launcher, readin
 from .conv_text import by_vectors, extra_params, launched, parameter_lines, tidy
 from .conv_tiles import LAUNCH_MS, MEMORY_TB_PER_S
 
-TEMPLATE, SUPPORT, HALVES = (
-    Template((Path(__file__).parent / name).read_text()) for name in ("product.cuh", "product_support.cuh", "product_halves.cuh")
-)
+TEMPLATE, SUPPORT = (Template((Path(__file__).parent / name).read_text()) for name in ("product.cuh", "product_support.cuh"))
 STEP, STAGES, COPIES, BAND = 32, 4, 4, 8
 # TFLOP/s of 4096 cubed on an H200: 128 as it is; by one group of warps that load 111, with both operands from shared memory 113,
 # where all warps load and multiply 82 to 91; of the library 49.
@@ -50,9 +44,6 @@ STEP_US = 1.03  # a step of a deep product; where accumulators are moved every s
 SHALLOW, NARROW, TURNED, BY_NUMBERS = 1.08, 0.9, 1.07, 1.55
 TILE_US = 4.0  # to fill the stages, and to write a tile
 START_MS = 0.002
-# By fp16 parts: a step, and to fill the stages, to look at every sum, to compute some again, and to write a tile.
-HALVES_STEP_US, HALVES_TILE_US = 0.66, 8.0
-HALVES_STEPS = 8  # of a block, at least: its error is smaller than float32's by then, and what stands around the steps is little
 LIBRARY_TFLOPS, LIBRARY_SMALL_MS = 50.0, 0.015  # cuBLAS without TF32; what it takes longer where there is little to do
 
 
@@ -102,12 +93,11 @@ class Product:
 
 @dataclass(frozen=True)
 class ProductTile:
-    """What a block computes, how many blocks share the depth of it, and by which arithmetic."""
+    """What a block computes, and how many blocks share the depth of it."""
 
     quartets: int = 2  # of warps, for 64 rows each
     fragments: int = 16  # of 8 columns
     splits: int = 1
-    halves: bool = False  # by fp16 parts, and by TF32 where numbers lie too far apart for these
 
     @property
     def rows(self) -> int:
@@ -151,9 +141,7 @@ def product_tile(product: Product, rows: int, batch: int = 1, machine: Machine =
     (quartets, fragments), steps = shape, -(-product.depth // STEP)
     splits = [s for s in range(1, MOST_SPLITS + 1) if s == 1 or steps // s >= LEAST_STEPS]
     whole = product.batched or product.out_place is not None
-    halves = (False, True) if machine.fp16_parts and shape == (2, 16) else (False,)
-    every = [ProductTile(quartets, fragments, s, h) for s in splits for h in halves if s == 1 or not whole]
-    tiles = [tile for tile in every if not tile.halves or steps // tile.splits >= HALVES_STEPS]
+    tiles = [ProductTile(quartets, fragments, s) for s in splits if s == 1 or not whole]
     return min(tiles, key=lambda tile: (product_ms(product, tile, rows, batch, machine), tile.splits))
 
 
@@ -164,10 +152,9 @@ def product_ms(product: Product, tile: ProductTile, rows: int, batch: int = 1, m
     blocks = batch * wanted * tile.splits
     turned = product.turned or product.rows_turned
     by_numbers = not in_vectors(product) and not (product.turned and product.rows_turned)
-    step_us = HALVES_STEP_US if tile.halves else STEP_US * (1 if moves(product) > 1 else SHALLOW)
-    step_us *= BY_NUMBERS if by_numbers else TURNED if turned else 1
+    step_us = STEP_US * (1 if moves(product) > 1 else SHALLOW) * (BY_NUMBERS if by_numbers else TURNED if turned else 1)
     step_us *= (NARROW if tile.columns < 128 else 1) * tile.quartets / 2 / step_rate(machine)
-    tile_us, across = (HALVES_TILE_US if tile.halves else TILE_US) / machine.by_clock(1.0), machine.multiprocessors
+    tile_us, across = TILE_US / machine.by_clock(1.0), machine.multiprocessors
     busy = -(-blocks // across) * (steps * step_us + tile_us) * 1e-3
     busy += batch * (tiles - wanted) * tile.splits / across * (step_us + tile_us) * 1e-3
     written = batch * rows * product.columns
@@ -211,7 +198,7 @@ def moves(product: Product) -> int:
 
 def most_split_rows(product: Product, tile: ProductTile, rows: int, machine: Machine = H200) -> int:
     """Up to how many rows to split the depth: beyond, there are blocks enough, and the sums would fill memory."""
-    whole = replace(tile, splits=1)
+    whole = ProductTile(tile.quartets, tile.fragments)
     while product_ms(product, tile, 2 * rows, 1, machine) < product_ms(product, whole, 2 * rows, 1, machine):
         rows *= 2
     return rows
@@ -234,16 +221,18 @@ def product_kernel(
         setup=setup(epilogue),
         sizes="\n".join(f"  constexpr int {name} = {name.upper()};" for name in ("depth", "columns") if name not in size_names(product)),
         matrix=shifted("\n".join(matrix(product)), 2),
-        multiplied=multiplied(product, tile.halves),
+        input_pitch=pitch_of("input", product),
+        weight_pitch=pitch_of("weight", product),
         finish=shifted(finish(product, epilogue, tile), 4),
         corner=f"  {corner(product)}\n" if product.triangle is not None else "",
+        wanted=", wanted" if product.triangle is not None else "",
         merge=merge(product, epilogue, tile.splits) if split else "",
         launcher="\n".join(launcher(name, product, epilogue, tile, split_rows)),
     )
     return KernelText(
         name=name,
         source=tidy(source),
-        support=(support(), *((halves_support(),) if tile.halves else ())),
+        support=(support(),),
         launcher_args=launcher_args(product, epilogue, split),
         smem=tile.shared_bytes,
     )
@@ -258,27 +247,6 @@ def support() -> Helper:
     return Helper("product", text, tuple(sorted(called(text))), ("product",))
 
 
-def halves_support() -> Helper:
-    """Products by fp16 parts."""
-    text = HALVES.template
-    return Helper("product_halves", text, (*sorted(called(text)), "half", "product"), ("product",))
-
-
-def multiplied(product: Product, halves: bool) -> str:
-    """The call that multiplies; the one by TF32 where that by halves leaves the tile."""
-    operands = f"input, {pitch_of('input', product)}, weight, {pitch_of('weight', product)}, rows, depth, columns"
-    others = f"shared, any_odd, epilogue{', wanted' if product.triangle is not None else ''}"
-    by_tf32 = "product::multiply<Tile, MOVES, VECTOR, SPLITS>"
-    if not halves:
-        return f"  {by_tf32}({operands}, product::corner_of<Tile>(tile, rows, columns), {others});"
-    given = f"({operands}, corner, {others})"
-    return "\n".join([
-        "  const product::Corner corner = product::corner_of<Tile>(tile, rows, columns);",
-        f"  if (!product::multiply_halves<Tile, VECTOR, SPLITS>{given})",
-        f"    {by_tf32}{given};",
-    ])  # fmt: skip
-
-
 def constants(product: Product, tile: ProductTile) -> Iterator[str]:
     known = {"depth": product.depth, "columns": product.columns}
     fixed = [f"{name.upper()} = {size}" for name, size in known.items() if name not in size_names(product)]
@@ -290,7 +258,6 @@ def constants(product: Product, tile: ProductTile) -> Iterator[str]:
     lie = [what for what, turned in (("the matrix lies", product.turned), ("rows lie", product.rows_turned)) if turned]
     flags = f"{str(product.turned).lower()}, {str(product.rows_turned).lower()}"
     words = f"{tile.rows} rows, {tile.columns} columns" + (f"; {' and '.join(lie)} by columns" if lie else "")
-    words += "; by fp16 parts" if tile.halves else "; by TF32 parts"
     yield f"using Tile = product::Tile<{tile.quartets}, {tile.fragments}, {flags}>;  // {words}"
     yield f"constexpr int MOVES = {moves(product)};  // steps between two moves of the accumulators"
 

@@ -23,11 +23,11 @@ template <int GROUPS_, int FRAGMENTS_, bool BY_COLUMNS_, bool ROWS_BY_COLUMNS_> 
   }
 };
 
-// Numbers of a column, of which so many are `left`; zeros behind its end.
-template <int VECTOR, int COUNT>
-__device__ __forceinline__ void load_numbers(float (&to)[COUNT], const float* __restrict__ from, bool real, int left, int apart) {
+// Four numbers of a column, of which so many are `left`; zeros behind its end.
+template <int VECTOR>
+__device__ __forceinline__ void load_numbers(float (&to)[4], const float* __restrict__ from, bool real, int left, int apart) {
 #pragma unroll
-  for (int v = 0; v < COUNT; v += VECTOR) {
+  for (int v = 0; v < 4; v += VECTOR) {
     float some[VECTOR];
     load_here_if<VECTOR>(real && v < left, from + v * apart, some);
 #pragma unroll
@@ -58,25 +58,17 @@ struct All {
   __device__ __forceinline__ bool operator()(int, int) const { return true; }
 };
 
-// Where a block's tile begins.
-struct Corner {
-  int row, column;
-};
-template <class T>
-__device__ __forceinline__ Corner corner_of(int tile, int rows, int columns) {
-  const int tiles_n = (rows + T::ROWS - 1) / T::ROWS, tiles_c = (columns + T::COLUMNS - 1) / T::COLUMNS;
-  const int band = tile / (BAND * tiles_c) * BAND, high = min(tiles_n - band, BAND), place = tile % (BAND * tiles_c);
-  return {(band + place % high) * T::ROWS, place / high * T::COLUMNS};
-}
-
-// A tile of the product of `input` and `weight`, whose rows (or the columns of which) are so far apart; SPLITS blocks share the depth of it. Each thread hands its sums to `epilogue`: at rows r and r + 8, and columns c + 8 f and the next one, of fragment f. Of a tile of
+// Tile `tile` of the product of `input` and `weight`, whose rows (or the columns of which) are so far apart; SPLITS blocks share the depth
+// of it. Each thread hands its sums to `epilogue`: at rows r and r + 8, and columns c + 8 f and the next one, of fragment f. Of a tile of
 // which the epilogue takes nothing, one that is not `wanted` from its first row and column on, only the first step is multiplied.
 template <class T, int MOVES, int VECTOR, int SPLITS, class Epilogue, class Wanted = All>
 __device__ __forceinline__ void multiply(const float* __restrict__ input, int input_pitch, const float* __restrict__ weight, int weight_pitch,
-                                         int rows, int depth, int columns, Corner corner, float* shared, int& any_odd, Epilogue epilogue,
+                                         int rows, int depth, int columns, int tile, float* shared, int& any_odd, Epilogue epilogue,
                                          Wanted wanted = Wanted()) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quartet = __shfl_sync(0xffffffffu, warp / 4, 0);
-  const int row0 = corner.row, column0 = corner.column;
+  const int tiles_n = (rows + T::ROWS - 1) / T::ROWS, tiles_c = (columns + T::COLUMNS - 1) / T::COLUMNS;
+  const int band = tile / (BAND * tiles_c) * BAND, high = min(tiles_n - band, BAND), place = tile % (BAND * tiles_c);
+  const int row0 = (band + place % high) * T::ROWS, column0 = place / high * T::COLUMNS;
   const int steps = (depth + STEP - 1) / STEP, first = steps * int(blockIdx.y) / SPLITS;
   const int last = wanted(row0, column0) ? steps * (int(blockIdx.y) + 1) / SPLITS : first + 1;
   if (threadIdx.x == 0) any_odd = 0;

@@ -34,11 +34,6 @@ class PrecisionMode(str, Enum):
     flags = "flags"
 
 
-class Arithmetic(str, Enum):
-    auto = "auto"
-    tf32 = "tf32"
-
-
 ModelFile = Annotated[
     Path,
     typer.Argument(metavar="MODEL.py", help="A file that defines Model, get_inputs() and get_init_inputs()."),
@@ -65,14 +60,6 @@ PrecisionOption = Annotated[
         "--precision",
         help="How exact float32 convolutions are to be where TF32 is allowed: as PyTorch's library in fact computes them, or within"
         " 1e-4 of the rms (eager); or as the flags allow (flags).",
-    ),
-]
-ArithmeticOption = Annotated[
-    Arithmetic,
-    typer.Option(
-        "--arithmetic",
-        help="Matrix products of float32 that may not use TF32: by two parts of each number in fp16, scaled, or in TF32, whichever is"
-        " faster (auto); or in TF32 alone (tf32). Both are as exact as float32.",
     ),
 ]
 ArchOption = Annotated[
