@@ -29,6 +29,7 @@ SHAPES = {  # rows, depth, columns, whether the matrix lies by columns
     "classes": (8192, 2048, 1000, False),
     "few rows": (128, 8192, 1024, False),
     "a thousand rows": (1024, 8192, 8192, False),
+    "square 8192": (8192, 8192, 8192, False),
     "narrow": (16384, 1024, 64, False),
     "shallow": (65536, 128, 512, False),
     "odd": (4093, 1021, 2039, False),

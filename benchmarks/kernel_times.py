@@ -1,6 +1,6 @@
 """What each kernel of a model's file takes on a GPU, as predicted, without gradients: microseconds and TB/s of what it has to move.
 
-    PYTHONPATH=src python3 benchmarks/kernels.py [--jobs N] MODEL.py ...
+    PYTHONPATH=src python3 benchmarks/kernel_times.py [--jobs N] MODEL.py ...
 
 Models are captured and built side by side, each in a process of its own; one at a time is on the clock. With the sources of another
 state as PYTHONPATH the same models are timed as they were there.
