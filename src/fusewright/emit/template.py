@@ -129,7 +129,7 @@ def _launch(kernel, *arguments):
         source = _CUDA_SOURCE  # unless: backward
         source = _CUDA_GRADIENTS if kernel in _GRADIENT_KERNELS else _CUDA_SOURCE  # if: backward
         name, _, saving = kernel.partition(" ")  # if: apart
-        source = "#define KEEPING\\n" + _CUDA_SOURCE if saving else source  # kernels that also store activations  # if: apart
+        source = _CUDA_SAVING if saving else source  # if: apart
         entry = getattr(_library(source), f"{name}_entry")  # if: apart
         entry = getattr(_library(source), f"{kernel}_entry")  # unless: apart
         entry.restype = ctypes.c_char_p

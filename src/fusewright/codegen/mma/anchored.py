@@ -123,6 +123,7 @@ class AnchoredText:
     source: str
     shape: str  # the source with its own names numbered: kernels of the same shape are one kernel with other arguments
     comment: tuple[str, ...]  # what stands above it
+    calls: frozenset[str]  # the words in it by which device helpers are called
     support: tuple[Helper, ...]
     shared_bytes: int
     sizes: tuple[str, ...]  # Python that says how large the workspace is to be
@@ -186,7 +187,7 @@ def anchored_kernel(
             handed.append(argument(param.tensor))
         else:  # of this kernel alone, or a size
             handed.append(f"{name}{own}" if name in ("partials", "slices", *made.workspace) else name)
-    source, launches = made.source, [Launch(kernel.name, ((tuple(handed), ""),))]
+    source, calls, launches = made.source, made.calls, [Launch(kernel.name, ((tuple(handed), ""),))]
     numbered = fused.epilogue.renamed(numbers_of(fused.epilogue.bodies))
     shape = depthwise_kernel("@", conv, numbered) if made.tile is None else conv_kernel("@", conv, numbered, made.tile)
     shapes = [shape.source]
@@ -194,12 +195,14 @@ def anchored_kernel(
         merge, merged, launch = merge_kernel(kernel, fused, plan, argument, size_texts, own)
         remark = f"// Merges the partial results of {kernel.name}, in a fixed order."
         source += f"\n{remark}\n{spelled(merge, AS_IT_IS)}"
+        calls = calls.union(*(function.calls for function in merge))
         shapes.append(spelled(merge, text.Numbered(merged)))
         launches.append(launch)
     return AnchoredText(
         source,
         "\n".join(shapes),
         tuple(comment),
+        calls,
         made.support,
         made.smem,
         tuple(counts),
@@ -237,7 +240,7 @@ def anchored_product(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str
     few = rows if most is None else sympy.Min(rows, most)
     workspace = {f"sums{own}": sizes.tidy(tile.splits * anchor.conv.columns * few)} if tile.splits > 1 else {}
     return AnchoredText(
-        made.source, shape.source, tuple(comment), made.support, made.smem, (), tuple(workspace.items()),
+        made.source, shape.source, tuple(comment), made.calls, made.support, made.smem, (), tuple(workspace.items()),
         (Launch(kernel.name, ((tuple(handed), ""),)),), tile, tf32=False,
     )  # fmt: skip
 

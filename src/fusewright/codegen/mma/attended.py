@@ -59,7 +59,9 @@ def attended_kernel(kernel: Kernel, comment: list[str], argument: Callable[[str]
     rows.append((tuple(handed.values()), ""))
     launches = (Launch(kernel.name, tuple(rows)),)
     shape = attention_kernel("@", how.attention, how.body.renamed(numbers_of([how.body]))).source
-    return AnchoredText(made.source, shape, tuple(comment), (), made.smem, (), (), launches, attention_tile(how.attention), tf32=False)
+    return AnchoredText(
+        made.source, shape, tuple(comment), made.calls, (), made.smem, (), (), launches, attention_tile(how.attention), tf32=False
+    )
 
 
 OPERANDS = {
