@@ -197,7 +197,7 @@ def ours(made: Plan) -> list[str]:
 
 def shared_bytes(emitted: Emitted) -> list[int]:
     """What the file asks of a device, as a whole and region by region."""
-    return [int(count) for count in re.findall(r"(?:_has_tensor_cores\(\w+\.device, |_run_where_it_fits\()(\d+)", emitted.text)]
+    return [int(count) for count in re.findall(r"(?:_has_tensor_cores\(\w+\.device, |shared_bytes=)(\d+)", emitted.text)]
 
 
 @pytest.mark.parametrize("path", FOUNDING, ids=lambda path: path.stem)

@@ -47,7 +47,6 @@ class Assumptions:
         texts = self.launches.on_tensor_cores
         found = {"tensor cores"} if texts else set()
         found |= {"convolves"} if any(text.tf32 for text in texts) else set()
-        found |= {"guarded"} if any(map(self.functions.guarded, self.regions)) else set()
         return found | ({"slices"} if any(text.sizes for text in texts) else set())  # which are counted by it
 
     def held_text(self) -> str:

@@ -131,12 +131,11 @@ class Forward:
         if not results:  # it only overwrites buffers
             return [*before, f"{region.name}({sizes_text}, {tensors})"]
         target = f"({', '.join(results)},)" if len(results) == 1 else ", ".join(results)
-        shared = self.functions.guarded(region)
-        run, items = f"_run_where_it_fits({shared}, " if shared else "_run(", [f"{region.name}_region", sizes_text]
-        if turned := self.unless_turned(region, f"{run}{', '.join([*items, tensors])})"):
+        items = [f"{region.name}_region", sizes_text]
+        if turned := self.unless_turned(region, f"_run({', '.join([*items, tensors])})"):
             return [*before, turned]
         items += [given] if handed else bracketed("[", arguments, "]")
-        return [*before, *wrapped(f"{target} = {run}", items, ")", limit=WIDTH - 4)]
+        return [*before, *wrapped(f"{target} = _run(", items, ")", limit=WIDTH - 4)]
 
     def freed_after(self, step: Call | Region, later: list[str]) -> list[str]:
         """Lets go of what nothing needs after a step; `later` is what was there before the shortcut that it is a step of."""
