@@ -10,21 +10,8 @@ import sympy
 
 from ...ir import functions as fn
 from ...ir import sizes, stmt
-from ...ir.expr import (
-    AS_IT_IS,
-    Expr,
-    Field,
-    Function,
-    Grouped,
-    Name,
-    Pointer,
-    Spelling,
-    as_expr,
-    element,
-    equal,
-    method,
-    names_in,
-)
+from ...ir.cpp import AS_IT_IS, Spelling
+from ...ir.expr import Expr, Field, Function, Grouped, Name, Pointer, as_expr, element, equal, method, names_in
 from ...ir.graph import Dim, Graph
 from ...ir.index import Axis, Coordinate
 from ...ir.plan import Kernel, Plan
@@ -33,7 +20,8 @@ from ...ir.stmt import Assign, Declare, Do, For, If, Return, Statement, block, c
 from ...target.helpers import Helper
 from ..loops import text
 from ..loops.accumulators import WORDS, accumulators, kind_of
-from ..loops.evaluator import Evaluator, Level, converted_to, pointer
+from ..loops.evaluator import Evaluator, converted_to
+from ..loops.scope import Level, pointer
 from ..loops.walk import row_at
 from .anchor import Anchor, Fused, arithmetic, axes_for, input_sizes, rows_and_batch
 from .conv import Conv, Epilogue, OverPositions, Param, Pointwise, can_be_opened, conv_kernel

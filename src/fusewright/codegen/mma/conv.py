@@ -49,6 +49,8 @@ __all__ = [
 
 TEMPLATE, WARPGROUPS = (pieces_of(file)["kernel"] for file in ("conv.cuh", "conv_warpgroup.cuh"))
 TABLES_COMPLETE = "__syncthreads();  // what all threads prepared is complete\n"
+
+
 def conv_kernel(name: str, conv: Conv, epilogue: Epilogue, tile: Tile | None = None, machine: Machine = H200) -> KernelText:
     """The CUDA text of one convolution kernel and its launcher.
 

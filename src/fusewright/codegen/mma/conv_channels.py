@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...ir.expr import Expr, Name, element, literal, substituted, to_cpp
+from ...ir.cpp import literal, to_cpp
+from ...ir.expr import Expr, Name, element, substituted
 from ...ir.stmt import printed, with_values
 from .code import Code, calling, shifted
 from .conv_layout import Layout

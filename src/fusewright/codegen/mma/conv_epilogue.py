@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from textwrap import dedent
 
-from ...ir.expr import to_cpp
+from ...ir.cpp import to_cpp
 from ...ir.stmt import printed
 from .code import Code, calling, shifted
 from .conv_channels import rows, rows_exchanged, softmax_like

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from ...ir.expr import Expr, Kind, Name, Pointer, kind_text, names_in, substituted, words_in, words_of
+from ...ir.cpp import kind_text
+from ...ir.expr import Expr, Kind, Name, Pointer, names_in, substituted, words_in, words_of
 from ...ir.stmt import Declare, Statement, names_read, renamed, statements, words
 from ...target.helpers import Helper
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ...ir.expr import to_cpp
+from ...ir.cpp import to_cpp
 from ...ir.stmt import printed
 from ...target.machine import H200, Machine
 from .code import Code, calling, pieces_of, shifted

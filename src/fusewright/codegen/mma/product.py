@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Template
 
-from ...ir.expr import Pointer, to_cpp
+from ...ir.cpp import to_cpp
+from ...ir.expr import Pointer
 from ...ir.stmt import printed
 from ...target.helpers import Helper, section
 from ...target.machine import H200, Machine
