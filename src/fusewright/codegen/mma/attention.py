@@ -93,7 +93,7 @@ def attention_kernel(
     """The CUDA text of one kernel and its launcher. `body` is the chain between score and softmax at query `n` and key `c` of the
     matrices `z0`, `z1`, … of a batch.
 
-    >>> [name for _, name in attention_kernel("k", Attention(64, 64)).launcher_args][-3:]
+    >>> [argument.name for argument in attention_kernel("k", Attention(64, 64)).launcher_args][-3:]
     ['batch0', 'queries', 'keys']
     """
     body, tile = body or Pointwise(), tile or attention_tile(attention)

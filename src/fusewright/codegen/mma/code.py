@@ -39,8 +39,8 @@ class Code:
     def filled(self, **pieces: Code | str) -> Code:
         """With these in the place of its placeholders: it calls what those call that have a place in it.
 
-        >>> Code("$product(x);", frozenset({"x"})).filled(product=calling("mma_tf32", "mma_tf32"), other=calling("f", "f"))
-        Code(text='mma_tf32(x);', calls=frozenset({'x', 'mma_tf32'}))
+        >>> Code("$product(x);").filled(product=calling("mma_tf32", "mma_tf32"), other=calling("meet(x)", "meet"))
+        Code(text='mma_tf32(x);', calls=frozenset({'mma_tf32'}))
         """
         places = Places(pieces)
         text = Template(self.text).substitute(places)
