@@ -27,9 +27,10 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from kernels.conv.founding import CONV1, CONV2, POOLED, STATISTICS, apply_epilogue  # noqa: E402
 from kernels.conv.harness import source_of  # noqa: E402
+from kernels.words import called  # noqa: E402
 
 from fusewright.codegen.mma.conv import KernelText, Tile, conv_kernel  # noqa: E402
-from fusewright.target.helpers import called, closure, device_texts  # noqa: E402
+from fusewright.target.helpers import closure, device_texts  # noqa: E402
 
 PEAK = """
 __global__ void __launch_bounds__(256, 2) peak_kernel(float* out, int rounds) {

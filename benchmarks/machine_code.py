@@ -53,7 +53,8 @@ def units(text: str) -> dict[str, str]:
             if name.startswith("_CUDA_"):
                 parts = [statement.value.left, statement.value.right] if isinstance(statement.value, ast.BinOp) else [statement.value]
                 found[name] = "".join(found[p.id] if isinstance(p, ast.Name) else ast.literal_eval(p) for p in parts)
-    found.pop("_CUDA_SUPPORT", None)
+    for name in ("_CUDA_SUPPORT", "_CUDA_SAVING"):
+        found.pop(name, None)
     saving = {f"{name} KEEPING": f"#define KEEPING\n{source}" for name, source in found.items() if "#ifdef KEEPING" in source}
     return {name: source for name, source in (found | saving).items() if "__global__" in source}
 

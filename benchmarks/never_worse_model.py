@@ -27,9 +27,10 @@ from zoo_gpu import alone, interleaved
 
 import fusewright
 from fusewright.bench import gpu
+from fusewright.driver.choices import PREDICTED, able_of, candidates
 from fusewright.driver.front import Front, new_file
 from fusewright.driver.pipeline import optimize, read_problem, tuned_for
-from fusewright.driver.tune import PREDICTED, Tuned, able_of, candidates
+from fusewright.driver.tune import Tuned
 from fusewright.errors import Refused, first_line
 from fusewright.frontend.problem import Problem, load_problem
 from fusewright.options import Options

@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python3 benchmarks/ways.py MODEL.py [CHOICES ...]
 
-CHOICES are the arguments of `tune.Choices`, as in 'own=frozenset(), channels_last=True'; nothing is the predicted way.
+CHOICES are the arguments of `choices.Choices`, as in 'own=frozenset(), channels_last=True'; nothing is the predicted way.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from founding import median_ms
 
+from fusewright.driver.choices import Choices
 from fusewright.driver.pipeline import read_problem
-from fusewright.driver.tune import Choices
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
 

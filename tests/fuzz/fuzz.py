@@ -64,8 +64,8 @@ def compare(chains: list[Chain], folder: Path, sanitize: str, gradients: bool) -
     from fusewright.options import Options
     from fusewright.verify.candidate import load_candidate
     from fusewright.verify.checks import Trial
-    from fusewright.verify.observe import subjects
     from fusewright.verify.shrink import Shapes
+    from fusewright.verify.subjects import subjects
     from fusewright.verify.variants import Variant
 
     path = folder / f"chains_{chains[0].seed}_{len(chains)}.py"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fusewright.ir import functions as fn
+from fusewright.ir.cpp import to_cpp
 from fusewright.ir.expr import (
     Arg,
     Binary,
@@ -33,7 +34,6 @@ from fusewright.ir.expr import (
     negated,
     of_operands,
     select,
-    to_cpp,
     total,
     uses,
 )

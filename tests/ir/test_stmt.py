@@ -8,6 +8,7 @@ from torch.utils._sympy.functions import FloorDiv
 
 from fusewright.ir import functions as fn
 from fusewright.ir import sizes
+from fusewright.ir.cpp import Spelling, to_cpp
 from fusewright.ir.expr import (
     AllOf,
     Arg,
@@ -18,7 +19,6 @@ from fusewright.ir.expr import (
     Name,
     Number,
     Pointer,
-    Spelling,
     Template,
     Unary,
     address,
@@ -29,7 +29,6 @@ from fusewright.ir.expr import (
     in_double,
     method,
     signed_sum,
-    to_cpp,
     with_fast_functions,
 )
 from fusewright.ir.extent import extent

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from kernels.nvcc import cubin_of, needs_nvcc
+from kernels.words import called
 
 from fusewright.codegen.mma.product import support
 from fusewright.host import compile_host
-from fusewright.target.helpers import BASE, Helper, called, closure, device_names, device_texts, helpers
+from fusewright.target.helpers import BASE, Helper, closure, device_names, device_texts, helpers
 
 EVERY = [*helpers().values(), support()]
 INCLUDE = [helper.name for helper in EVERY if "#include" in helper.text]

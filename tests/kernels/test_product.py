@@ -26,11 +26,12 @@ from fusewright.codegen.mma.product import (
     product_ms,
     product_tile,
 )
+from fusewright.driver.choices import Choices, own_of
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
-from fusewright.driver.tune import Choices, own_of
 from fusewright.frontend.problem import load_problem
-from fusewright.ir.expr import select, to_cpp
+from fusewright.ir.cpp import to_cpp
+from fusewright.ir.expr import select
 from fusewright.options import Options
 from fusewright.schedule.product_fusion import product_axes, products
 from fusewright.verify.candidate import load_candidate

@@ -14,10 +14,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from kernels.words import called
 
 from fusewright.ir import functions as fn
-from fusewright.ir.expr import Arg, to_cpp, with_fast_functions
-from fusewright.target.helpers import called, closure
+from fusewright.ir.cpp import to_cpp
+from fusewright.ir.expr import Arg, with_fast_functions
+from fusewright.target.helpers import closure
 
 FUNCTIONS = ("log1p_unit({x})", "expm1_below({x})", "sigmoid_of({x})", "mish_of({x}, expf({x}))", "sigmoid_fast({x})", "inverse_of({x})")
 FUNCTIONS += ("exp_below({x})", "turn_of({x})")

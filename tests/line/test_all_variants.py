@@ -15,9 +15,10 @@ from fusewright.codegen.loops import pointwise
 from fusewright.codegen.loops.evaluator import Evaluator
 from fusewright.driver import all_variants, pipeline
 from fusewright.driver.all_variants import BY_PYTORCH, Tried, sweep, try_all, variants
+from fusewright.driver.choices import MOST_REGIONS, groups
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
-from fusewright.driver.tune import MOST_REGIONS, Tuner, groups
+from fusewright.driver.tune import Tuner
 from fusewright.errors import Refused, first_line
 from fusewright.ir.expr import Expr, Grouped, Name
 from fusewright.options import Options
@@ -171,14 +172,18 @@ def test_sizes_with_the_remainders_of_the_given_ones(tmp_path: Path) -> None:
     assert (height % 8, width % 8) == (236 % 8, 130 % 8) and height <= 24 and width <= 24 and channels == 2 and batch == 3
 
 
-def test_saved_activations_are_compiled_apart_as_for_a_gpu(tmp_path: Path) -> None:
-    """What forward runs before any backward is not the kernel that saves, nor on the host."""
+@pytest.mark.parametrize("older", [False, True])
+def test_saved_activations_are_compiled_apart_as_for_a_gpu(older: bool, tmp_path: Path) -> None:
+    """What forward runs before any backward is not the kernel that saves, nor on the host. Files of older versions do not name their
+    second build: it is made where it is asked for."""
     lines = ["y = F.relu(self.conv(x))"]
     init = "self.conv = nn.Conv2d(8, 16, 3, padding=1)"
     front = read_problem(problem_of(tmp_path, "y.amax(1)", "torch.randn(2, 8, 16, 16)", init=init, lines=lines), Options(target="host"))
     every, _ = variants(front)
-    text = next(variant.emitted.text for variant in every if "#ifdef KEEPING" in variant.emitted.text)
-    candidate = load_candidate(text, "host", name="new.py", apart=True)
+    text = next(variant.emitted.text for variant in every if "\n_CUDA_SAVING = " in variant.emitted.text)
+    assert "#ifdef KEEPING" in text
+    text = "\n".join(line for line in text.split("\n") if not (older and line.startswith("_CUDA_SAVING = ")))
+    candidate = load_candidate(text, "host", name="new.py", apart=not older)
     model, x = candidate.build_model(front.problem), torch.randn(2, 8, 16, 16)
     for _ in range(2):
         expected = front.problem.model()

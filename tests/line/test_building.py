@@ -13,9 +13,10 @@ from line.test_tune import CHAIN, Prices, forward_only
 from line.test_tune import prices as prices  # the fixture
 
 from fusewright.driver import building
+from fusewright.driver.choices import PREDICTED, Choices
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
-from fusewright.driver.tune import PREDICTED, Choices, Tuner, tune
+from fusewright.driver.tune import Tuner, tune
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
 from fusewright.schedule.training import Training

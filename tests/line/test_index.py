@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.utils._sympy.functions import FloorDiv
 
 from fusewright.ir import sizes
-from fusewright.ir.expr import to_cpp
+from fusewright.ir.cpp import to_cpp
 from fusewright.ir.graph import Dim
 from fusewright.ir.index import Axis, Coordinate, contiguous, linear, reshape
 

@@ -22,9 +22,9 @@ from fusewright.codegen.mma.depthwise import predicted_ms as depthwise_ms
 from fusewright.codegen.mma.product import Product, block_shape, product_ms, product_tile
 from fusewright.codegen.template import KernelTemplate
 from fusewright.driver import pipeline
+from fusewright.driver.choices import PREDICTED, Choices
 from fusewright.driver.cli import app
 from fusewright.driver.suite import SWITCH, Settings
-from fusewright.driver.tune import PREDICTED, Choices
 from fusewright.emit import Emitted
 from fusewright.errors import Refused
 from fusewright.frontend.problem import load_problem
@@ -197,7 +197,7 @@ def ours(made: Plan) -> list[str]:
 
 def shared_bytes(emitted: Emitted) -> list[int]:
     """What the file asks of a device, as a whole and region by region."""
-    return [int(count) for count in re.findall(r"(?:_has_tensor_cores\(\w+\.device, |_run_where_it_fits\()(\d+)", emitted.text)]
+    return [int(count) for count in re.findall(r"(?:_has_tensor_cores\(\w+\.device, |shared_bytes=)(\d+)", emitted.text)]
 
 
 @pytest.mark.parametrize("path", FOUNDING, ids=lambda path: path.stem)

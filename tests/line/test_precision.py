@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from fusewright.driver.all_variants import variants
+from fusewright.driver.choices import LIBRARY_TURNED, Choices, convolutions
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
-from fusewright.driver.tune import LIBRARY_TURNED, Choices, convolutions, key
+from fusewright.driver.tune import key
 from fusewright.frontend.capture import capture
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options

@@ -15,9 +15,10 @@ from line.test_tune import prices as prices  # the fixture
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusewright.driver import pipeline
+from fusewright.driver.choices import Choices, convolutions
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
-from fusewright.driver.tune import Choices, Tuned, convolutions, key, tune
+from fusewright.driver.tune import Tuned, key, tune
 from fusewright.driver.tune_training import EAGER, EVERY_KERNEL, NO_KERNEL, Step, candidates
 from fusewright.emit import Emitted
 from fusewright.frontend.problem import load_problem

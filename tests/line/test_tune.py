@@ -15,9 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusewright.bench.gpu import Sample
 from fusewright.driver import pipeline
+from fusewright.driver.choices import Choices, own_of
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
-from fusewright.driver.tune import Choices, Tuned, Tuner, Way, cache_file, own_of, recall, remember, tune
+from fusewright.driver.tune import Tuned, Tuner, Way, cache_file, recall, remember, tune
 from fusewright.errors import Refused
 from fusewright.frontend.problem import load_problem
 from fusewright.host import HostLibrary

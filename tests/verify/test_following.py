@@ -11,8 +11,8 @@ from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
 from fusewright.verify.candidate import load_candidate
 from fusewright.verify.checks import Trial, values
-from fusewright.verify.observe import subjects
 from fusewright.verify.shrink import Shapes
+from fusewright.verify.subjects import subjects
 from fusewright.verify.verifier import Check, Verdict, verify
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\n"

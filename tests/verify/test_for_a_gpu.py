@@ -20,9 +20,10 @@ from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
 from fusewright.verify.candidate import load_candidate
 from fusewright.verify.checks import Outcome, Trial, kernels, values
-from fusewright.verify.observe import Subjects, cotangents, filled_memory, is_misaligned, observe, settle, subjects
+from fusewright.verify.observe import cotangents, filled_memory, is_misaligned, observe, settle
 from fusewright.verify.reference import Rounding, in_float64
 from fusewright.verify.shrink import Shapes, work
+from fusewright.verify.subjects import Subjects, subjects
 from fusewright.verify.variants import LAYOUTS, Variant
 from fusewright.verify.verifier import _timed, _trial
 

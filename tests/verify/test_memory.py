@@ -25,8 +25,9 @@ from fusewright.verify import verifier as verifier
 from fusewright.verify.batch import ROWS, SAME, SUM, kind_of, parts_of
 from fusewright.verify.candidate import load_candidate
 from fusewright.verify.checks import differentiation, kernels
-from fusewright.verify.observe import Subjects, _sample, _sample_of, cotangents, observe, subjects
+from fusewright.verify.observe import _sample, _sample_of, cotangents, observe
 from fusewright.verify.reference import Rounding, _pool, in_float64
+from fusewright.verify.subjects import Subjects, subjects
 from fusewright.verify.variants import Source, Variant
 from fusewright.verify.verifier import Verdict, verify
 
@@ -46,7 +47,7 @@ class Desk:
         self.counted, self.exact_runs, self.parts = Counted(most), 0, 0
         patch.setattr(shrink, "MAIN_SECONDS", 1e9)
         patch.setattr("fusewright.verify.observe.COPIED", 2**12)  # as large results are, which a GPU is for
-        patch.setattr("fusewright.verify.observe.MOST_KNOWN", 0)  # a hundred megabytes there, but much beside what is counted here
+        patch.setattr("fusewright.verify.subjects.MOST_KNOWN", 0)  # a hundred megabytes there, but much beside what is counted here
         patch.setattr(verifier, "Memory", functools.partial(memory.Memory, spare=spare))
         base, run, wide = Source._base, Subjects.run_exact, in_float64
 
@@ -67,7 +68,7 @@ class Desk:
 
         patch.setattr(Source, "_base", kept)
         patch.setattr(Subjects, "run_exact", run_exact)
-        patch.setattr("fusewright.verify.observe.in_float64", counted)
+        patch.setattr("fusewright.verify.subjects.in_float64", counted)
 
     def verdict(self, problem: Problem, new: str = COPY, metered: bool = True) -> Verdict:
         graph = capture(*on_the_cpu(problem), str(problem.path))
@@ -103,7 +104,7 @@ def test_few_runs_in_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Two references beside the exact one are enough to accept a result, and what several checks ask for is made once: 160 runs, which
     were more than 270."""
     desk = Desk(monkeypatch)
-    monkeypatch.setattr("fusewright.verify.observe.MOST_KNOWN", 64)
+    monkeypatch.setattr("fusewright.verify.subjects.MOST_KNOWN", 64)
     problem = problem_of(tmp_path, CONV[0], CONV[1], "torch.rand(4, 4, 16, 16)")
     new = compile_problem(problem, Options(target="host"))[2].text
     assert desk.verdict(problem, new, metered=False).passed

@@ -45,7 +45,7 @@ def test_a_part_of_the_zoo_compiles_at_full_size(name: str, monkeypatch: pytest.
     _, _, emitted = pipeline.compile_problem(load_problem(MODELS[name]), Options())
     module = load_candidate(emitted.text, "host", name="new.py").module
     if module._KERNELS:
-        compile_host("#define KEEPING\n" + module._CUDA_SOURCE, include_text=host_text())
+        compile_host(getattr(module, "_CUDA_SAVING", module._CUDA_SOURCE), include_text=host_text())
     if getattr(module, "_GRADIENT_KERNELS", ()):
         compile_host(module._CUDA_GRADIENTS, include_text=host_text())
 

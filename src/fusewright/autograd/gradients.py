@@ -24,9 +24,10 @@ from ..ops.lower import lower
 from ..schedule import product_fusion
 from ..schedule.bit_exact import alike
 from ..schedule.fusion import take_over
+from ..schedule.grouping import Cyclic
 from ..schedule.layout import spread
 from ..schedule.naming import named_gradients
-from ..schedule.planner import Cyclic, plan
+from ..schedule.planner import plan
 from .flow import trainable
 from .peak import by_kernels, by_pytorch, too_heavy
 from .regions import Region, Regions

@@ -25,7 +25,8 @@ from ..verify.budget import GROSS
 from ..verify.candidate import Candidate
 from ..verify.checks import sentence
 from ..verify.memory import release
-from ..verify.observe import Observed, Subjects, gradient_targets, subjects, write_state
+from ..verify.observe import Observed, gradient_targets
+from ..verify.subjects import Subjects, subjects, write_state
 from ..verify.variants import Variant, named_state
 from ..verify.verifier import compact_trial
 from .gpu import Sample, Span

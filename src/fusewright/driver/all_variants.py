@@ -15,13 +15,13 @@ from ..schedule.layout import coarse_calls
 from ..schedule.library import Library
 from ..steps import Step
 from ..verify.candidate import Candidate, gpu_works, load_candidate
-from ..verify.observe import References, Subjects, subjects
 from ..verify.shrink import space_of
+from ..verify.subjects import References, Subjects, subjects
 from ..verify.variants import Variant as Case
 from ..verify.verifier import Verdict
 from . import building
+from .choices import MOST_FLIPS, PREDICTED, Choices, able_of, candidates, too_coarse
 from .front import Front
-from .tune import MOST_FLIPS, PREDICTED, Choices, able_of, candidates, too_coarse
 from .tune_training import candidates as in_training
 
 EQUAL, DIFFERENT, SAME, NO_BUILD, NOT_RUN = "equal", "different", "the same file as", "does not build", "not run"

@@ -34,11 +34,8 @@ def units_of(candidate: Candidate, training: bool = True) -> list[Unit]:
     if candidate.target != "cuda" or not candidate.forward_kernels:
         return []
     found = [Unit(module._CUDA_SOURCE, module)]
-    if training and "#ifdef KEEPING" in module._CUDA_SOURCE:
-        found.append(Unit("#define KEEPING\n" + module._CUDA_SOURCE, module))
-    if training and hasattr(module, "_CUDA_GRADIENTS"):
-        found.append(Unit(module._CUDA_GRADIENTS, module))
-    return found
+    more = [name for name in ("_CUDA_SAVING", "_CUDA_GRADIENTS") if training and hasattr(module, name)]
+    return found + [Unit(getattr(module, name), module) for name in more]
 
 
 _failed: dict[str, Exception] = {}  # by source: PyTorch builds nothing a second time in one process, and would only miss the library

@@ -29,8 +29,9 @@ from ..options import Options
 from ..schedule.bit_exact import alike
 from ..schedule.conv_fusion import tf32_allowed
 from ..schedule.fusion import take_over
+from ..schedule.grouping import Cyclic
 from ..schedule.library import Convolution, convolution_of
-from ..schedule.planner import Cyclic, plan
+from ..schedule.planner import plan
 from ..target.detect import machine_for
 from ..verify.library_arithmetic import library_of
 from ..verify.precision import FLAGS, Precision

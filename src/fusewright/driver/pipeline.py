@@ -45,8 +45,9 @@ from ..verify.verifier import Verdict, questions
 from ..verify.verifier import verify as verify_candidate
 from . import building, tuning_record
 from .all_variants import Tried, try_all, variants
+from .choices import LIBRARY, LIBRARY_TURNED, PREDICTED, Choices
 from .front import Front
-from .tune import LIBRARY, LIBRARY_TURNED, PREDICTED, Choices, Tuned, key, recall, remember, shown, tune
+from .tune import Tuned, key, recall, remember, shown, tune
 
 Progress = Callable[[str, str], None]
 MOST_NAMED = 6  # kernels in a note

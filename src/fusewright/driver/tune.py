@@ -9,7 +9,6 @@ Where nothing beats eager, the file keeps the original's forward.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import math
@@ -29,185 +28,34 @@ from ..bench.timing import GAIN, SECONDS, Clock, in_turn
 from ..emit import Emitted
 from ..errors import Refused, first_line
 from ..frontend.problem import Problem
-from ..ir.graph import Graph
 from ..ir.plan import Plan
-from ..laws.patterns import EVERY_CONVOLUTION
 from ..options import cache_root, private
-from ..schedule.attention_fusion import attentions
 from ..schedule.footprint import bound
-from ..schedule.layout import coarse_calls, is_convolution
-from ..schedule.product_fusion import products
+from ..schedule.layout import coarse_calls
 from ..schedule.training import AS_PREDICTED, Training
 from ..steps import Step
 from ..verify.candidate import Candidate, gpu_works, load_candidate
 from . import building
+from .choices import (
+    LIBRARY,
+    ORIGINAL,
+    PREDICTED,
+    Choices,
+    Compile,
+    Named,
+    able_of,
+    candidates,
+    leavable,
+    own_of,
+    too_coarse,
+    without_regions,
+)
 from .prediction import plan_ms
 from .tune_training import EVERY_KERNEL, Trainer, left_words
 
-UPDATES = (torch.ops.aten._native_batch_norm_legit_functional.default,)  # a call of it by itself has no derivative
 HOPELESS = 2.0  # times what is predicted of the best: such a variant is not built
-MOST_REGIONS = 8  # that are left to PyTorch one by one where each variant is verified
 LITTLE = 56 << 20  # bytes beyond eager's bound of 8 MB that speed is worth, where nothing else beats eager
-MOST_FLIPS = 4  # convolutions, or products, that are tried one by one
 BUILDING = 45.0  # seconds for writing and building ways, after which none is begun: a network is to be through in 90
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What the planner would decide by prediction, decided."""
-
-    left: frozenset[str] = frozenset()  # nodes that stay calls to PyTorch
-    own: frozenset[str] | None = None  # convolutions, products and attention that our kernels compute; None: as predicted
-    plain: bool = False  # no kernel at all: the original's forward
-    channels_last: bool = False  # the library's convolutions work on channels-last data
-    stored: bool | None = None  # what several kernels read of our convolutions is in memory, or computed by each; None: as predicted
-    training: Training = AS_PREDICTED  # what the regions of this plan do where gradients are asked for
-
-    def to_dict(self) -> dict[str, Any]:
-        own = None if self.own is None else sorted(self.own)
-        return {**vars(self), "left": sorted(self.left), "own": own, "training": self.training.to_dict()}
-
-    @staticmethod
-    def from_dict(found: dict[str, Any]) -> Choices:
-        own = found["own"]
-        own = None if own is None else frozenset(own)
-        stored = found["stored"]
-        stored = None if stored is None else bool(stored)
-        training = Training.from_dict(found["training"])
-        return Choices(frozenset(found["left"]), own, bool(found["plain"]), bool(found["channels_last"]), stored, training)
-
-
-PREDICTED = Choices()
-LIBRARY, LIBRARY_TURNED = "library's convolutions", "the library's, channels-last"  # names of ways
-
-Compile = Callable[[Choices], tuple[Plan, Emitted]]
-
-
-@dataclass(frozen=True)
-class Able:
-    """What of a model kernels of ours could compute."""
-
-    convolutions: frozenset[str]
-    products: frozenset[str]
-    attention: frozenset[str]
-
-    def __bool__(self) -> bool:
-        return bool(self.convolutions or self.products or self.attention)
-
-
-@dataclass(frozen=True)
-class Named:
-    """A variant: choices, and what to call them."""
-
-    name: str
-    choices: Choices
-
-
-ORIGINAL = Named("the original's forward", Choices(plain=True))
-Change = Callable[[Choices, frozenset[str]], Named | None]  # of the best so far and what of it is ours; None where it changes nothing
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """Every variant that tuning can choose.
-
-    `first` are compared with one another; then each of `changes` is tried on the best so far, in order; at last some of the regions
-    of what is best are left to PyTorch (`leavable`), or all of them: `ORIGINAL`.
-    """
-
-    first: tuple[Named, ...]
-    changes: tuple[Change, ...]
-    unflipped: tuple[str, ...]  # what is not tried one by one, being too many
-
-    def one_by_one(self, predicted: Plan, emitted: Emitted) -> list[Named]:
-        """Each of them by itself, the later ones as changes of the predicted one: never their product."""
-        own = own_of(predicted)
-        changed = [change(PREDICTED, own) for change in self.changes]
-        left = [without_regions(PREDICTED, own, group) for group in groups(leavable(predicted, emitted))]
-        return [*self.first, *(named for named in changed if named is not None), *left, ORIGINAL]
-
-
-def able_of(predicted: Plan, compile_: Compile) -> Able:
-    """Asked by planning: of what is named, a plan takes what it can."""
-    graph = predicted.graph
-
-    def taken(names: frozenset[str]) -> frozenset[str]:
-        return own_of(compile_(Choices(own=names))[0]) if names else names
-
-    return Able(own_of(compile_(Choices(own=convolutions(graph)))[0]), taken(products(graph)), taken(attentions(graph)))
-
-
-def candidates(predicted: Plan, able: Able) -> Candidates:
-    """The one list of variants: tuning times them, `--all-variants` verifies them."""
-    ours, can = own_of(predicted), able.convolutions
-    first = [Named("predicted", PREDICTED)]
-    if ours:
-        first.append(Named(LIBRARY, Choices(own=frozenset())))
-    if can - ours:
-        first.append(Named("our convolutions", Choices(own=can)))
-    if any(is_convolution(node) for node in predicted.graph.nodes):
-        first.append(Named(LIBRARY_TURNED, Choices(own=frozenset(), channels_last=True)))
-        first.append(Named("as predicted beside channels-last", Choices(channels_last=True)))
-    if can:  # what several kernels read of them, in memory or computed by each
-        first.append(Named("our convolutions, stored", Choices(own=can, stored=True)))
-        first.append(Named("our convolutions, computed again", Choices(own=can, stored=False)))
-    changes = flips(can)
-    if able.products:
-        changes += [ours_too("our products", able.products), *flips(able.products)]
-    if able.attention:
-        changes += [ours_too("our attention", able.attention), none_of_ours("attention in steps", able.attention), *flips(able.attention)]
-    changes.append(others_channels_last)
-    kinds = {"convolutions": can, "products": able.products, "attention": able.attention}
-    unflipped = tuple(f"{len(names)} {kind}" for kind, names in kinds.items() if len(names) > MOST_FLIPS)
-    return Candidates(tuple(first), tuple(changes), unflipped)
-
-
-def flips(names: frozenset[str]) -> list[Change]:
-    """Each convolution, product or attention the other way round, where they are few."""
-    return [functools.partial(flipped, name) for name in sorted(names)] if 1 < len(names) <= MOST_FLIPS else []
-
-
-def flipped(name: str, best: Choices, own: frozenset[str]) -> Named:
-    words = f"{name} by the library" if name in own else f"{name} by a kernel of ours"
-    return Named(words, replace(best, own=own ^ {name}))
-
-
-def ours_too(words: str, names: frozenset[str]) -> Change:
-    return lambda best, own: Named(words, replace(best, own=own | names))
-
-
-def none_of_ours(words: str, names: frozenset[str]) -> Change:
-    return lambda best, own: Named(words, replace(best, own=own - names))
-
-
-def others_channels_last(best: Choices, own: frozenset[str]) -> Named | None:
-    """Convolutions that the library computes beside ours, on channels-last data."""
-    if best.channels_last or not own:
-        return None
-    return Named("the others channels-last", replace(best, own=own, channels_last=True))
-
-
-def leavable(made: Plan, emitted: Emitted) -> dict[str, tuple[str, ...]]:
-    """The regions that may be left to PyTorch's operators, and their nodes."""
-    return {
-        region: nodes
-        for region, nodes in emitted.regions.items()
-        if nodes and not any(made.graph[node].target in UPDATES for node in nodes)
-    }
-
-
-def groups(regions: Mapping[str, tuple[str, ...]]) -> list[dict[str, tuple[str, ...]]]:
-    """Each region by itself; of many, every second one, then the others: each is left to PyTorch once, beside neighbours that are not."""
-    items = list(regions.items())
-    if len(items) > MOST_REGIONS:
-        return [dict(items[::2]), dict(items[1::2])]
-    return [{region: nodes} for region, nodes in items]
-
-
-def without_regions(best: Choices, own: frozenset[str], regions: Mapping[str, Sequence[str]]) -> Named:
-    nodes = {node for members in regions.values() for node in members}
-    words = ", ".join(regions) if len(regions) <= MOST_REGIONS else f"{len(regions)} regions from {next(iter(regions))} on"
-    return Named(f"{words} by PyTorch", replace(best, left=best.left | nodes, own=own - nodes))
 
 
 @dataclass(eq=False)
@@ -556,23 +404,6 @@ class Tuner:
         finally:
             space["_run"] = whole
         return losing
-
-
-def convolutions(graph: Graph) -> frozenset[str]:
-    return frozenset(node.name for node in graph.nodes if node.target in EVERY_CONVOLUTION)
-
-
-def own_of(made: Plan) -> frozenset[str]:
-    """The convolutions, products and attention that kernels of ours compute."""
-    return frozenset(k.fused.anchor.node for k in made.kernels if k.fused is not None) | {s.node for s in made.shortcuts}
-
-
-def too_coarse(name: str, made: Plan) -> str:
-    """Why a variant is no candidate, in words."""
-    return f"{name}: no candidate, since on channels-last data the library rounds the operands of {', '.join(coarse_calls(made))} to TF32"
-
-
-# ---- what was chosen is kept ----
 
 
 def key(emitted: Emitted, gpu: str, training: str, precision: str = "") -> str:

@@ -47,7 +47,6 @@ class Assumptions:
         texts = self.launches.on_tensor_cores
         found = {"tensor cores"} if texts else set()
         found |= {"convolves"} if any(text.tf32 for text in texts) else set()
-        found |= {"guarded"} if any(map(self.functions.guarded, self.regions)) else set()
         return found | ({"slices"} if any(text.sizes for text in texts) else set())  # which are counted by it
 
     def held_text(self) -> str:
@@ -134,7 +133,9 @@ class Assumptions:
                 asked = f"(_Differentiable.trained and {asked})"
             tests.append(f"not {asked}  # training: {why(WHOLE, PYTORCH, self.training)}")
         if behind := self.values.behind_changes():
-            tests.append(f"not _needs_gradients({', '.join(behind)})  # autograd is to know of what forward changes")
+            places = {node.name: f"{tensors}[{i}]" for i, node in enumerate(self.values.held_leaves())}
+            found_behind = ", ".join(places.get(name, name) for name in behind)
+            tests.append(f"not _needs_gradients({found_behind})  # autograd is to know of what forward changes")
         for name, argument in zip(self.signature.argument_names(), self.graph.arguments, strict=True):
             if not isinstance(argument, Ref):
                 tests.append(
@@ -173,8 +174,8 @@ class Assumptions:
             for dim, size in enumerate(self.graph[name].shape or ()):
                 if bound.get(size) != f"{name}[{dim}]":
                     tests.append(f"{name}[{dim}] == {sizes.text(size)}")
-        conditions = [guard_text(guard) for guard in self.graph.guards]
-        tests += [f"({test})" if " or " in test or " and " in test else test for test in conditions]
+        several = (sympy.And, sympy.Or)
+        tests += [f"({guard_text(guard)})" if isinstance(guard, several) else guard_text(guard) for guard in self.graph.guards]
         if self.training.original:
             tests += [f"{sizes.text(size)} <= {most}" for shortcut in self.regions.plan.shortcuts for size, most in shortcut.most]
         tests += [f"{sizes.text(size)} < {1 << 31}" for size in self.counted_by_int()]

@@ -72,6 +72,7 @@ def with_kernels(joint: JointPlan, source: str, model: nn.Module, around: Surrou
     method = forward.text()
     assumptions = Assumptions(values, launches, functions, signature, forward, in_file=bool(source), training=training)
     units = [unit_of("_CUDA_SOURCE", "_KERNELS", launches.unit, launches.first(), launchers)]
+    units = [replace(units[0], saving_name="_CUDA_SAVING")] if launches.apart else units
     if backward.kernels:
         units.append(unit_of("_CUDA_GRADIENTS", "_GRADIENT_KERNELS", backward.unit, backward.kernels, backward.kernels))
     features = {*functions.features, *assumptions.features, *assumptions.flags}

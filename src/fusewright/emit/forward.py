@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import textwrap
 from types import ModuleType
@@ -13,7 +12,7 @@ from ..autograd.regions import Region
 from ..codegen.loops.text import wrapped
 from ..errors import Unsupported
 from ..ir import sizes
-from ..ir.graph import Output, Ref
+from ..ir.graph import Node, Output, Ref
 from ..ir.plan import Call, Shortcut, counts_up, label
 from ..ir.pytext import argument_text, attribute_text, quoted
 from ..schedule.layout import is_copy, memory_format
@@ -78,8 +77,8 @@ class Forward:
 
     def changes_by_parameters(self) -> bool:
         """Gradients of a parameter would flow into what forward changes: the original trains it, so that no backward of ours ever runs."""
-        asked, tensors, behind = trainable(self.graph, self.model), self.values.free_name("tensors"), self.values.behind_changes()
-        return any(node.name in asked and f"{tensors}[{i}]" in behind for i, node in enumerate(self.values.held_leaves()))
+        asked, held = trainable(self.graph, self.model), {node.name for node in self.values.held_leaves()}
+        return any(name in asked and name in held for name in self.values.behind_changes())
 
     def sizes_line(self, position: int) -> str:
         """The sizes of an argument that have names."""
@@ -132,12 +131,11 @@ class Forward:
         if not results:  # it only overwrites buffers
             return [*before, f"{region.name}({sizes_text}, {tensors})"]
         target = f"({', '.join(results)},)" if len(results) == 1 else ", ".join(results)
-        shared = self.functions.guarded(region)
-        run, items = f"_run_where_it_fits({shared}, " if shared else "_run(", [f"{region.name}_region", sizes_text]
-        if turned := self.unless_turned(region, f"{run}{', '.join([*items, tensors])})"):
+        items = [f"{region.name}_region", sizes_text]
+        if turned := self.unless_turned(region, f"_run({', '.join([*items, tensors])})"):
             return [*before, turned]
         items += [given] if handed else bracketed("[", arguments, "]")
-        return [*before, *wrapped(f"{target} = {run}", items, ")", limit=WIDTH - 4)]
+        return [*before, *wrapped(f"{target} = _run(", items, ")", limit=WIDTH - 4)]
 
     def freed_after(self, step: Call | Region, later: list[str]) -> list[str]:
         """Lets go of what nothing needs after a step; `later` is what was there before the shortcut that it is a step of."""
@@ -173,14 +171,18 @@ class Forward:
         found: list[str] = []
         for step in (step for step in self.regions.plan.steps if label(step) in shortcut.steps):
             if isinstance(step, Call):
-                found += [self.values.text(name) for name in step.node.inputs if name not in made]
+                found += [self.values.variable(name) for name in step.node.inputs if name not in made]
                 made.add(step.node.name)
             else:
                 region = self.regions.region_of(step)
-                found += [text for name, text in self.functions.arguments(region) if name not in made]
+                found += [variable for name, variable in self.functions.variables(region).items() if name not in made]
                 made.update(name for names in self.regions.results(region) for name in names)
-        words = [match[0] for text in found if (match := re.match(r"[a-z]\w*", text)) and match[0] not in made]
-        return list(dict.fromkeys(words))
+        outside = [self.graph.index.get(name, name) for name in dict.fromkeys(found) if name not in made]
+        return [self.variable_text(one) for one in outside if isinstance(one, str) or not self.values.is_in_the_file(one)]
+
+    def variable_text(self, one: Node | str) -> str:
+        """A variable of `forward`, or a tensor that it looks up in the model."""
+        return one if isinstance(one, str) else self.values.text(one.name) if one.is_leaf else one.name
 
     def unless_turned(self, region: Region, run: str) -> str:
         """Where a region only turns an input: nothing, if it lies so already."""

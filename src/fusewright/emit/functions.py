@@ -198,6 +198,7 @@ class Functions:
             others |= {"late": True} | ({"overwrite": overwrite} if overwrite else {})
         others |= {"differentiable": tuple(marks)} if not all(mark is True for mark in marks) else {}
         others |= {"changed": changed} if changed else {}
+        others |= {"shared_bytes": shared} if (shared := self.guarded(region)) else {}
         what = self.joint.in_training(region)
         others |= {"by_pytorch": True} if what == PYTORCH else {}
         self.features |= {"regions", *others}

@@ -16,7 +16,7 @@ from ..ir.prims import Prim
 from ..laws.law import Applied
 from ..schedule.attention_fusion import Attended
 from ..schedule.naming import only_statistics
-from ..target.helpers import Helper, called, closure, device_texts, named
+from ..target.helpers import Helper, closure, device_texts, named
 from .numbers import shared_texts
 
 ASCII = str.maketrans(
@@ -96,8 +96,7 @@ class Shared:
         """What these kernels call, and what that needs, in order."""
         texts = [self.texts[name] for name in names]
         support = [part for text in texts if isinstance(text, AnchoredText) for part in text.support]
-        called_by = [named(text.calls) if isinstance(text, KernelText) else called(text.source) for text in texts]
-        return closure([helper for found in called_by for helper in found], support)
+        return closure([helper for text in texts for helper in named(text.calls)], support)
 
     def source(self, name: str) -> str:
         """A kernel's CUDA below what it stands for, and what else it is launched for."""
@@ -211,6 +210,7 @@ class CudaUnit:
     kernels: Sequence[str]
     launchers: Sequence[str]
     launchers_name: str
+    saving_name: str = ""  # of its second build, for those who ask for what its kernels may store; none has a name
 
     def text(self, support: Sequence[Helper]) -> str:
         """As Python, behind the `support` that stands before it."""
@@ -218,7 +218,10 @@ class CudaUnit:
         own += [] if support else [ENTRY]
         entries = "\n" + "".join(f"ENTRY({name})\n" for name in self.launchers)
         cuda = string_text("\n".join([*own, *self.kernels]) + entries)
-        return f"{self.name} = {'_CUDA_SUPPORT + ' if support else ''}{cuda}\n\n{self.launchers_name} = ({names_text(self.launchers)})"
+        saved = f'{self.saving_name} = "#define KEEPING\\n" + {self.name}  # stores activations for backward, too\n'
+        saving = saved if self.saving_name else ""
+        names = f"{self.launchers_name} = ({names_text(self.launchers)})"
+        return f"{self.name} = {'_CUDA_SUPPORT + ' if support else ''}{cuda}\n\n{saving}{names}"
 
 
 def unit_of(name: str, launchers_name: str, unit: Shared, kernels: Sequence[str], launchers: Sequence[str]) -> CudaUnit:

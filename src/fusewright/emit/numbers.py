@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..codegen.loops.text import Definition, KernelText, Numbered, Parameter
-from ..ir.expr import Binary, Call, Name, Spelling, walk
+from ..ir.cpp import Spelling
+from ..ir.expr import Binary, Call, Name, walk
 from ..ir.stmt import Declare, If, Launch, LaunchOneOf, Statement
 
 FEW = 3  # kernels alike below which each is written out, with its numbers where one looks for them

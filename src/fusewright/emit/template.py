@@ -110,11 +110,10 @@ def _built(source):
 def _buildable():  # if: model
     """What builds kernels is here. Where it is not, the original operators run, which is said once."""
     nvcc = os.environ.get("PYTORCH_NVCC") or shutil.which("nvcc", path=os.path.join(CUDA_HOME or "", "bin"))
-    if not (nvcc and is_ninja_available()):
-        what = f"ModelNew: {'ninja' if nvcc else 'nvcc'} is not found, so its kernels cannot be built. The original operators run."
-        warnings.warn(what, stacklevel=3)
-        return False
-    return True
+    missing = "nvcc" if not nvcc else "ninja" if not is_ninja_available() else ""
+    if missing:
+        warnings.warn(f"ModelNew: {missing} is not found, so its kernels cannot be built. The original operators run.", stacklevel=3)
+    return not missing
 
 
 def _library(source):
@@ -129,7 +128,7 @@ def _launch(kernel, *arguments):
         source = _CUDA_SOURCE  # unless: backward
         source = _CUDA_GRADIENTS if kernel in _GRADIENT_KERNELS else _CUDA_SOURCE  # if: backward
         name, _, saving = kernel.partition(" ")  # if: apart
-        source = "#define KEEPING\\n" + _CUDA_SOURCE if saving else source  # kernels that also store activations  # if: apart
+        source = _CUDA_SAVING if saving else source  # if: apart
         entry = getattr(_library(source), f"{name}_entry")  # if: apart
         entry = getattr(_library(source), f"{kernel}_entry")  # unless: apart
         entry.restype = ctypes.c_char_p
@@ -142,11 +141,9 @@ def _launch(kernel, *arguments):
 
 def _on_device(*tensors):
     """All tensors are on one CUDA device, and no autocast or transform of torch.func changes what the operators would do there."""
-    if torch.is_autocast_enabled() or _transformed() or not tensors[0].is_cuda:
-        return False
-    together = [*map(torch.Tensor.get_device, tensors)].count(tensors[0].get_device()) == len(tensors)
-    return together and _buildable()  # if: model
-    return together  # unless: model
+    usual = tensors[0].is_cuda and not torch.is_autocast_enabled() and not _transformed()
+    return usual and len({*map(torch.Tensor.get_device, tensors)}) == 1 and _buildable()  # if: model
+    return usual and len({*map(torch.Tensor.get_device, tensors)}) == 1  # unless: model
 
 
 def _tf32_allowed():  # if: convolves
@@ -202,6 +199,7 @@ class _Region:  # if: regions
     overwrite = ()  # positions of tensors that its kernels overwrite: run again, they are given copies  # if: overwrite
     differentiable = (True,)  # which results have a gradient: True, False, or if one of these tensors does  # if: differentiable
     changed = ()  # positions of tensors that forward overwrites later: backward needs them as they were  # if: changed
+    shared_bytes = 0  # of a block: a device that has less leaves it to the reference  # if: shared_bytes
     by_pytorch = eager = False  # in training PyTorch's operators compute it, from the first backward on  # if: by_pytorch
 
     def __init__(self, launches, reference, **others):
@@ -291,17 +289,12 @@ _apply = super(torch.autograd.Function, _Differentiable).apply  # not looking fo
 
 def _run(region, sizes, tensors):  # if: regions
     """A list of tensors goes through a region; one that frees some of them early empties the list."""
+    if region.shared_bytes and not _has_tensor_cores(tensors[0].device, region.shared_bytes):  # if: shared_bytes
+        return region.reference(sizes, *tensors)
     if torch.is_grad_enabled() and any(map(_requires_grad, tensors[: region.reads])):  # if: unread
         return region.reference(sizes, *tensors) if region.eager else _apply(region, sizes, *tensors)  # if: by_pytorch
         return _apply(region, sizes, *tensors)  # unless: by_pytorch
     if torch.is_grad_enabled() and any(map(_requires_grad, tensors)):  # unless: unread
         return region.reference(sizes, *tensors) if region.eager else _apply(region, sizes, *tensors)  # if: by_pytorch
         return _apply(region, sizes, *tensors)  # unless: by_pytorch
-    return region.launches(sizes, tensors)
-
-
-def _run_where_it_fits(shared_bytes, region, sizes, tensors):  # if: guarded
-    """As `_run`. Where the device has less shared memory for a block than the region's kernels take, PyTorch's operators compute it."""
-    if _has_tensor_cores(tensors[0].device, shared_bytes):
-        return _run(region, sizes, tensors)
-    return region.reference(sizes, *tensors)'''
+    return region.launches(sizes, tensors)'''

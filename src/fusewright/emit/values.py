@@ -133,13 +133,17 @@ class ForwardValues(Values):
         if "global" in node.kwargs:
             self.held.setdefault(str(node.args[0]), node)
             return node.name
-        if node.target == "constant" and not isinstance(self.attribute(node), torch.Tensor):
+        if self.is_in_the_file(node):
             return self.constant_text(node)
         owner = str(node.args[0]).rpartition(".")[0]
         if owner and owner not in self.modules:
             return attribute_text(self.model, node.args[0])
         self.held.setdefault(str(node.args[0]), node)
         return node.name
+
+    def is_in_the_file(self, node: Node) -> bool:
+        """A constant that `forward` makes: its values stand in the file, and no gradient flows into it."""
+        return node.target == "constant" and not isinstance(self.attribute(node), torch.Tensor)
 
     @functools.cached_property
     def modules(self) -> set[str]:
@@ -157,10 +161,9 @@ class ForwardValues(Values):
         return sorted(self.held.values(), key=lambda node: modules.index(str(node.args[0]).rpartition(".")[0]))
 
     def behind_changes(self) -> list[str]:
-        """Tensors whose gradients would flow into an input or a buffer that `forward` changes in place: as text in `_planned_for`."""
+        """Leaves whose gradients would flow into an input or a buffer that `forward` changes in place: by name."""
         smooth, found = self.regions.flow.smooth, dict[str, None]()
-        tensors = self.free_name("tensors")
-        position = {node.name: f"{tensors}[{i}]" for i, node in enumerate(self.held_leaves())}
+        held = {node.name for node in self.held_leaves()}
         for output in self.graph.outputs:
             if output.kind == "return" or is_batch_norm(output, self.graph):
                 continue
@@ -173,8 +176,8 @@ class ForwardValues(Values):
                 seen.add(name)
                 waiting += node.inputs
                 floating = node.dtype is not None and node.dtype.is_floating_point
-                if node.is_leaf and floating and (node.target == "input" or name in position):
-                    found[position.get(name, name)] = None
+                if node.is_leaf and floating and (node.target == "input" or name in held):
+                    found[name] = None
         return list(found)
 
     def constant_text(self, node: Node) -> str:

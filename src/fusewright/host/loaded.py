@@ -102,12 +102,12 @@ def on_host(module: ModuleType, name: str, sanitize: str = "", apart: bool = Fal
             raise Refused(f"{name}: its CUDA does not compile for the host: {error}") from error
 
     gradients = getattr(module, "_CUDA_GRADIENTS", None)
-    keeping = "#define KEEPING\n" + module._CUDA_SOURCE if "#ifdef KEEPING" in module._CUDA_SOURCE else ""
     more = (lambda: build(gradients)) if gradients else None
-    if keeping and apart:
-        library = HostLibrary(build(module._CUDA_SOURCE), more, lambda: build(keeping))
-    else:
-        library = HostLibrary(build(keeping or module._CUDA_SOURCE), more)
+    saving = getattr(module, "_CUDA_SAVING", None)
+    if saving and not apart:  # one library does both
+        library = HostLibrary(build(saving), more)
+    else:  # (files of older versions make the second source where they launch from it)
+        library = HostLibrary(build(module._CUDA_SOURCE), more, lambda: build(saving or f"#define KEEPING\n{module._CUDA_SOURCE}"))
     vars(module).update(_launch=library.call, _on_device=_on_cpu, _library=_no_library, _empty=_empty, _current_device=_no_device)
     return library
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from . import index, sizes
-from .expr import Expr, Number, to_cpp
+from .cpp import to_cpp
+from .expr import Expr, Number
 from .graph import Dim
 from .index import Coordinate
 

@@ -9,22 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from .expr import (
-    AS_IT_IS,
-    Expr,
-    Kind,
-    Name,
-    Operand,
-    Printer,
-    Spelling,
-    Unary,
-    as_expr,
-    both,
-    kind_text,
-    names_in,
-    substituted,
-    words_of,
-)
+from .cpp import AS_IT_IS, Printer, Spelling, kind_text
+from .expr import Expr, Kind, Name, Operand, Unary, as_expr, both, names_in, substituted, words_of
 from .expr import cost as cost_of
 from .expr import words_in as words_of_expr
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection
 from math import prod
 from typing import Any
 
 from ..ir import sizes
-from ..ir.access import accesses, axes_of, in_steps, same_shape, squeezed, tuple_key, unsqueezed, without_ones
-from ..ir.graph import Dim, Ref
+from ..ir.access import accesses, axes_of, same_shape, squeezed, tuple_key, unsqueezed, without_ones
+from ..ir.graph import Dim
 from ..ir.index import Coordinate
 from ..ir.lowered import Lowered
-from ..ir.plan import Call, Kernel, Plan, counts_up, element_at
+from ..ir.plan import Call, Kernel, Plan, element_at
 from ..ir.prims import (
     Coordinates,
     Iota,
@@ -28,8 +27,8 @@ from ..ir.prims import (
     View,
     Window,
 )
-from ..laws.patterns import EVERY_CONVOLUTION, PRODUCTS
 from ..target.machine import H200, Machine
+from .grouping import Grouping
 from .naming import name_kernels
 
 # A row that a block reads twice comes from cache the second time while it is this short: 64 Ki elements.
@@ -44,121 +43,26 @@ FULL_ROWS = 512  # H200: batch norm over 64 to 256 channels in one kernel of as 
 FULL_COLUMNS = 1 << 14  # H200: 4096 columns in one kernel ran at 0.13 of eager's speed
 
 
-class Planner:
+class Planner(Grouping):
     """Assigns primitives to kernels, in order; lives for the length of `plan`."""
 
     def __init__(
         self, lowered: Lowered, channels_last: bool = False, pools: frozenset[str] = frozenset(), machine: Machine = H200
     ):
+        super().__init__(lowered)
         self.pools = pools  # and other values that are to be in memory
         self.machine = machine
         self.most_recomputed = COMPUTED_AGAIN * machine.by_issue(1.0) / machine.by_memory(1.0)
-        self.lowered, self.graph, self.prims = lowered, lowered.graph, lowered.prims
         self.channels_last = channels_last  # images will lie so
-        self.kernels: list[Kernel] = []
-        self.home: dict[str, Kernel] = {}
-        self.wanted: set[str] = set()  # must be in memory
-        self.live_calls: set[str] = set()
-        self.rank = {name: number for number, name in enumerate(self.prims)}
-        self.ancestors: dict[str, int] = {}  # of a primitive, the set of what it depends on: a bit for each, by rank
         self.number: dict[int, int] = {}  # of a kernel, by its identity
         self.touching: dict[str, set[int]] = {}  # primitive -> the numbers of kernels that make it or read it
         self.users: dict[str, list[Prim]] = {}
         self.tables = {prim.inputs[0] for prim in self.prims.values() if isinstance(prim.op, Picked)}
 
-    # ---- what is needed
-
-    def mark(self) -> None:
-        """Which library calls run and which primitives must be in memory for them and for the outputs."""
-        outputs = [o for o in self.graph.outputs if counts_up(o, self.graph) is None]
-        pending = [output.value.name for output in outputs if isinstance(output.value, Ref)]
-        seen: set[str] = set()
-        while pending:
-            name = pending.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            node = self.graph[name]
-            if node.name in self.lowered.library:
-                self.live_calls.add(name)
-                pending += node.inputs
-            elif not node.is_leaf:
-                for stored in self.want(self.lowered.value[name]):
-                    pending += self.loads_behind(stored)
-            # a leaf is in memory already
-
-    def want(self, name: str) -> list[str]:
-        """The primitive must be in memory; views are made by PyTorch from their source, for nothing. Where it would have to copy (a
-        reshape of what is permuted), what it would make of the source is what must be in memory."""
-        views = [self.prims[name]]
-        while isinstance(views[-1].op, View) and views[-1].op.is_free:
-            views.append(self.prims[views[-1].inputs[0]])
-        found = views[-1]
-        if not in_steps(views) and self.lies_in_order(found):
-            found = next((view for view in views if isinstance(view.op, Reshape)), found)
-        if not found.is_load:
-            self.wanted.add(found.name)
-        return [found.name]
-
-    def lies_in_order(self, prim: Prim) -> bool:
-        """Its order in memory is known. Some library calls leave a result in an order of their own, of which a view may be free."""
-        node = self.graph[prim.origin]
-        return not prim.is_load or node.is_leaf or bool(prim.op.order) or node.target in PRODUCTS | EVERY_CONVOLUTION
-
-    def loads_behind(self, name: str) -> list[str]:
-        """Library nodes whose results the primitive depends on, directly."""
-        found, stack, seen = [], [name], set()
-        while stack:
-            prim = self.prims[stack.pop()]
-            if prim.name in seen:
-                continue
-            seen.add(prim.name)
-            if prim.is_load:
-                found.append(prim.origin)
-            stack += prim.inputs
-        return found
-
-    def live_prims(self) -> list[Prim]:
-        live: set[str] = set()
-        stack = list(self.wanted)
-        while stack:
-            name = stack.pop()
-            if name not in live:
-                live.add(name)
-                stack += self.prims[name].inputs
-        return [prim for prim in self.prims.values() if prim.name in live]
-
-    def find_ancestors(self) -> None:
-        """Every primitive that a primitive depends on, through library calls too."""
-        for prim in self.prims.values():
-            found = 0
-            sources = list(prim.inputs)
-            if prim.is_load and not self.graph[prim.origin].is_leaf:
-                sources += self.sources_of_call(prim.origin)
-            for name in sources:
-                found |= 1 << self.rank[name] | self.ancestors.get(name, 0)
-            self.ancestors[prim.name] = found
-
-    def sources_of_call(self, name: str) -> list[str]:
-        found = []
-        for source in self.graph[name].inputs:
-            if source in self.lowered.value:
-                found.append(self.lowered.value[source])
-            else:  # a call with several results has no primitive of its own
-                found += self.sources_of_call(source)
-        return found
-
     # ---- joining kernels
 
     def stops(self) -> Collection[str]:
         return self.home.keys()
-
-    def is_behind(self, source: str, name: str) -> bool:
-        """`name` depends on `source`."""
-        return bool(self.ancestors[name] >> self.rank[source] & 1)
-
-    def depends_on(self, name: str, kernel: Kernel) -> bool:
-        return any(self.is_behind(member, name) for member in kernel.members)
 
     def legal(self, root: str, at: Coordinates, row: Coordinates, kernel: Kernel) -> bool:
         """Evaluating `root` in the kernel reads the kernel's own values only at its own row, and nothing made from them elsewhere.
@@ -530,93 +434,6 @@ class Planner:
         self.settle()
         return self.order()
 
-    # ---- what is loaded and stored, and the order of it all
-
-    def settle(self) -> None:
-        """A kernel stores what is wanted of it and what other kernels read; it loads the rest of what it reads."""
-        demanded = set(self.wanted)
-        changed = True
-        while changed:
-            changed = False
-            for kernel in reversed(self.kernels):  # who reads comes after who makes
-                roots = [m for m in kernel.members if m in demanded]
-                outside = {leaf for leaf in self.reads(kernel, roots) if self.home.get(leaf) is not kernel}
-                new = {leaf for leaf in outside if leaf in self.home} - demanded
-                changed |= bool(new)
-                demanded |= new
-        for kernel in self.kernels:
-            kernel.stores = tuple(m for m in kernel.members if m in demanded)
-            reads = self.reads(kernel, list(kernel.stores))
-            kernel.loads = tuple(sorted((p for p in reads if self.home.get(p) is not kernel), key=self.rank.__getitem__))
-        self.kernels = [kernel for kernel in self.kernels if kernel.stores]
-
-    def reads(self, kernel: Kernel, roots: list[str]) -> set[str]:
-        """Leaves outside the kernel that computing `roots` in it needs, and the members it goes through."""
-        found: set[str] = set()
-        stack, seen = list(roots), set()
-        while stack:
-            prim = self.prims[stack.pop()]
-            if prim.name in seen:
-                continue
-            seen.add(prim.name)
-            if prim.is_load or self.home.get(prim.name, kernel) is not kernel:
-                found.add(prim.name)
-            else:
-                stack += prim.inputs
-        return found
-
-    def order(self) -> tuple[Kernel | Call, ...]:
-        steps: list[Kernel | Call] = [Call(node) for node in self.graph.nodes if node.name in self.live_calls]
-        steps += self.kernels
-        made_by: dict[str, int] = {}
-        for i, step in enumerate(steps):
-            if isinstance(step, Kernel):
-                made_by.update(dict.fromkeys(step.stores, i))
-            elif step.node.shape is not None:
-                made_by[self.lowered.value[step.node.name]] = i
-        call_at = {step.node.name: i for i, step in enumerate(steps) if isinstance(step, Call)}
-        needs: list[set[int]] = []
-        for step in steps:
-            if isinstance(step, Kernel):
-                needs.append({made_by[name] for name in step.loads if name in made_by})
-            else:
-                wanted: set[int] = set()
-                for source in step.node.inputs:
-                    if source in call_at:
-                        wanted.add(call_at[source])
-                    elif source in self.lowered.value:
-                        wanted |= {made_by[name] for name in self.want(self.lowered.value[source]) if name in made_by}
-                needs.append(wanted)
-        done = earliest_first(needs, list(map(self.first_position, steps)))
-        return tuple(steps[i] for i in done)
-
-    def first_position(self, step: Kernel | Call) -> int:
-        if isinstance(step, Call):
-            return self.graph.position[step.node.name]
-        return max(self.graph.position[self.prims[name].origin] for name in step.stores)
-
-
-def earliest_first(needs: list[set[int]], position: list[int]) -> list[int]:
-    """Steps in an order that has what each needs before it; of those that are ready, the one with the lowest position."""
-    users: list[list[int]] = [[] for _ in needs]
-    for i, wanted in enumerate(needs):
-        for other in wanted:
-            users[other].append(i)
-    left = [len(wanted) for wanted in needs]
-    ready = [(position[i], i) for i, count in enumerate(left) if not count]
-    heapq.heapify(ready)
-    done: list[int] = []
-    while ready:
-        _, step = heapq.heappop(ready)
-        done.append(step)
-        for user in users[step]:
-            left[user] -= 1
-            if not left[user]:
-                heapq.heappush(ready, (position[user], user))
-    if len(done) < len(needs):
-        raise Cyclic("kernels depend on each other in a circle")
-    return done
-
 
 def again(prim: Prim) -> float:
     """How often each element is computed besides once, where neighbouring windows, or pieces, have elements in common."""
@@ -626,10 +443,6 @@ def again(prim: Prim) -> float:
         length = prim.shape[-1] if isinstance(prim.shape[-1], int) else COMPUTED_AGAIN
         return max(0.0, length / prim.op.step - 1)
     return max(0.0, prod(prim.op.kernel) / prod(prim.op.stride) - 1)
-
-
-class Cyclic(Exception):
-    """The grouping would need a kernel to run before itself."""
 
 
 def plan(lowered: Lowered, rules: tuple[Any, ...] = (), channels_last: bool = False, machine: Machine = H200) -> Plan:

@@ -12,14 +12,25 @@ line `//: section NAME`, followed by what is to be said of it, starts one:
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+SECTION = "//: section "
 FILES = ("prelude.cuh", "prelude_ptx.cuh", "prelude_fast.cuh", "prelude_short.cuh", "conv_support.cuh")
 BASE = ("base", "unpacked")  # what every unit has: includes, what a launcher returns, and how Python calls one
 SAID = ("defines", "needs", "joins", "on")
+
+
+@dataclass(frozen=True)
+class TwoBodies:
+    """The text of a helper that the host runs in another way: `#ifdef CUDA_ON_CPU`, the host's body, `#else`, the device's, `#endif`."""
+
+    before: str
+    host: str
+    device: str
+    behind: str
+    is_all: bool  # nothing but remarks stands around them
 
 
 @dataclass(frozen=True)
@@ -30,6 +41,7 @@ class Helper:
     defines: tuple[str, ...] = ()
     joins: tuple[str, ...] = ()
     on_hopper: bool = False
+    bodies: TwoBodies | None = None  # None: one for both
 
     @property
     def requires(self) -> tuple[str, ...]:
@@ -37,9 +49,10 @@ class Helper:
         return (*self.needs, *self.joins)
 
 
-def parsed(head: str, text: str) -> Helper:
-    """The record of a section, from the line that starts it."""
-    name, *rest = head.split()
+def section(whole: str) -> Helper:
+    """The record of a section, from the line that starts it on."""
+    head, _, body = whole.partition("\n")
+    name, *rest = head.removeprefix(SECTION).split()
     said: dict[str, list[str]] = {word: [] for word in SAID}
     for word in rest:
         if word in SAID:
@@ -47,7 +60,18 @@ def parsed(head: str, text: str) -> Helper:
         else:
             into.append(word)
     defines = said["defines"] or ([] if said["joins"] else [name])
-    return Helper(name, text, tuple(said["needs"]), tuple(defines), tuple(said["joins"]), said["on"] == ["hopper"])
+    text = body.strip() + "\n"
+    names = (tuple(said["needs"]), tuple(defines), tuple(said["joins"]))
+    return Helper(name, text, *names, said["on"] == ["hopper"], two_bodies(text))
+
+
+def two_bodies(text: str) -> TwoBodies | None:
+    before, both, rest = text.partition("#ifdef CUDA_ON_CPU\n")
+    host, _, rest = rest.partition("#else\n")
+    device, _, rest = rest.rpartition("#endif")
+    behind = rest.partition("\n")[2]
+    is_all = not behind and all(line.startswith("//") for line in before.splitlines())
+    return TwoBodies(before, host, device, behind, is_all) if both else None
 
 
 @functools.lru_cache(maxsize=1)
@@ -55,9 +79,8 @@ def helpers() -> dict[str, Helper]:
     """Every helper, by its name."""
     found: dict[str, Helper] = {}
     for file in FILES:
-        for part in re.split(r"^//: section ", (Path(__file__).parent / file).read_text(), flags=re.MULTILINE)[1:]:
-            head, _, body = part.partition("\n")
-            helper = parsed(head, body.strip() + "\n")
+        for whole in f"\n{(Path(__file__).parent / file).read_text()}".split(f"\n{SECTION}")[1:]:
+            helper = section(whole)
             assert helper.name not in found, f"{helper.name} is two helpers"
             found[helper.name] = helper
     return found
@@ -79,14 +102,8 @@ def _defined() -> dict[str, tuple[str, ...]]:
     return found
 
 
-def called(code: str) -> frozenset[str]:
-    """The helpers that a kernel's code calls. Its values have other names (`device_names`), and what is remarked of it is no code."""
-    words = {word for line in code.splitlines() for word in re.findall(r"\w+", line.partition("//")[0])}
-    return frozenset(name for word in words & _defined().keys() for name in _defined()[word])
-
-
 def named(words: Iterable[str]) -> frozenset[str]:
-    """The helpers that are called by these words: those of statements (`ir.stmt.words`), types of parameters."""
+    """The helpers that are called by these words: those of statements (`ir.stmt.words`), of pieces of templates, types of parameters."""
     defined = _defined()
     return frozenset(name for word in words for name in defined.get(word, ()))
 
@@ -118,26 +135,21 @@ def closure(wanted: Iterable[str], others: Iterable[Helper] = ()) -> list[Helper
     return list(placed.values())
 
 
-TWO_BODIES = re.compile(r"#ifdef CUDA_ON_CPU\n(?P<host>.*?)#else\n(?P<device>.*)#endif[^\n]*\n?", flags=re.DOTALL)
-REMARKS = re.compile(r"(//[^\n]*\n)*")
-
-
 def device_texts(chosen: Iterable[Helper]) -> list[str]:
     """What the emitted file carries: where there are two bodies, only the device's, which a host build skips. Those next to each
     other are skipped as one."""
     found: list[str] = []
     skipped: list[str] = []
     for helper in (*chosen, None):
-        match = TWO_BODIES.search(helper.text) if helper is not None else None
-        whole = match is not None and match.end() == len(match.string) and REMARKS.fullmatch(match.string, 0, match.start())
-        if helper is not None and match is not None and whole:
-            skipped.append(helper.text[: match.start()] + match["device"])
+        bodies = helper.bodies if helper is not None else None
+        if bodies is not None and bodies.is_all:
+            skipped.append(bodies.before + bodies.device)
             continue
         if skipped:
             found.append("#ifndef CUDA_ON_CPU\n" + "\n".join(skipped) + "#endif\n")
             skipped = []
-        if helper is not None and match is not None:
-            found.append(f"{helper.text[: match.start()]}#ifndef CUDA_ON_CPU\n{match['device']}#endif\n{helper.text[match.end() :]}")
+        if bodies is not None:
+            found.append(f"{bodies.before}#ifndef CUDA_ON_CPU\n{bodies.device}#endif\n{bodies.behind}")
         elif helper is not None:
             found.append(helper.text)
     return found
@@ -145,4 +157,4 @@ def device_texts(chosen: Iterable[Helper]) -> list[str]:
 
 def host_text() -> str:
     """The host bodies of all helpers that have one: what a host build puts in front of the emitted source."""
-    return "".join(match["host"] for helper in helpers().values() if (match := TWO_BODIES.search(helper.text)) is not None)
+    return "".join(helper.bodies.host for helper in helpers().values() if helper.bodies is not None)

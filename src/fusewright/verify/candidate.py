@@ -90,7 +90,7 @@ class Candidate:
             raise Refused(f"{self.name}: ModelNew(...) made a {type(model).__name__}, not a torch.nn.Module")
         return model.to(self.device)
 
-    def built_with(self, subjects: Any, construction: Any) -> tuple[Any, dict[str, list[int]]]:  # observe.Subjects know this class
+    def built_with(self, subjects: Any, construction: Any) -> tuple[Any, dict[str, list[int]]]:  # subjects.Subjects know this class
         """The subjects with `ModelNew` so built, and the shapes in its state_dict."""
         new = construction.build(subjects.problem, self.module.ModelNew).to(self.device)
         return replace(subjects, new=new), {name: list(value.shape) for name, value in new.state_dict().items()}

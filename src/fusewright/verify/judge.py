@@ -26,7 +26,8 @@ from ..process import Limits, now, signal_name, terminable, watch, with_this_pac
 from . import wire
 from .candidate import Trace
 from .checks import Outcome, Trial
-from .observe import Construction, Observed, Subjects
+from .observe import Observed
+from .subjects import Construction, Subjects
 from .variants import Variant
 
 # Of these the candidate's process says itself what came out: they look at objects, storage, threads and copies that only it has.

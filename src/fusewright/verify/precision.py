@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..ir.graph import Graph
 from ..schedule.library import Convolution, Library, convolution_of
 from .library_arithmetic import convolutions_of, library_of
-from .observe import LIKELY_PARAMETERS, Observed, copied, observe, write_state
+from .observe import Observed, copied, observe
 from .reference import (
     CONVOLUTIONS,
     MATMULS,
@@ -37,6 +37,7 @@ from .reference import (
     widened,
 )
 from .shrink import FLOPS_A_SECOND, Sizes, Space, space_of, work
+from .subjects import LIKELY_PARAMETERS, write_state
 from .variants import named_state, random_state
 
 SAFETY = 2.0  # errors at the full sizes may be so many times those at the small ones: more elements, a larger maximum

@@ -26,9 +26,10 @@ from .checks import Check as Question
 from .checks import Finding, Outcome, Trial, behaviour, differentiation, following, kernels, sentence, skipped, values
 from .judge import OF_THE_WORKER, Remote
 from .memory import Footprint, Memory, Meter, OnGPU, is_short, measured, release
-from .observe import Subjects, buffers_put_back, filled_memory, seeded, subjects
+from .observe import buffers_put_back, filled_memory, seeded
 from .precision import library_for
 from .shrink import Shapes, Sizes, Steps, choose, seconds_for, space_of, steps_of, work
+from .subjects import Subjects, subjects
 from .variants import Variant, fewer, planned
 
 

@@ -27,9 +27,10 @@ from . import wire
 from .candidate import load_candidate
 from .checks import Trial, behaviour, sentence
 from .memory import is_short
-from .observe import Construction, Once, Subjects, subjects
+from .observe import Once
 from .reference import Rounding
 from .shrink import Shapes, Sizes
+from .subjects import Construction, Subjects, subjects
 from .variants import Variant, placed
 from .verifier import forward_trace, questions
 from .ways import Calls, Change, Changed, Graded, Hooked

@@ -12,7 +12,7 @@ import torch
 
 from fusewright.codegen.mma.conv import KernelText
 from fusewright.host import HostLibrary, compile_host
-from fusewright.target.helpers import called, closure, device_texts, host_text
+from fusewright.target.helpers import closure, device_texts, host_text, named
 
 ON_DEVICE = os.environ.get("FUSEWRIGHT_CONV_TARGET") == "cuda"
 
@@ -21,7 +21,8 @@ def source_of(*texts: KernelText) -> str:
     """The translation unit of these kernels: what they use of the prelude, what they share, and themselves."""
     kernels = "".join(text.source for text in texts)
     keeping = "#define KEEPING\n" if "#ifdef KEEPING" in kernels else ""
-    return keeping + "".join(device_texts(closure(called(kernels), [part for text in texts for part in text.support]))) + kernels
+    wanted = [helper for text in texts for helper in named(text.calls)]
+    return keeping + "".join(device_texts(closure(wanted, [part for text in texts for part in text.support]))) + kernels
 
 
 def load(*texts: KernelText, sanitize: str = "", path: bool = False) -> HostLibrary | Path:

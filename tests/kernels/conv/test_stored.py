@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from kernels.conv.test_takeover import FILE
 
+from fusewright.driver.choices import Choices, convolutions
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import compile_problem, read_problem
-from fusewright.driver.tune import Choices, convolutions
 from fusewright.frontend.problem import load_problem
 from fusewright.ir.plan import Kernel
 from fusewright.options import Options

@@ -22,8 +22,9 @@ from ...ir.stmt import Assign, Declare, Do, If, Return, Statement, array, const,
 from ...target.machine import Machine
 from ..template import KernelTemplate, Schedule
 from . import text
-from .evaluator import LANE, Evaluator, Level, converted_to, each_lane, either_way
+from .evaluator import Evaluator, converted_to, each_lane
 from .rows import COLUMN, ROW, Columns, Rows, in_a_run, lead, lying_along, pieces, reach, without
+from .scope import LANE, Level
 from .text import KernelText
 from .walk import (
     BLOCK,
@@ -45,6 +46,7 @@ from .walk import (
     vector_width,
     walk,
 )
+from .windows import either_way
 
 THREADS = 256
 LESS = 0.7  # of what memory moves otherwise: not timed

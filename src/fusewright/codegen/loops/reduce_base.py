@@ -36,7 +36,8 @@ from ...ir.stmt import Assign, Declare, Do, For, Lambda, Statement, array, block
 from ...target.machine import H200, Machine
 from . import text
 from .accumulators import COLLECTED, POSITIONS, WORDS, Accumulator, kind_of, reductions_behind
-from .evaluator import LANE, VEC, Evaluator, Level, Value, converted_to, each_lane, in_lanes, pointer
+from .evaluator import Evaluator, converted_to, each_lane, in_lanes
+from .scope import LANE, VEC, Level, Value, pointer
 from .text import KernelText
 from .walk import (
     Walk,

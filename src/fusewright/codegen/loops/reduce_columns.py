@@ -9,8 +9,9 @@ from ...ir.expr import Grouped, Name, as_expr, both, element, equal, select
 from ...ir.prims import arithmetic_type
 from ...ir.stmt import Assign, Do, If, Return, Statement, array, block, const
 from . import text
-from .evaluator import LANE, VEC, converted_to, each_lane, in_lanes
+from .evaluator import converted_to, each_lane, in_lanes
 from .reduce_base import Base
+from .scope import LANE, VEC
 from .text import KernelText
 from .walk import INSIDE, THREAD_Y, c_product, decode, in_blocks, thread_of
 

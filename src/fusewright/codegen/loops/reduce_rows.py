@@ -29,9 +29,9 @@ from ...ir.stmt import (
 )
 from . import text
 from .accumulators import Accumulator
-from .evaluator import LANE, VEC, Value
 from .reduce_base import Base, scaled, whole_tensors
 from .register_values import worth_keeping
+from .scope import LANE, VEC, Value
 from .text import KernelText
 from .walk import BLOCK, INSIDE, THREAD, THREAD_Y, c_product, decode
 

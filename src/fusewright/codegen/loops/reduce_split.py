@@ -10,9 +10,10 @@ from ...ir.expr import Expr, Field, Grouped, Name, Number, Pointer, address, as_
 from ...ir.stmt import Assign, Declare, Do, For, If, Launch, Return, Statement, block, const, names_read
 from . import text
 from .accumulators import WIDE, WORDS, Accumulator
-from .evaluator import LANE, VEC, Evaluator, Level, converted_to, each_lane, pointer
+from .evaluator import Evaluator, converted_to, each_lane
 from .reduce_base import TOGETHER, Base
 from .reduce_columns import first_row
+from .scope import LANE, VEC, Level, pointer
 from .text import Definition, KernelText, Parameter, Workspace
 from .walk import BLOCK, INSIDE, THREAD, THREAD_Y, c_product, decode, grid_of, in_blocks, row_at, stores_halves
 

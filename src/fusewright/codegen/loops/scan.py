@@ -25,9 +25,10 @@ from ...target.machine import Machine
 from ..template import KernelTemplate, Schedule
 from . import text
 from .accumulators import reductions_behind
-from .evaluator import LANE, VEC, Evaluator, Level, converted, converted_to, each_lane
+from .evaluator import Evaluator, converted, converted_to, each_lane
 from .reduce import split_for
 from .reduce_columns import first_row
+from .scope import LANE, VEC, Level
 from .text import KernelText
 from .walk import (
     BLOCK,

@@ -9,11 +9,13 @@ from functools import cached_property
 import sympy
 
 from ...ir import functions as fn
-from ...ir.expr import Expr, Function, Kind, Name, Number, Spelling, Template, both, equal, kind_text, negated, words_of
+from ...ir.cpp import Spelling, kind_text
+from ...ir.expr import Expr, Function, Kind, Name, Number, Template, both, equal, negated, words_of
 from ...ir.plan import Kernel, evaluated
 from ...ir.prims import C_TYPES, Prim, Window, arithmetic_type
 from ...ir.stmt import If, Launch, LaunchOneOf, Return, Statement, Variant, const, printed, words
-from .evaluator import Evaluator, pointer
+from .evaluator import Evaluator
+from .scope import pointer
 from .tidy import tidied
 from .walk import c_size, largest_tensor
 

@@ -23,7 +23,8 @@ from ...ir.stmt import Assign, Continue, Declare, Do, For, If, Statement, array,
 from ...target.machine import Machine
 from ..template import KernelTemplate, Schedule
 from . import text
-from .evaluator import Evaluator, Level, converted_to, in_arithmetic, pointer
+from .evaluator import Evaluator, converted_to, in_arithmetic
+from .scope import Level, pointer
 from .text import KernelText
 from .walk import BLOCK, THREAD, Loop, accessed, c_product, decode, grid_of, moved, stores_halves
 

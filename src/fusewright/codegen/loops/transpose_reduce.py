@@ -25,8 +25,9 @@ from ...target.machine import Machine
 from ..template import KernelTemplate, Schedule
 from . import text
 from .accumulators import accumulators, reductions_behind
-from .evaluator import Level, converted_to, in_arithmetic, pointer
+from .evaluator import converted_to, in_arithmetic
 from .reduce_columns import Columns
+from .scope import Level, pointer
 from .text import KernelText
 from .transpose import FEWEST_CHANNELS, LESS
 from .walk import (

@@ -12,15 +12,17 @@ from torch.utils._sympy.functions import FloorDiv
 from ...ir import functions as fn
 from ...ir import sizes
 from ...ir.access import accesses, axes_of, unsqueezed
-from ...ir.expr import Expr, Field, Grouped, Name, Number, as_expr, either, equal, grouped, product, to_cpp
+from ...ir.cpp import to_cpp
+from ...ir.expr import Expr, Field, Grouped, Name, Number, as_expr, either, equal, grouped, product
 from ...ir.extent import extent
 from ...ir.graph import Dim, Graph
 from ...ir.index import Axis, Coordinate, Counting, LoopVariable
 from ...ir.plan import Kernel, element_at, evaluated
 from ...ir.prims import Coordinates, Parts, Prim, Reshape
 from ...ir.stmt import Declare, Statement, const, names_read
-from .evaluator import LANE, Evaluator, pointer
+from .evaluator import Evaluator
 from .rows import ROW
+from .scope import LANE, pointer
 
 BLOCK, THREAD, THREAD_Y = Field(Name("blockIdx"), "x"), Field(Name("threadIdx"), "x"), Field(Name("threadIdx"), "y")
 INSIDE = Name("inside")  # whether a thread has a row, or another thing to do than to meet the others

@@ -10,21 +10,8 @@ import sympy
 
 from ...ir import functions as fn
 from ...ir import sizes, stmt
-from ...ir.expr import (
-    AS_IT_IS,
-    Expr,
-    Field,
-    Function,
-    Grouped,
-    Name,
-    Pointer,
-    Spelling,
-    as_expr,
-    element,
-    equal,
-    method,
-    names_in,
-)
+from ...ir.cpp import AS_IT_IS, Spelling
+from ...ir.expr import Expr, Field, Function, Grouped, Name, Pointer, as_expr, element, equal, method, names_in
 from ...ir.graph import Dim, Graph
 from ...ir.index import Axis, Coordinate
 from ...ir.plan import Kernel, Plan
@@ -33,7 +20,8 @@ from ...ir.stmt import Assign, Declare, Do, For, If, Return, Statement, block, c
 from ...target.helpers import Helper
 from ..loops import text
 from ..loops.accumulators import WORDS, accumulators, kind_of
-from ..loops.evaluator import Evaluator, Level, converted_to, pointer
+from ..loops.evaluator import Evaluator, converted_to
+from ..loops.scope import Level, pointer
 from ..loops.walk import row_at
 from .anchor import Anchor, Fused, arithmetic, axes_for, input_sizes, rows_and_batch
 from .conv import Conv, Epilogue, OverPositions, Param, Pointwise, can_be_opened, conv_kernel
@@ -123,6 +111,7 @@ class AnchoredText:
     source: str
     shape: str  # the source with its own names numbered: kernels of the same shape are one kernel with other arguments
     comment: tuple[str, ...]  # what stands above it
+    calls: frozenset[str]  # the words in it by which device helpers are called
     support: tuple[Helper, ...]
     shared_bytes: int
     sizes: tuple[str, ...]  # Python that says how large the workspace is to be
@@ -186,7 +175,7 @@ def anchored_kernel(
             handed.append(argument(param.tensor))
         else:  # of this kernel alone, or a size
             handed.append(f"{name}{own}" if name in ("partials", "slices", *made.workspace) else name)
-    source, launches = made.source, [Launch(kernel.name, ((tuple(handed), ""),))]
+    source, calls, launches = made.source, made.calls, [Launch(kernel.name, ((tuple(handed), ""),))]
     numbered = fused.epilogue.renamed(numbers_of(fused.epilogue.bodies))
     shape = depthwise_kernel("@", conv, numbered) if made.tile is None else conv_kernel("@", conv, numbered, made.tile)
     shapes = [shape.source]
@@ -194,12 +183,14 @@ def anchored_kernel(
         merge, merged, launch = merge_kernel(kernel, fused, plan, argument, size_texts, own)
         remark = f"// Merges the partial results of {kernel.name}, in a fixed order."
         source += f"\n{remark}\n{spelled(merge, AS_IT_IS)}"
+        calls = calls.union(*(function.calls for function in merge))
         shapes.append(spelled(merge, text.Numbered(merged)))
         launches.append(launch)
     return AnchoredText(
         source,
         "\n".join(shapes),
         tuple(comment),
+        calls,
         made.support,
         made.smem,
         tuple(counts),
@@ -237,7 +228,7 @@ def anchored_product(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str
     few = rows if most is None else sympy.Min(rows, most)
     workspace = {f"sums{own}": sizes.tidy(tile.splits * anchor.conv.columns * few)} if tile.splits > 1 else {}
     return AnchoredText(
-        made.source, shape.source, tuple(comment), made.support, made.smem, (), tuple(workspace.items()),
+        made.source, shape.source, tuple(comment), made.calls, made.support, made.smem, (), tuple(workspace.items()),
         (Launch(kernel.name, ((tuple(handed), ""),)),), tile, tf32=False,
     )  # fmt: skip
 

@@ -10,7 +10,8 @@ from ...ir.expr import Pointer, names_in
 from ...ir.plan import Kernel
 from ...ir.prims import C_TYPES, Coordinates, Prim
 from ...ir.stmt import names_read
-from ..loops.evaluator import Evaluator, Level, converted_to, pointer
+from ..loops.evaluator import Evaluator, converted_to
+from ..loops.scope import Level, pointer
 from .anchored import AnchoredText, Launch, numbers_of
 from .attention import attention_kernel, attention_tile
 from .conv_spec import VALUE, Param, Pointwise
@@ -59,7 +60,9 @@ def attended_kernel(kernel: Kernel, comment: list[str], argument: Callable[[str]
     rows.append((tuple(handed.values()), ""))
     launches = (Launch(kernel.name, tuple(rows)),)
     shape = attention_kernel("@", how.attention, how.body.renamed(numbers_of([how.body]))).source
-    return AnchoredText(made.source, shape, tuple(comment), (), made.smem, (), (), launches, attention_tile(how.attention), tf32=False)
+    return AnchoredText(
+        made.source, shape, tuple(comment), made.calls, (), made.smem, (), (), launches, attention_tile(how.attention), tf32=False
+    )
 
 
 OPERANDS = {

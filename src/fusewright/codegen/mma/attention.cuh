@@ -1,3 +1,4 @@
+//: kernel calls cp_async cp_async_commit cp_async_wait mma_tf32 to_tf32_even
 namespace ${name}_detail {
 
 $constants

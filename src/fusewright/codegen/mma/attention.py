@@ -17,18 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from string import Template
 
 from ...ir.expr import Pointer
 from ...ir.stmt import Return, printed
 from ...target.machine import H200, Machine
-from .conv_epilogue import shifted
+from .code import Code, calling, pieces_of, shifted
 from .conv_spec import KernelText, Param, Pointwise, numbers, reading
 from .conv_text import by_vectors, launched, tidy
 from .conv_tiles import LAUNCH_MS, MEMORY_TB_PER_S
 
-TEMPLATE = Template((Path(__file__).parent / "attention.cuh").read_text())
+TEMPLATE = pieces_of("attention.cuh")["kernel"]
 MOST = 128  # of the depth, and of the width: more would need more registers than a thread has
 WARPS, KEYS = 4, 32
 
@@ -95,12 +93,12 @@ def attention_kernel(
     """The CUDA text of one kernel and its launcher. `body` is the chain between score and softmax at query `n` and key `c` of the
     matrices `z0`, `z1`, … of a batch.
 
-    >>> [name for _, name in attention_kernel("k", Attention(64, 64)).launcher_args][-3:]
+    >>> [argument.name for argument in attention_kernel("k", Attention(64, 64)).launcher_args][-3:]
     ['batch0', 'queries', 'keys']
     """
     body, tile = body or Pointwise(), tile or attention_tile(attention)
     z = [f"z{d}" for d in range(attention.batch)]
-    source = TEMPLATE.substitute(
+    made = TEMPLATE.filled(
         name=name,
         constants="\n".join(constants(attention, tile)),
         steps=", ".join([*z, "row", "column"]),
@@ -112,7 +110,7 @@ def attention_kernel(
         begin=BEGIN if attention.softmax else "",
         last=f"  const int last = {'min(keys, row0 + TILE_ROWS)' if attention.causal else 'keys'};",
         nothing="-INFINITY" if attention.softmax else "0.0f",
-        weigh=shifted(WEIGH, 2) if attention.softmax else "",
+        weigh=WEIGH.moved(2) if attention.softmax else "",
         left=LEFT if attention.leaves_out else "    constexpr bool left = true;",
         unless_left=UNLESS_LEFT if attention.leaves_out else "",
         scale=scale(attention),
@@ -125,7 +123,8 @@ def attention_kernel(
     )
     return KernelText(
         name=name,
-        source=tidy(source),
+        source=tidy(made.text),
+        calls=made.calls | body.calls,
         launcher_args=launcher_args(attention, body),
         smem=shared_bytes(attention, tile),
     )
@@ -196,7 +195,7 @@ BEGIN = """\
   float highest[TILES][2], total[TILES][2];
 #pragma unroll
   for (int i = 0; i < TILES * 2; ++i) highest[i / 2][i % 2] = -INFINITY, total[i / 2][i % 2] = 0.0f;"""
-WEIGH = """\
+WEIGH = calling("""\
     // While nothing but -infinity was seen of a row, nothing is subtracted.
 #pragma unroll
     for (int i = 0; i < TILES * 2; ++i) {
@@ -224,7 +223,7 @@ WEIGH = """\
         }
       }
       total[i / 2][i % 2] += more;
-    }"""
+    }""", "exp_below")  # fmt: skip
 
 
 # Of keys that a mask leaves out for all queries of a warp nothing is computed. Their weights of 0 would make NaN of a value that is not
@@ -260,7 +259,7 @@ def scale(attention: Attention) -> str:
     ])  # fmt: skip
 
 
-def again(attention: Attention) -> dict[str, str]:
+def again(attention: Attention) -> dict[str, Code | str]:
     """How a row is computed again: by softmax in three rounds over its keys, for their maximum, for the sum, and for the result."""
     if not attention.softmax:
         return {"counts": "lost", "prepare": "", "rounds": "", "gather": "        const float weight = value;"}
@@ -268,11 +267,11 @@ def again(attention: Attention) -> dict[str, str]:
         "counts": "(lost && all > 0.0f)",
         "prepare": "      float most = -INFINITY, whole = 0.0f;",
         "rounds": "#pragma unroll 1\n      for (int round = 0; round < 3; ++round)",
-        "gather": Template(GATHER).substitute(inverse=inverse(attention, "whole")),
+        "gather": GATHER.filled(inverse=inverse(attention, "whole")),
     }
 
 
-GATHER = """\
+GATHER = calling("""\
         if (round == 0) {
           most = fmaxf(most, value);
 #pragma unroll
@@ -287,7 +286,7 @@ GATHER = """\
           whole += weight;
           continue;
         }
-        weight *= $inverse;"""
+        weight *= $inverse;""", "exp_below")  # fmt: skip
 
 
 def inverse(attention: Attention, total: str) -> str:

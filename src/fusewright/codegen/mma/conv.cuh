@@ -1,3 +1,4 @@
+//: kernel calls cp_async_commit cp_async_wait
 namespace ${name}_detail {
 
 $constants

@@ -6,116 +6,26 @@ positions in `pooled`. Loops stay loops in the emitted text; `#pragma unroll` ke
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from textwrap import dedent
 
-from ...ir.expr import Expr, Name, element, literal, substituted, to_cpp
-from ...ir.stmt import printed, with_values
+from ...ir.cpp import to_cpp
+from ...ir.stmt import printed
+from .code import Code, calling, shifted
+from .conv_channels import rows, rows_exchanged, softmax_like
 from .conv_layout import Layout
-from .conv_spec import TOTAL, Epilogue, OverChannels, OverPositions, Pointwise
+from .conv_places import ACCUMULATED, POOLED, Held, digit, each_element, in_digits, positions
+from .conv_spec import Epilogue, OverChannels, OverPositions, Pointwise
+from .conv_store import as_stored, store_elements
 
-
-@dataclass(frozen=True)
-class Held:
-    """A lane's elements, of channel i, fragment f and neighbour e: those of the convolution, or of its pool."""
-
-    pooled: bool
-
-    def at(self, f: str = "f", e: str = "e") -> str:
-        return f"pooled[i][{f}][{e}]" if self.pooled else f"acc[i / 2][{f}][i % 2 * 2 + {e}]"
-
-    @property
-    def first_channel(self) -> str:
-        return "pooled[0][f][e]" if self.pooled else "acc[0][f][e]"
-
-    def __str__(self) -> str:
-        return self.at()
-
-
-ACCUMULATED, POOLED = Held(False), Held(True)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where an element of a lane lies, in the convolution's output or in the pool's."""
-
-    d: str
-    h: str
-    first: str  # the column at which the warp's begin,
-    column: str  # and how far from there
-
-    @property
-    def w(self) -> str:
-        return f"{self.first} + {self.column}"
-
-    @property
-    def axes(self) -> dict[str, str]:
-        return {"d": self.d, "h": self.h, "w": self.w}
+NOTHING = Code()
 
 
 @dataclass(frozen=True)
 class EpilogueText:
-    state: str = ""  # before the loop over tiles
-    finish: str = ""  # after each tile, in every warp
-    conclude: str = ""  # after the last tile
-
-
-def shifted(text: str, spaces: int) -> str:
-    """The text moved to the right; directives stay at the margin."""
-    lines = [line.lstrip() if line.lstrip().startswith("#") else " " * spaces + line for line in text.splitlines()]
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def pair_of_lane(shape: Layout, pooled: bool) -> int:
-    """Neighbours in a row that a lane holds."""
-    return shape.pair if pooled else 2
-
-
-def positions(shape: Layout, pooled: bool, f: str = "f", lane: str = "") -> Place:
-    """Where element (f, e) of a lane lies; `lane` says which position of a fragment it is, where it is not a lane's own."""
-    _, fh, fw = shape.held if pooled else shape.spread
-    pd, ph, pw = shape.window if pooled else (1, 1, 1)
-    run = shape.run if pooled else shape.interleave
-    alone = pair_of_lane(shape, pooled) == 1
-    lane = lane or ("quad" if alone else "2 * quad + e")
-    fragment = f if fw == 1 else f"{f} % {fw}"
-    step = 4 if alone else 8
-    if run == 1:
-        column = lane if fw == 1 else f"{fragment} * {step} + {lane}"
-    else:
-        column = f"{fragment} / {run} * {8 * run} + ({lane}) * {run} + {fragment} % {run}"
-    return Place(
-        d=f"{over('d0', pd)} + {over(f, fh * fw)}",
-        h=f"{over('h0', ph)} + {over(f, fw)} % {fh}",  # also where that is 0: without it nvcc spills 112 bytes of a maximum over channels
-        first=over("w0", pw),
-        column=column,
-    )
-
-
-def over(x: str, n: int) -> str:
-    return x if n == 1 else f"{x} / {n}"
-
-
-def digit(x: str, count: int, below: int, leading: bool) -> list[str]:
-    """A digit of a number: there are `count` of them, each worth `below`; the leading one needs no rest. Nothing where it is 0."""
-    if count == 1:
-        return []
-    return [over(x, below) if leading else f"{over(x, below)} % {count}"]
-
-
-def in_digits(parts: list[tuple[list[str], int]]) -> list[str]:
-    """The terms of a number of digits, the leading one first: of each its own terms, and how many of them there are."""
-    found: list[str] = []
-    for terms, count in parts:
-        if found and count > 1:
-            found = [f"{found[0]} * {count}" if len(found) == 1 else f"({' + '.join(found)}) * {count}"]
-        found = [*found, *terms]
-    return found
-
-
-def first_of_pair(shape: Layout, pooled: bool) -> Place:
-    """Where the first of the neighbours that a lane holds lies."""
-    return positions(shape, pooled, lane="quad" if pair_of_lane(shape, pooled) == 1 else "2 * quad")
+    state: Code = NOTHING  # before the loop over tiles
+    finish: Code = NOTHING  # after each tile, in every warp
+    conclude: Code = NOTHING  # after the last tile
 
 
 def pointwise(shape: Layout, body: Pointwise, value: Held, pooled: bool) -> str:
@@ -135,18 +45,7 @@ def pointwise(shape: Layout, body: Pointwise, value: Held, pooled: bool) -> str:
     return each_element(inner, fragments, pair, header)
 
 
-def each_element(inner: str, fragments: str, pair: str, header: str = "") -> str:
-    e = f"for (int e = 0; e < {pair}; ++e)"
-    return (
-        "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i) {\n"
-        + (shifted(header, 2) + "\n" if header else "")
-        + f"#pragma unroll\n  for (int f = 0; f < {fragments}; ++f)\n#pragma unroll\n    {e} {{\n"
-        + shifted(inner.rstrip("\n"), 6)
-        + "\n    }\n}\n"
-    )
-
-
-def pool(shape: Layout, kind: str) -> str:
+def pool(shape: Layout, kind: str) -> Code:
     """Join each window's elements; all of them are in one lane."""
     pd, ph, pw = shape.window
     _fd, fh, fw = shape.spread
@@ -165,387 +64,8 @@ def pool(shape: Layout, kind: str) -> str:
         lines += ["#pragma unroll", "  for (int pair = 0; pair < 2; ++pair)"]
     lines += [f"    joined = {join.format(x=register)};"]
     lines += [f"{POOLED} = joined" + (f" * (1.0f / {count}.0f);" if kind == "avg" else ";")]
-    return "float pooled[LANE_CHANNELS][HELD][PAIR];\n" + each_element("\n".join(lines), "HELD", "PAIR")
-
-
-def in_memory(shape: Layout, value: str) -> str:
-    """The number as the type in which it is stored."""
-    element = shape.conv.element
-    return value if element == "float" else f"to_memory<{element}>({value})"
-
-
-def store_side_by_side(shape: Layout, at: str, values: list[str]) -> str:
-    """One statement that writes neighbours at once."""
-    if shape.conv.element == "float":
-        kind = f"float{len(values)}"
-        return f"*reinterpret_cast<{kind}*>({at}) = make_{kind}({', '.join(values)});"
-    return f"store<{len(values)}>({at}, {{{', '.join(values)}}});"
-
-
-def as_stored(shape: Layout, value: Held, pooled: bool) -> str:
-    """Elements of halves as whoever reads them from memory will find them: statistics beside them are of these."""
-    if shape.conv.element == "float":
-        return ""
-    first, second = value.at(e="0"), value.at(e="1")
-    alone = pair_of_lane(shape, pooled) == 1
-    inner = "float nothing = 0.0f;\n" if alone else ""
-    inner += f"round_two<{shape.conv.element}>({first}, {'nothing' if alone else second});"
-    return (
-        "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i)\n#pragma unroll\n"
-        f"  for (int f = 0; f < {'HELD' if pooled else 'FRAGMENTS'}; ++f) {{\n" + shifted(inner, 4) + "\n  }\n"
-    )
-
-
-def store_elements(shape: Layout, value: Held, pooled: bool = True, to: str = "out") -> str:
-    """Write every element a lane holds, of the pool or of the convolution itself, to a tensor."""
-    run, pair = (shape.run, shape.pair) if pooled else (shape.interleave, 2)
-    fragments, sizes = ("HELD", "out") if pooled else ("FRAGMENTS", "conv")
-    where = first_of_pair(shape, pooled)
-    inside = " && ".join(f"{axis} < {sizes}_{axis}" for axis in "dhw")
-    place = f"{to} + ((((long long)n * OUT_CHANNELS + c) * {sizes}_d + d) * {sizes}_h + h) * {sizes}_w + w"
-    if shape.turns_rows and pooled:
-        return store_turned(shape, value, inside, place)
-    if run > 1:
-        return store_runs(shape, value, where, run, fragments, inside, place, f"{sizes}_w")
-    guard = "" if shape.whole_channels else "if (c < channel_end)"
-    first, second = value.at(e="0"), value.at(e="1")
-    body = dedent(f"""
-        const int d = {where.d}, h = {where.h}, w = {where.w};
-        if ({inside}) {{
-          {shape.conv.element}* const at = {place};
-        """).strip("\n")
-    if pair == 1:
-        body += f"\n  *at = {in_memory(shape, first)};\n}}"
-    else:
-        both = dedent(f"""
-          if ({sizes}_w % 2 == 0) {{
-            {store_side_by_side(shape, "at", [first, second])}
-          }} else {{
-            at[0] = {in_memory(shape, first)};
-            if (w + 1 < {sizes}_w) at[1] = {in_memory(shape, second)};
-          }}
-        """).strip()
-        body += "\n" + shifted(both, 2) + "\n}"
-    return (
-        "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i) {\n"
-        "  const int c = channel0 + lane_channel + 8 * i;\n"
-        + (f"  {guard}\n" if guard else "")
-        + f"#pragma unroll\n  for (int f = 0; f < {fragments}; ++f) {{\n"
-        + shifted(body, 4)
-        + "\n  }\n}\n"
-    )
-
-
-def store_turned(shape: Layout, value: Held, inside: str, place: str) -> str:
-    """As above, by way of shared memory, a row of fragments of eight channels at a time: all lanes write side by side. A part of a
-    sector of memory takes as long to write as several whole ones, and rows that begin anywhere have such parts at their ends only."""
-    _, _, wide = shape.held
-    rows, pitch, columns = shape.held[0] * shape.held[1], shape.run_pitch, shape.run_columns
-    abreast, turns = max(1, 32 // columns), -(-columns // 32)  # channels that a warp writes at once, or how often it does for one
-    each = 8 // abreast * turns  # elements of a lane
-    lot = max(k for k in range(1, 9) if each % k == 0)
-    where, at = positions(shape, True), positions(shape, True, f=f"row * {wide}")
-    own = ("", "lane") if abreast == 1 else (f"lane / {columns} + ", f"lane % {columns}")
-    which = f"const int channel = {own[0]}(k + j) / {turns} * {abreast}, column = {own[1]} + (k + j) % {turns} * 32;"
-    ends = [] if columns % 32 == 0 or abreast > 1 else [f"column < {columns}"]
-    exists = " && ".join([inside, *ends, *([] if shape.whole_channels else ["c < channel_end"])])
-    return dedent(f"""
-        float* const side = run_words + warp * {8 * pitch};
-        #pragma unroll
-        for (int i = 0; i < LANE_CHANNELS; ++i) {{
-        #pragma unroll
-          for (int row = 0; row < {rows}; ++row) {{
-        #pragma unroll
-            for (int f = row * {wide}; f < (row + 1) * {wide}; ++f)
-        #pragma unroll
-              for (int e = 0; e < PAIR; ++e) side[group * {pitch} + {where.column}] = {value};
-            __syncwarp();
-            const int d = {at.d}, h = {at.h};
-        #pragma unroll
-            for (int k = 0; k < {each}; k += {lot}) {{
-              float lot[{lot}];  // read together, so that no store waits for its own
-        #pragma unroll
-              for (int j = 0; j < {lot}; ++j) {{
-                {which}
-                lot[j] = side[channel * {pitch} + column];
-              }}
-        #pragma unroll
-              for (int j = 0; j < {lot}; ++j) {{
-                {which}
-                const int c = channel0 + lane_channel - group + 8 * i + channel, w = {where.first} + column;
-                if ({exists}) *({place}) = {in_memory(shape, "lot[j]")};
-              }}
-            }}
-            __syncwarp();
-          }}
-        }}
-    """).strip("\n") + "\n"
-
-
-def store_runs(
-    shape: Layout, value: Held, where: Place, run: int, fragments: str, inside: str, place: str, width_of_row: str
-) -> str:
-    """As above, where `run` fragments take turns along a row: 2 × run of a lane's elements lie side by side."""
-    width = 4 if run % 2 == 0 else 2
-    elements = [value.at(f=f"f + {k % run}", e=str(k // run)) for k in range(2 * run)]
-    wide = store_side_by_side(shape, "at + k", [f"side[k + {j}]" for j in range(width)])
-    body = dedent(f"""
-        const int d = {where.d}, h = {where.h}, w = {where.w};
-        if ({inside}) {{
-          {shape.conv.element}* const at = {place};
-          const float side[] = {{{", ".join(elements)}}};
-          if ({width_of_row} % {width} == 0) {{
-        #pragma unroll
-            for (int k = 0; k < {2 * run}; k += {width})
-              if (w + k < {width_of_row}) {wide}
-          }} else {{
-        #pragma unroll
-            for (int k = 0; k < {2 * run}; ++k)
-              if (w + k < {width_of_row}) at[k] = {in_memory(shape, "side[k]")};
-          }}
-        }}
-    """).strip("\n")
-    guard = "" if shape.whole_channels else "  if (c < channel_end)\n"
-    return (
-        "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i) {\n"
-        "  const int c = channel0 + lane_channel + 8 * i;\n"
-        f"{guard}#pragma unroll\n  for (int f = 0; f < {fragments}; f += {run}) {{\n" + shifted(body, 4) + "\n  }\n}\n"
-    )
-
-
-def lane_total(shape: Layout, reduce: OverChannels, value: Held) -> str:
-    """total[p]: the accumulator over the lane's own channels for its position p = f × PAIR + e."""
-    real = "" if shape.whole_channels else "if (channel0 + lane_channel + 8 * i < channel_end) "
-    each = f"#pragma unroll\n    for (int i = 0; i < LANE_CHANNELS; ++i) {real}"
-    if reduce.accumulator != "LogSumExp":
-        inner = f"{each}total[f * PAIR + e].add({value});"
-    elif reduce.bounded:
-        inner = f"{each}total[f * PAIR + e].add(exp2_fast({value} * LOG2_E));"
-    else:
-        # Two passes over registers: one exponential an element, and no branch. A scaled pivot is rounded, which moves the
-        # logarithm by no more than its own rounding, but would show in a quotient.
-        scaled = "fmaf({x}, LOG2_E, -pivot)" if not reduce.keep else "({x} - pivot) * LOG2_E"
-        pivot = "largest" if reduce.keep else "largest * LOG2_E"
-        inner = (
-            f"float largest = -INFINITY, sum = 0.0f;\n{each}largest = fmaxf(largest, {value});\n"
-            f"    const float pivot = fabsf(largest) < INFINITY ? {pivot} : 0.0f;\n"
-            f"{each}sum += exp2_fast({scaled.format(x=value)});\n"
-            "    total[f * PAIR + e].m = largest;\n    total[f * PAIR + e].s = sum;"
-        )
-    return (
-        f"{accumulator(reduce)} total[HELD * PAIR];\n#pragma unroll\nfor (int f = 0; f < HELD; ++f)\n#pragma unroll\n"
-        "  for (int e = 0; e < PAIR; ++e) {\n    " + inner + "\n  }\n"
-    )
-
-
-def accumulator(reduce: OverChannels) -> str:
-    bounded = reduce.accumulator == "LogSumExp" and reduce.bounded
-    return "Sum" if bounded else reduce.accumulator
-
-
-def rows(shape: Layout, epilogue: Epilogue, reduce: OverChannels, value: Held) -> str:
-    """Reduce over channels and write one value a position."""
-    held = shape.held[0] * shape.held[1] * shape.held[2] * shape.pair
-    met, count, shared = lanes_met(held)
-    own = f"(lane & {shared}) == 0" if shared else "true"
-    unbounded = reduce.accumulator == "LogSumExp" and not reduce.bounded
-    alone = shape.tile.warps_c == 1
-    summed = unbounded and shape.tile.warpgroups
-    if summed:
-        text = summed_rows(shape, reduce, value, met, held, count, own)
-    elif unbounded and alone:
-        text = relative_rows(shape, reduce, value, met, count)
-    else:
-        text = lane_total(shape, reduce, value)
-        text += "int position = 0;  // the first position that is whole in this lane\n" + met
-    if not alone:
-        text += "" if summed else across_warps(shape, accumulator(reduce), held, count, own)
-        own = f"{own} && warp_c == 0" if shared else "warp_c == 0"
-    where = positions(shape, True)
-    f, e = ("p / PAIR", "p % PAIR") if shape.pair == 2 else ("p", "0")
-    k = "k" if count > 1 else "0"
-    total = f"total[{k}]"
-    reduced = f"{total}.result()" if unbounded or reduce.accumulator != "LogSumExp" else f"logf({total}.result())"
-    if unbounded and (alone or summed):
-        reduced = f"reduced[{k}]"
-    reduced += plus(reduce)
-    inner = [f"const int p = position{' + k' if count > 1 else ''}, f = {f}"]
-    inner[0] += f", e = {e};" if shape.pair == 2 else ";"
-    inner += [f"const int d = {where.d}, h = {where.h}, w = {where.w};"]
-    condition = "d < out_d && h < out_h && w < out_w" + (f" && {own}" if own != "true" else "")
-    inner += [f"if ({condition}) {{", f"  const float value = {reduced};", *printed(epilogue.after.statements, 1)]
-    inner += [f"  out[(((long long)n * out_d + d) * out_h + h) * out_w + w] = {in_memory(shape, to_cpp(epilogue.after.result))};", "}"]
-    body = shifted("\n".join(inner), 2)
-    if count > 1:
-        return text + f"#pragma unroll\nfor (int k = 0; k < {count}; ++k) {{\n{body}\n}}\n"
-    return text + "{\n" + body + "\n}\n"
-
-
-def plus(reduce: OverChannels) -> str:
-    return f" + {literal(reduce.plus, 'float')}" if reduce.plus else ""
-
-
-def lanes_met(held: int) -> tuple[str, int, int]:
-    """Text that joins the totals of lanes with other channels of the same `held` positions; how many of these a lane has left,
-    and the bits of its number in which lanes with the same ones differ."""
-    text, count, shared = "", held, 0
-    for mask in (16, 8, 4):
-        if count % 2 == 0:
-            text += f"position += keep_half<{count}>(total, lane, {mask});\n"
-            count //= 2
-        else:
-            loop = "#pragma unroll\n" + f"for (int k = 0; k < {count}; ++k) " if count > 1 else ""
-            total = "total[k]" if count > 1 else "total[0]"
-            text += loop + f"meet({total}, shuffle_xor({total}, {mask}));\n"
-            shared |= mask
-    return text, count, shared
-
-
-def relative_rows(shape: Layout, reduce: OverChannels, value: Held, met: str, count: int) -> str:
-    """reduced[k]: the logarithm of the sum of exponentials, of a position that is whole in this lane. Relative to the value of the
-    first channel, which the lanes of a position share, it takes no maximum and lanes just add; where one lies so far above
-    that it overflows, or is not finite, the warp does it again relative to the largest."""
-    real = "" if shape.whole_channels else "if (channel0 + lane_channel + 8 * i < channel_end) "
-    each = f"for (int k = 0; k < {count}; ++k) " if count > 1 else ""
-    unroll, k = ("#pragma unroll\n  ", "k") if count > 1 else ("", "0")
-    return (
-        "Relative total[HELD * PAIR];\nbool fits = true;\n#pragma unroll\nfor (int f = 0; f < HELD; ++f)\n#pragma unroll\n"
-        "  for (int e = 0; e < PAIR; ++e) {\n"
-        f"    const float pivot = __shfl_sync(0xffffffffu, {value.first_channel}, quad), shift = pivot * LOG2_E;  // of the first channel\n"
-        "    float sum = 0.0f;\n#pragma unroll\n"
-        f"    for (int i = 0; i < LANE_CHANNELS; ++i) {real}sum += exp2_fast(fmaf({value}, LOG2_E, -shift));\n"
-        "    total[f * PAIR + e] = {pivot, sum};\n    fits = fits && sum < 1e30f;\n  }\n"
-        "int position = 0;  // the first position that is whole in this lane\n"
-        f"float reduced[{count}];\nif (__all_sync(0xffffffffu, fits)) {{\n"
-        + shifted(met, 2)
-        + f"\n  {unroll}{each}reduced[{k}] = total[{k}].m + logf(total[{k}].s);\n"
-        + "} else {  // relative to the largest\n"
-        + shifted(lane_total(shape, reduce, value) + met, 2)
-        + f"\n  {unroll}{each}reduced[{k}] = total[{k}].result();\n}}\n"
-    )
-
-
-def rows_exchanged(shape: Layout, epilogue: Epilogue, reduce: OverChannels, value: Held) -> str:
-    """Reduce over channels that lie in four warps: they meet in shared memory, where a thread finds all of a position's."""
-    positions_held = shape.held[0] * shape.held[1] * shape.held[2] * 4 * shape.pair  # of four warps
-    threads = max(1, min(8, 128 // positions_held))
-    column = "2 * quad + e" if shape.pair == 2 else "quad"
-    name = accumulator(reduce)
-    where = positions(shape, True, lane="p % 8" if shape.pair == 2 else "p % 4")
-    reduced = "logf(total.result())" if reduce.accumulator == "LogSumExp" and reduce.bounded else "total.result()"
-    reduced += plus(reduce)
-    each = "for (int k = first; k < OUT_CHANNELS / 4; k += SHARERS) {\n  const float4 x = at[k];\n  "
-    if reduce.accumulator != "LogSumExp":
-        inner = each + "total.add(x.x), total.add(x.y), total.add(x.z), total.add(x.w);\n}\n"
-    elif reduce.bounded:
-        inner = each + "total.add(exp2_fast(x.x * LOG2_E)), total.add(exp2_fast(x.y * LOG2_E));\n"
-        inner += "  total.add(exp2_fast(x.z * LOG2_E)), total.add(exp2_fast(x.w * LOG2_E));\n}\n"
-    else:
-        inner = "#pragma unroll\n" + each + "total.m = fmaxf(fmaxf(fmaxf(total.m, x.x), fmaxf(x.y, x.z)), x.w);\n}\n"
-        inner += "const float pivot = fabsf(total.m) < INFINITY ? total.m * LOG2_E : 0.0f;\n"
-        inner += "#pragma unroll\n" + each
-        inner += "total.s += exp2_fast(fmaf(x.x, LOG2_E, -pivot)) + exp2_fast(fmaf(x.y, LOG2_E, -pivot));\n"
-        inner += "  total.s += exp2_fast(fmaf(x.z, LOG2_E, -pivot)) + exp2_fast(fmaf(x.w, LOG2_E, -pivot));\n}\n"
-    met = "#pragma unroll\nfor (int mask = 1; mask < SHARERS; mask *= 2) meet(total, shuffle_xor(total, mask));\n"
-    own = " && first == 0" if threads > 1 else ""
-    lines = [
-        f"constexpr int POSITIONS = {positions_held}, SHARERS = {threads};  // positions of four warps, threads for one of them",
-        "constexpr int ROW = BLOCK_CHANNELS + 4;  // words, so that no bank is met twice",
-        "float* const exchange = scratch_words + warp / 4 * POSITIONS * ROW;",
-        each_element(f"exchange[(f * {4 * shape.pair} + {column}) * ROW + lane_channel + 8 * i] = {value};", "HELD", "PAIR").rstrip(),
-        "__syncthreads();",
-        "#pragma unroll 1",
-        "for (int task = threadIdx.x % 128; task < POSITIONS * SHARERS; task += 128) {",
-        f"  const int p = task / SHARERS, first = task % SHARERS, f = p / {4 * shape.pair};",
-        "  const float4* const at = reinterpret_cast<const float4*>(exchange + p * ROW);",
-        f"  {name} total;",
-        shifted(inner.rstrip(), 2),
-        *([shifted(met.rstrip(), 2)] if threads > 1 else []),
-        f"  const int d = {where.d}, h = {where.h}, w = {where.w};",
-        f"  if (d < out_d && h < out_h && w < out_w{own}) {{",
-        f"    const float value = {reduced};",
-        *printed(epilogue.after.statements, 2),
-        f"    out[(((long long)n * out_d + d) * out_h + h) * out_w + w] = {in_memory(shape, to_cpp(epilogue.after.result))};",
-        "  }",
-        "}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def summed_rows(shape: Layout, reduce: OverChannels, value: Held, met: str, held: int, count: int, own: str) -> str:
-    """reduced[k]: as `relative_rows`, where warps hold other channels of a position. These share no value to be relative to, so sums
-    of plain exponentials meet; where one overflows, vanishes or is not finite, the block does it again relative to the largest."""
-    real = "" if shape.whole_channels else "if (channel0 + lane_channel + 8 * i < channel_end) "
-    each = f"for (int k = 0; k < {count}; ++k) " if count > 1 else ""
-    unroll, k = ("#pragma unroll\n", "k") if count > 1 else ("", "0")
-    plain = lane_total(shape, replace(reduce, bounded=True), value)
-    largest = lane_total(shape, OverChannels("Max"), value)
-    relative = (
-        "Sum total[HELD * PAIR];\n#pragma unroll\nfor (int f = 0; f < HELD; ++f)\n#pragma unroll\n  for (int e = 0; e < PAIR; ++e) {\n"
-        "    const float pivot = pivots[f * PAIR + e];\n#pragma unroll\n"
-        f"    for (int i = 0; i < LANE_CHANNELS; ++i) {real}total[f * PAIR + e].add(exp2_fast(({value} - pivot) * LOG2_E));\n  }}\n"
-    )
-    slow = [
-        f"float* const pivots = scratch_words + (warp * 4 + quad) * {held + 1};",
-        "position = 0;",
-        "{",
-        shifted(largest + met + across_warps(shape, "Max", held, count, own), 2),
-        "  __syncthreads();  // all have read what met",
-        f"{unroll}  {each}{{",
-        f"    reduced[{k}] = fabsf(total[{k}].result()) < INFINITY ? total[{k}].result() : 0.0f;",
-        f"    pivots[position + {k}] = reduced[{k}];",
-        "  }",
-        "}",
-        "__syncwarp();",
-        "position = 0;",
-        relative + met + across_warps(shape, "Sum", held, count, own),
-        f"{unroll}{each}reduced[{k}] += logf(total[{k}].result());",
-    ]
-    return (
-        f"int position = 0;  // the first position that is whole in this lane\nfloat reduced[{count}];\nbool fits = true;\n{{\n"
-        + shifted(plain + met + across_warps(shape, "Sum", held, count, own), 2)
-        + f"\n{unroll}  {each}{{\n    const float sum = total[{k}].result();\n    fits = fits && sum > 1e-30f && sum < 1e30f;\n"
-        + f"    reduced[{k}] = logf(sum);\n  }}\n}}\n"
-        + "if (__syncthreads_or(!fits)) {  // relative to the largest\n"
-        + shifted("\n".join(slow), 2)
-        + "\n}\n"
-    )
-
-
-def across_warps(shape: Layout, name: str, held: int, count: int, own: str) -> str:
-    """Merge the totals, accumulators called `name`, of the warps that hold other channels of the same positions, in a fixed order."""
-    index = f"((warp / WARPS_C * WARPS_C + {{c}}) * 4 + quad) * {held + 1} + position + k"  # lanes meet no bank twice
-    return (
-        f"{name}* const scratch = reinterpret_cast<{name}*>(scratch_words);\n"
-        f"#pragma unroll\nfor (int k = 0; k < {count}; ++k)\n"
-        f"  if ({own}) scratch[{index.format(c='warp_c')}] = total[k];\n"
-        "__syncthreads();\n"
-        f"#pragma unroll\nfor (int k = 0; k < {count}; ++k) {{\n"
-        f"  total[k] = scratch[{index.format(c='0')}];\n"
-        f"  for (int other = 1; other < WARPS_C; ++other) meet(total[k], scratch[{index.format(c='other')}]);\n}}\n"
-    )
-
-
-def softmax_like(shape: Layout, epilogue: Epilogue, reduce: OverChannels, value: Held) -> str:
-    """Reduce over channels, then let `after` see every element together with its position's total."""
-    held = shape.held[0] * shape.held[1] * shape.held[2] * shape.pair
-    text = lane_total(shape, reduce, value)
-    text += (
-        "#pragma unroll\nfor (int k = 0; k < HELD * PAIR; ++k)\n#pragma unroll\n"
-        "  for (int mask = 4; mask < 32; mask *= 2) meet(total[k], shuffle_xor(total[k], mask));\n"
-    )
-    if shape.tile.warps_c > 1:
-        text += "const int position = 0;\n" + across_warps(shape, accumulator(reduce), held, held, "group == 0")
-    names = ("d", "h", "w")[3 - shape.conv.dims :]
-    of_position: dict[Expr, Expr] = {TOTAL: element(TOTAL, Name("f") * Name("PAIR") + Name("e"))}
-    statements, result = with_values(epilogue.after.statements, of_position), substituted(epilogue.after.result, of_position)
-    lines = [f"const float value = {value};", *printed(statements), f"{value} = {to_cpp(result)};"]
-    where = positions(shape, True).axes
-    needed = [f"const int {k} = min({where[k]}, out_{k} - 1);" for k in names if k in epilogue.after.reads]
-    channel = "channel0 + lane_channel + 8 * i"
-    header = f"const int c = {channel};\n" if "c" in epilogue.after.reads else ""
-    text += each_element("\n".join([*needed, *lines]), "HELD", "PAIR", header)
-    return text + store_elements(shape, value)
+    text = "float pooled[LANE_CHANNELS][HELD][PAIR];\n" + each_element("\n".join(lines), "HELD", "PAIR")
+    return calling(text, *(["larger"] if kind == "max" else []))
 
 
 def moments_of_tile(shape: Layout, value: Held) -> str:
@@ -618,14 +138,14 @@ def accumulate_tile(shape: Layout, value: Held) -> str:
     return each_element(inner, "HELD", "PAIR")
 
 
-def partials(shape: Layout, reduce: OverPositions, shifted: bool = False) -> str:
+def partials(shape: Layout, reduce: OverPositions, shifted: bool = False) -> Code:
     """Merge the lanes and warps that hold other positions of a channel, in a fixed order, and write the partial."""
     name = reduce.accumulator
     gather = f"{name} total = {{count, mean[i], m2[i]}};"
     if name != "CloseMoments":
         gather = f"{name} total = total_lane[i];"
     warps = shape.tile.warps[0] * shape.tile.warps[1] * shape.tile.warps[2]
-    return (
+    return calling(
         dedent(f"""
         {name}* const scratch = reinterpret_cast<{name}*>(scratch_words);  // [warps of positions][BLOCK_CHANNELS]
         #pragma unroll
@@ -645,8 +165,9 @@ def partials(shape: Layout, reduce: OverPositions, shifted: bool = False) -> str
             partials[((long long)n * slices + slice) * OUT_CHANNELS + channel0 + local] = total;
         }}
     """).strip("\n")
-        + "\n"
-    )
+        + "\n",
+        name, "shuffle_xor",
+    )  # fmt: skip
 
 
 def with_bias(shape: Layout, epilogue: Epilogue) -> str:
@@ -661,13 +182,13 @@ def with_bias(shape: Layout, epilogue: Epilogue) -> str:
     )
 
 
-def for_backward(shape: Layout) -> str:
+def for_backward(shape: Layout) -> Code:
     """The convolution itself is written where backward will want it: by the library that is built for training, since registers
     are short, and those for the places of these elements would be missed in every forward."""
     if not shape.conv.kept:
-        return ""
-    stores = shifted(store_elements(shape, ACCUMULATED, pooled=False, to="kept"), 2)
-    return f"#ifdef KEEPING\nif (kept != nullptr) {{\n{stores}\n}}\n#endif\n"
+        return NOTHING
+    stores = store_elements(shape, ACCUMULATED, pooled=False, to="kept").moved(2)
+    return "#ifdef KEEPING\nif (kept != nullptr) {\n" + stores + "\n}\n#endif\n"
 
 
 def moments_alone(shape: Layout, epilogue: Epilogue) -> bool:
@@ -699,7 +220,7 @@ def plain_again(shape: Layout) -> str:
 
 def epilogue_text(shape: Layout, epilogue: Epilogue) -> EpilogueText:
     value = POOLED if epilogue.window else ACCUMULATED
-    finish = plain_again(shape) if shape.conv.is_strict else ""
+    finish = Code(plain_again(shape)) if shape.conv.is_strict else NOTHING
     finish += with_bias(shape, epilogue) + for_backward(shape) + pointwise(shape, epilogue.before, ACCUMULATED, False)
     if epilogue.window:
         finish += pool(shape, epilogue.window.kind)
@@ -713,10 +234,10 @@ def epilogue_text(shape: Layout, epilogue: Epilogue) -> EpilogueText:
                 "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i) mean[i] = m2[i] = 0.0f;\n"
             )
             shifted_mean = shape.conv.bias and moments_alone(shape, epilogue)
-            return EpilogueText(state, finish + moments_of_tile(shape, value), partials(shape, reduce, shifted_mean))
+            return EpilogueText(Code(state), finish + moments_of_tile(shape, value), partials(shape, reduce, shifted_mean))
         case OverPositions(accumulator=name) as reduce:
             state = f"{name} total_lane[LANE_CHANNELS];  // of the lane's positions so far\n"
-            return EpilogueText(state, finish + accumulate_tile(shape, value), partials(shape, reduce))
+            return EpilogueText(calling(state, name), finish + accumulate_tile(shape, value), partials(shape, reduce))
         case OverChannels() as reduce if shape.exchanges:
             return EpilogueText(finish=finish + rows_exchanged(shape, epilogue, reduce, value))
         case OverChannels(keep=True) as reduce:

@@ -62,7 +62,7 @@ __device__ __forceinline__ bool exists(int turn, int tap) {  // of a step's eigh
   return DEPTH % 8 == 0 || turn + 1 < TURNS || tap < DEPTH % 8;
 }
 
-//: folded
+//: folded calls mma_tf32
 // acc += weight × input, which is TF32 already, for all taps. `offsets(turn)` says where a lane's two inputs of a step lie; those beyond
 // the last tap are zeros, whatever lies there. At each of its TURNS, one for each step, it calls stage(turn), which starts the copies of
 // a share of the next tile.
@@ -158,7 +158,7 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
   }
 }
 
-//: split
+//: split calls to_tf32_even
 // x as the sum of two TF32 numbers, to half a unit of its last bit or little more. What is not finite has no such parts: `low` is
 // not finite then, and nor is a sum that it is part of.
 __device__ __forceinline__ void split(float x, uint32_t& high, uint32_t& low) {
@@ -172,7 +172,7 @@ __device__ __forceinline__ void split(const uint4& four, uint32_t (&high)[4], ui
   split(__uint_as_float(four.w), high[3], low[3]);
 }
 
-//: taps split
+//: taps split calls mma_tf32 mma_tf32_new
 // acc += weight × input for one part of the kernel and CHUNK input channels, each number as two TF32 ones: three products make
 // float32's (the fourth lies below its last bit), the small ones first. Tensor cores cut off what lies below an accumulator's last
 // bit, so the products of a kernel column are summed there from zero and then added in float32. At each of its TURNS it calls
@@ -228,7 +228,7 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
   }
 }
 
-//: folded split
+//: folded split calls mma_tf32 mma_tf32_new
 // acc += weight × input for all taps, each number as two TF32 ones: three products make float32's (the fourth lies below its last bit),
 // the small ones first. Tensor cores cut off what lies below an accumulator's last bit, so the products of a step are summed there from
 // zero and then added in float32. `offsets(turn)` says where a lane's two inputs of a step lie; those beyond the last tap are zeros,
@@ -264,7 +264,7 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
   }
 }
 
-//: phases split
+//: phases split calls mma_tf32 mma_tf32_new
 // acc += weight × input for all taps and CHUNK input channels, each number as two TF32 ones: three products make float32's (the
 // fourth lies below its last bit), the small ones first. Tensor cores cut off what lies below an accumulator's last bit, so the
 // products of a tap are summed there from zero and then added in float32. Fragments of all phases are in acc, in the output's

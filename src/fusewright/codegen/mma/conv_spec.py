@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from ...ir.expr import Expr, Kind, Name, Pointer, kind_text, names_in, substituted
-from ...ir.stmt import Declare, Statement, names_read, renamed, statements
+from ...ir.cpp import kind_text
+from ...ir.expr import Expr, Kind, Name, Pointer, names_in, substituted, words_in, words_of
+from ...ir.stmt import Declare, Statement, names_read, renamed, statements, words
 from ...target.helpers import Helper
 
 ELEMENTS = {"float32": ("float", 4), "float16": ("__half", 2), "bfloat16": ("__nv_bfloat16", 2)}  # C type, bytes
@@ -157,6 +158,11 @@ def reading(element: str, *names: str) -> tuple[Param, ...]:
     return tuple(Param(Pointer(element, const=True), name) for name in names)
 
 
+def words_of_params(params: Iterable[Param]) -> frozenset[str]:
+    """Those by which their types are called."""
+    return frozenset().union(*(words_of(param.kind) for param in params))
+
+
 @dataclass(frozen=True)
 class Table:
     """A value for each channel of one sample, computed once a block and kept in shared memory.
@@ -190,6 +196,13 @@ class Pointwise:
     def reads(self) -> set[str]:
         """The names that an element's code reads."""
         return names_read(self.statements) | names_in(self.result)
+
+    @property
+    def calls(self) -> frozenset[str]:
+        """The words in it by which device helpers are called."""
+        inside = [*self.setup, *self.statements, *(statement for table in self.tables for statement in table.statements)]
+        values = [words_in(value) for value in (self.result, *(table.value for table in self.tables))]
+        return words_of_params(self.params).union(words(inside), *values)
 
     @property
     def declares(self) -> tuple[str, ...]:
@@ -282,6 +295,10 @@ class Epilogue:
     def bodies(self) -> tuple[Pointwise, ...]:
         return (self.before, self.between, self.after)
 
+    @property
+    def calls(self) -> frozenset[str]:
+        return frozenset().union(*(body.calls for body in self.bodies))
+
     def renamed(self, names: Mapping[str, str]) -> Epilogue:
         before, between, after = (body.renamed(names) for body in self.bodies)
         return replace(self, before=before, between=between, after=after)
@@ -341,6 +358,7 @@ class KernelText:
     name: str
     source: str
     launcher_args: tuple[Param, ...]
+    calls: frozenset[str]  # the words in it by which device helpers are called
     support: tuple[Helper, ...] = ()  # device functions of their own that several kernels share: each is written once
     workspace: dict[str, str] = field(default_factory=dict)
     slices: str | None = None

@@ -1,4 +1,4 @@
-//: words
+//: words calls cp_async
   // Each thread copies the same places (VECTOR columns of a row) of every channel; `source` walks from channel to
   // channel. Places outside the input become zeros.
   constexpr int ROW_PLACES = PITCH / VECTOR, PLACES = ROWS_D * ROWS_H * ROW_PLACES;
@@ -36,7 +36,7 @@ $tile_state
     }
   };
 
-//: rounding
+//: rounding calls load store to_tf32
   // What a thread copied, it rounds to TF32 where it lies before others read it: it is read once for each tap.
   auto round_input = [&](int buffer) {
 #pragma unroll
@@ -54,7 +54,7 @@ $tile_state
       }
   };
 
-//: pairs
+//: pairs calls load_halves_if store
   // A word is two neighbouring channels at one position. A thread loads VECTOR columns of a row of both and stores them joined, BETWEEN
   // turns later. It copies the same places of every pair, or of each ABREAST-th where places are few; `source` walks from pair
   // to pair. Places outside the input become zeros, and so does a channel that a pair lacks.

@@ -1,3 +1,4 @@
+//: kernel calls load_if to_tf32_even warpgroup_arrive warpgroup_commit warpgroup_go_on warpgroup_mma_tf32 warpgroup_operands warpgroup_wait
 namespace ${name}_detail {
 
 $constants

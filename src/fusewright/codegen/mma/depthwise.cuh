@@ -1,3 +1,4 @@
+//: kernel calls load
 namespace ${name}_detail {
 
 $constants

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from pathlib import Path
-from string import Template
 
-from ...ir.expr import to_cpp
+from ...ir.cpp import to_cpp
 from ...ir.stmt import printed
 from ...target.machine import H200, Machine
-from .conv_epilogue import shifted
+from .code import Code, calling, pieces_of, shifted
 from .conv_layout import round_up
 from .conv_spec import (
     ELEMENTS,
@@ -32,11 +30,12 @@ from .conv_spec import (
     reading,
     triple,
     widened,
+    words_of_params,
 )
 from .conv_text import extra_params, out_size, outputs, parameter_lines, size_names, tidy
 from .conv_tiles import LAUNCH_MS, MEMORY_TB_PER_S, SPECIAL_SLOTS, instructions, issue_per_ms
 
-TEMPLATE = Template((Path(__file__).parent / "depthwise.cuh").read_text())
+TEMPLATE = pieces_of("depthwise.cuh")["kernel"]
 THREADS = 128
 COLUMNS = 4
 MOST_TAPS = 64  # they are kept in registers
@@ -83,19 +82,20 @@ def depthwise_kernel(name: str, conv: Conv, epilogue: Epilogue, machine: Machine
     if not fits(conv, epilogue):
         raise ValueError(f"{name}: not a depthwise convolution that this kernel can end so")
     wide = widened(conv)
-    source = TEMPLATE.substitute(
+    made = TEMPLATE.filled(
         name=name,
         constants=constants(wide),
         parameters=parameters(conv, epilogue),
         blocks=", 4" if epilogue.reduce and not epilogue.stored else "",  # ptxas takes 96 registers of its own accord, and spills
         setup="\n".join(line for body in epilogue.bodies for line in printed(body.setup, 1)),
-        begin=shifted(strip_of_each_lane(wide, epilogue) if epilogue.reduce else strip_of_each_thread(wide, epilogue), 2),
+        begin=(strip_of_each_lane(wide, epilogue) if epilogue.reduce else strip_of_each_thread(wide, epilogue)).moved(2),
         launcher=launcher(name, conv, epilogue),
         **{f"out_{axis}": out_size(wide, k) for k, axis in enumerate("dhw")},
     )
     return KernelText(
         name=name,
-        source=tidy(source),
+        source=tidy(made.text),
+        calls=made.calls | epilogue.calls | words_of_params(launcher_args(conv, epilogue)),
         launcher_args=launcher_args(conv, epilogue),
         slices=slices_expression(conv, machine) if epilogue.reduce else None,
     )
@@ -130,7 +130,7 @@ def operands(conv: Conv) -> tuple[Param, ...]:
     return reading(conv.element, "input", "weight", *(["bias"] if conv.bias else []))
 
 
-def channel_values(conv: Conv, epilogue: Epilogue) -> str:
+def channel_values(conv: Conv, epilogue: Epilogue) -> Code:
     """What a thread knows of its channel: the weights, the start of every sum, and each table's one entry."""
     start = "to_arithmetic<float>(bias[c])" if conv.bias else "0.0f"
     tables = [table for body in epilogue.bodies for table in body.tables]
@@ -146,7 +146,7 @@ def channel_values(conv: Conv, epilogue: Epilogue) -> str:
         lines.append("const int channel0 = c;  // the only channel of this thread")
     for table in tables:
         lines += [*printed(table.statements), f"const float {table.name}[1] = {{{to_cpp(table.value)}}};"]
-    return "\n".join(lines)
+    return calling("\n".join(lines), "to_arithmetic")
 
 
 STRIP = """\
@@ -178,7 +178,7 @@ def over_strip(inner: str) -> str:
     )
 
 
-STORE = """\
+STORE = calling("""\
 #pragma unroll
 for (int r = 0; r < ROWS; ++r) {
   if (h0 + r >= out_h) break;
@@ -191,10 +191,10 @@ for (int r = 0; r < ROWS; ++r) {
       if (w0 + column < out_w) at[column] = to_memory<Element>(acc[r][column]);
   }
 }
-"""
+""", "store", "to_memory")  # fmt: skip
 
 
-def strip_of_each_thread(conv: Conv, epilogue: Epilogue) -> str:
+def strip_of_each_thread(conv: Conv, epilogue: Epilogue) -> Code:
     """Every thread has one strip of any channel."""
     return (
         "const long long item = (long long)blockIdx.x * THREADS + threadIdx.x;\n"
@@ -204,7 +204,7 @@ def strip_of_each_thread(conv: Conv, epilogue: Epilogue) -> str:
     )
 
 
-def strip_of_each_lane(conv: Conv, epilogue: Epilogue) -> str:
+def strip_of_each_lane(conv: Conv, epilogue: Epilogue) -> Code:
     """Every warp has a slice of one channel's strips, and leaves one partial accumulator, perhaps beside the elements."""
     assert isinstance(epilogue.reduce, OverPositions)
     name = epilogue.reduce.accumulator
@@ -220,20 +220,18 @@ def strip_of_each_lane(conv: Conv, epilogue: Epilogue) -> str:
         )
     else:
         add = over_strip(f"if ({inside}) total.add(acc[r][column]);")
-    stored = STORE if epilogue.stored else ""
-    loop = shifted(STRIP + each_element(conv, epilogue.before) + stored + each_element(conv, epilogue.between) + add, 2)
-    return (
+    stored = STORE if epilogue.stored else Code()
+    loop = STRIP + each_element(conv, epilogue.before) + stored + each_element(conv, epilogue.between) + add
+    begin = (
         "const long long item = (long long)blockIdx.x * (THREADS / 32) + threadIdx.x / 32;\n"
         "const int c = int(item % OUT_CHANNELS), slice = int(item / OUT_CHANNELS % slices);\n"
         "const int n = int(item / OUT_CHANNELS / slices), lane = threadIdx.x % 32;\n"
         "if (n >= batch) return;\n"
         "const int last = int((long long)strips * (slice + 1) / slices);\n"
-        f"{channel_values(conv, epilogue)}\n{name} total;\n"
-        "for (int strip = int((long long)strips * slice / slices) + lane; strip < last; strip += 32) {\n"
-        f"{loop}\n}}\n"
-        "total = merge_warp(total);\n"
-        "if (lane == 0) partials[((long long)n * slices + slice) * OUT_CHANNELS + c] = total;"
     )
+    each = f"\n{name} total;\nfor (int strip = int((long long)strips * slice / slices) + lane; strip < last; strip += 32) {{\n"
+    merged = "total = merge_warp(total);\nif (lane == 0) partials[((long long)n * slices + slice) * OUT_CHANNELS + c] = total;"
+    return begin + channel_values(conv, epilogue) + calling(each, name) + loop.moved(2) + "\n}\n" + calling(merged, "merge_warp")
 
 
 def slices_expression(conv: Conv, machine: Machine) -> str:

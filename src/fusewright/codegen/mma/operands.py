@@ -13,7 +13,7 @@ import sympy
 import torch
 
 from ...ir import index, sizes
-from ...ir.expr import to_cpp
+from ...ir.cpp import to_cpp
 from ...ir.graph import Dim
 from ...ir.index import Axis, Coordinate, linear
 from ...ir.plan import Plan

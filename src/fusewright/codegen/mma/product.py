@@ -21,11 +21,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Template
 
-from ...ir.expr import Pointer, to_cpp
+from ...ir.cpp import to_cpp
+from ...ir.expr import Pointer
 from ...ir.stmt import printed
-from ...target.helpers import Helper, called
+from ...target.helpers import Helper, section
 from ...target.machine import H200, Machine
-from .conv_epilogue import shifted
+from .code import shifted
 from .conv_spec import Epilogue, KernelText, Param, numbers, of_launcher, reading
 from .conv_text import by_vectors, extra_params, launched, parameter_lines, tidy
 from .conv_tiles import LAUNCH_MS, MEMORY_TB_PER_S
@@ -232,6 +233,7 @@ def product_kernel(
     return KernelText(
         name=name,
         source=tidy(source),
+        calls=epilogue.calls,
         support=(support(),),
         launcher_args=launcher_args(product, epilogue, split),
         smem=tile.shared_bytes,
@@ -244,7 +246,7 @@ def support() -> Helper:
     text = SUPPORT.substitute(
         stages=STAGES, copies=COPIES, loaders=LOADERS, band=BAND, loading_registers=loading, multiplying_registers=multiplying
     )
-    return Helper("product", text, tuple(sorted(called(text))), ("product",))
+    return section(text)
 
 
 def constants(product: Product, tile: ProductTile) -> Iterator[str]:

@@ -1,3 +1,4 @@
+//: section product needs barrier_arrive barrier_sync cp_async cp_async_commit cp_async_wait ldmatrix_x4 load_here_if to_tf32_even vector warpgroup_arrive warpgroup_commit warpgroup_hold warpgroup_mma_tf32_held warpgroup_operands warpgroup_registers warpgroup_wait warpgroup_wait_but_one
 // Products of matrices in float32 on the tensor cores. Each number is the sum of two TF32 ones, and three of the four products of
 // these parts are taken: the fourth lies below float32's last bit.
 namespace product {

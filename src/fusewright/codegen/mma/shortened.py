@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...ir import functions as fn
+from ...ir.cpp import BINDS, as_float
 from ...ir.expr import (
-    BINDS,
     Binary,
     Call,
     Expr,
@@ -19,7 +19,6 @@ from ...ir.expr import (
     Name,
     Number,
     Subscript,
-    as_float,
     changed,
     element,
     names_in,

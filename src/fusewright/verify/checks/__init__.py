@@ -14,9 +14,10 @@ from ...frontend.problem import shown
 from ..batch import ROWS, Part, added, kind_of, parts_of
 from ..budget import GROSS, Budget, K, Miss, compare, zeros_pass
 from ..memory import Memory, is_short, release
-from ..observe import Observed, Once, References, Subjects, doubtful
+from ..observe import Observed, Once
 from ..reference import RANDOM
 from ..shrink import Shapes, Sizes, Steps, elements
+from ..subjects import References, Subjects, doubtful
 from ..variants import Variant
 
 # What comparing takes, counted on the host for six models: of an operator's operands there are rounded copies in float64 beside what

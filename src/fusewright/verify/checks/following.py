@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from ..held import own
 from ..memory import is_short
-from ..observe import Construction, Observed, Subjects, Way, copied
+from ..observe import Observed, Way, copied
 from ..reference import widen_module
+from ..subjects import Construction, Subjects
 from ..variants import Variant
 from ..ways import NAMES, NEW_NAMES, Calls, Change, Changed, Graded, Hooked, place_of
 from . import Outcome, Trial, sentence, skipped

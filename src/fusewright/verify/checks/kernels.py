@@ -12,7 +12,8 @@ import torch
 from ..batch import Part
 from ..budget import Miss, compare
 from ..memory import is_short
-from ..observe import Observed, References, filled_memory
+from ..observe import Observed, filled_memory
+from ..subjects import References
 from ..variants import Variant
 from . import Outcome, Trial, sentence, skipped
 from .bits import same

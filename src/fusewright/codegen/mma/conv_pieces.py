@@ -1,0 +1,312 @@
+"""The pieces of a convolution kernel that differ by what is multiplied, and by where weights and inputs are staged."""
+
+from __future__ import annotations
+
+from .code import Code, calling, pieces_of, shifted
+from .conv_layout import Layout
+from .conv_spec import Conv
+
+MULTIPLY, STAGING = pieces_of("conv_multiply.cuh"), pieces_of("conv_staging.cuh")
+STRAIGHT_PRODUCTS = 16  # of four warps in one stretch of straight code
+
+
+def input_names(conv: Conv) -> dict[str, str]:
+    """What text calls the number of input channels, of one group's, and of chunks of them: constants, or variables."""
+    if conv.open_inputs:
+        return {"IN_CHANNELS": "in_channels", "GROUP_IN": "in_channels", "CHUNKS": "chunks"}
+    return {name: name for name in ("IN_CHANNELS", "GROUP_IN", "CHUNKS")}
+
+
+def inputs_handed(conv: Conv) -> tuple[str, ...]:
+    return ("in_channels",) if conv.open_inputs else ()
+
+
+def chunks_of(conv: Conv) -> str:
+    """How many chunks the input channels are, as a statement."""
+    return f"const int chunks = (int(in_channels) + {conv.packed_in} * CHUNK - 1) / ({conv.packed_in} * CHUNK);"
+
+
+def products(shape: Layout) -> dict[str, Code | str]:
+    """The pieces that differ by what is multiplied: TF32, two TF32 numbers for each float32, or pairs of halves; taps one by one, by
+    phases, or folded into the depth."""
+    conv, folded = shape.conv, shape.tile.folded
+    operand = calling("to_tf32", "to_tf32") if conv.dtype == "float32" else "__float_as_uint"
+    mma = {"float32": "mma_tf32", "bfloat16": "mma_bf16", "float16": "mma_f16"}[conv.dtype]
+    kind = "phases" if conv.is_phased else "folded" if folded else "taps"
+    places = MULTIPLY["places"] if conv.is_phased else MULTIPLY["folded places"] if folded else Code()
+    text = places + MULTIPLY[f"{kind} split" if conv.is_strict else kind].filled(operand=operand, mma=calling(mma, mma))
+    if conv.is_strict:
+        plain_place = MULTIPLY["plain place of phases" if conv.is_phased else "plain place"].stripped()
+        plain = MULTIPLY["plain"].filled(**input_names(conv), plain_place=plain_place, weight_at=weight_at(conv))
+        text = MULTIPLY["split"] + text + plain
+    read: dict[str, Code | str] = {
+        "weight_order": "[8 taps]" if folded else "[chunk][part][8 inputs][column][kernel row]",
+        "weight_place": STAGING["weight place, folded" if folded else "weight place"].stripped(),
+        "quad_step": "" if folded else "quad * PLANE + ",
+        "lane_offsets": lane_offsets(shape),
+        "read_by": "quad, lane_offsets" if folded else "part",
+    }
+    if conv.packed_in == 1:
+        place = "" if folded else "  const int in = chunk * CHUNK + k8 * 8 + lane % 4 + word / 2 * 4;"
+        word = STAGING["weight"].filled(**input_names(conv), place=place, weight_at=weight_at(conv))
+        return read | {"multiply": text, "element": "float", "ordered": "float", "of_pairs": "", "weight_word": word.stripped()}
+    word = STAGING["weight pair"].filled(
+        **input_names(conv), weight_at=weight_at(conv), next_weight_at=weight_at(conv, "in + 1"),
+        bits_of="__half_as_ushort" if conv.dtype == "float16" else "__bfloat16_as_ushort",
+    )  # fmt: skip
+    of_pairs = "\n// An input is a pair of neighbouring channels, two halves of a word."
+    return read | {
+        "multiply": text, "element": conv.element, "ordered": "uint32_t", "of_pairs": of_pairs, "weight_word": word.stripped(),
+    }  # fmt: skip
+
+
+def lane_offsets(shape: Layout) -> str:
+    """Where a lane's inputs of each step of folded taps lie."""
+    if not shape.tile.folded:
+        return ""
+    return shifted(OFFSETS_KEPT if shape.keeps_offsets else OFFSETS_READ, 2)
+
+
+OFFSETS_KEPT = """\
+Offsets own_offsets[TURNS];
+#pragma unroll
+for (int turn = 0; turn < TURNS; ++turn) own_offsets[turn] = offsets_of(turn, quad);
+auto lane_offsets = [&](int turn) { return own_offsets[turn]; };"""
+OFFSETS_READ = """\
+for (int i = threadIdx.x; i < TURNS * 4; i += THREADS) offset_table[i] = offsets_of(i / 4, i % 4);
+auto lane_offsets = [&](int turn) { return offset_table[turn * 4 + quad]; };"""
+
+
+def weight_at(conv: Conv, channel: str = "in") -> str:
+    """Where the weight of a tap and an input channel lies."""
+    taps, group_in = "(kd * KERNEL_H + kh) * KERNEL_W + kw", input_names(conv)["GROUP_IN"]
+    if conv.transposed:
+        turned = taps if conv.is_phased else f"(KERNEL_D * KERNEL_H * KERNEL_W - 1) - ({taps})"
+        row = f"(long long)(group * {group_in} + {channel}) * GROUP_OUT + out"
+        return f"weight[({row}) * (KERNEL_D * KERNEL_H * KERNEL_W) + {turned}]"
+    row = f"(long long)(group * GROUP_OUT + out) * {group_in} + {channel}"
+    return f"weight[({row}) * (KERNEL_D * KERNEL_H * KERNEL_W) + {taps}]"
+
+
+def group_first_input(conv: Conv) -> str:
+    return "0" if conv.groups == 1 else f"int(blockIdx.y) / GROUP_BLOCKS * {input_names(conv)['GROUP_IN']}"
+
+
+def warpgroup_staging(shape: Layout) -> dict[str, Code | str]:
+    """The pieces of a kernel whose products are made by four warps together."""
+    tile, conv = shape.tile, shape.conv
+    resident, names = tile.resident, input_names(conv)
+    straight = shape.turns * conv.kernel[1] * tile.channel_tiles * tile.fragments[0] <= STRAIGHT_PRODUCTS
+    step = " + buffer * WEIGHT_STAGE"
+    if resident:
+        step = "" if shape.chunks == 1 else " + chunk * WEIGHT_STAGE"
+    place = (
+        "const int d0 = tile_d * TILE_D + warp_d * FRAGMENTS_D, h0 = tile_h * TILE_H + warp_h * FRAGMENTS_H;\n"
+        "const int w0 = tile_w * TILE_W + warp_w * FRAGMENTS_W * 8;"
+    )
+    return {
+        "weight_at": weight_at(conv),
+        "pack_kernel": "" if resident else pack_kernel(conv),
+        "unrolled": str(shape.turns if straight else 1),
+        "exists": "" if shape.group_in % tile.chunk == 0 else f" && chunk * CHUNK + int(row.w) + j < {names['GROUP_IN']}",
+        "warp_place": WARP_PLACE,
+        "weight_stages": f"  float* const weight_stages = shared + {shape.input_stages} * INPUT_STAGE;",
+        "channel_origin": channel_origin(shape),
+        "group_first_input": group_first_input(conv),
+        "stage_weight": "" if resident else STAGE_WEIGHTS.filled(**names).moved(2),
+        "first_weight": pack_in_kernel(conv).moved(2) if resident else "  stage_weight(0, 0);",
+        "wait_weight": "" if resident else WAIT_WEIGHT.moved(2),
+        "wait_next_weight": "" if resident else WAIT_WEIGHT.moved(6),
+        "weight_at_step": f"weight_stages{step}",
+        "next_weight": "" if resident else "        if (turn == 0) stage_weight(next_chunk, buffer ^ 1);",
+        "origin_early": shifted(place, 4),
+    }
+
+
+def staging(shape: Layout) -> dict[str, Code | str]:
+    """The pieces that differ by where weights live and where the input is rounded."""
+    tile, conv = shape.tile, shape.conv
+    own = " + warp * 2 * INPUT_STAGE" if tile.alone else ""
+    pairs, names = conv.packed_in > 1, input_names(conv)
+    channel = "2 * (chunk * CHUNK + pair * ABREAST + own_pair) + second" if pairs else "chunk * CHUNK + channel"
+    exists = "" if shape.group_in % (conv.packed_in * shape.chunk) == 0 else f" && {channel} < {names['GROUP_IN']}"
+    stager, placed = "lane" if tile.alone else "int(threadIdx.x)", origin(shape)
+    copies = STAGING["pairs" if pairs else "words"].filled(
+        element=conv.element, stager=stager, channel_exists=exists,
+        tile_state=placed.pop("tile_state"), locate_decode=placed.pop("locate_decode"),
+    )  # fmt: skip
+    rounding = STAGING["rounding"].filled(stager=stager) if shape.rounds_staged else Code()
+    pieces: dict[str, Code | str] = {
+        "input_staging": (copies.stripped() + "\n" + rounding).stripped(),
+        "round_input": "            round_input(buffer);" if shape.rounds_staged else "",
+        "first_input": f"  for (int turn = 0; turn {'<= ALL_TURNS' if pairs else '< REPEATS * PARTS * TURNS'}; ++turn)"
+        " stage_input(0, turn, 0);",
+        "last_input": shifted(LAST_INPUT, 10) if pairs else "",
+        "flip_after_chunk": "buffer ^= 1;" if tile.repeats == 1 else "",
+        "flip_after_tile": "" if tile.repeats == 1 else "buffer ^= 1;",
+        "group_first_input": group_first_input(conv),
+        "channel_origin": channel_origin(shape),
+        "warp_place": WARP_ALONE if tile.alone else WARP_PLACE,
+        "own_stages": own,
+        "weight_stages": ""
+        if tile.weights == "direct"
+        else f"  float* const weight_stages = shared + {shape.input_stages} * INPUT_STAGE;",
+        "first_tile": " + warp" if tile.alone else "",
+        "barrier": "__syncwarp();" if tile.alone else "__syncthreads();",
+    }
+    pieces |= placed | lane_steps(shape)
+    if tile.resident:
+        return pieces | {
+            "pack_kernel": "",
+            "weight_base": "weight_stages",
+            "stage_weight": "",
+            "first_weight": pack_in_kernel(conv).moved(2),
+            "next_weight": "",
+            "next_step": "",
+            "weight_buffer": "0" if shape.chunks == 1 else "chunk * (WEIGHT_STAGE / 4)",
+            "flip_weight": "",
+        }
+    if tile.weights == "direct":
+        return pieces | {
+            "pack_kernel": pack_kernel(conv),
+            "stage_weight": "",
+            "first_weight": "",
+            "next_weight": "",
+            "next_step": "",
+            "weight_base": f"weight + (long long)blockIdx.y * {names['CHUNKS']} * PARTS * WEIGHT_STAGE",
+            "weight_buffer": "(chunk * PARTS + part) * (WEIGHT_STAGE / 4)",
+            "flip_weight": "",
+        }
+    return pieces | {
+        "pack_kernel": pack_kernel(conv),
+        "weight_base": "weight_stages",
+        "stage_weight": STAGE_WEIGHT.filled(**names).moved(2),
+        "first_weight": "  for (int turn = 0; turn < TURNS; ++turn) stage_weight(0, turn, 0);",
+        "next_weight": shifted(NEXT_WEIGHT, 21),
+        "next_step": shifted(
+            "const int next_step = part + 1 < PARTS ? chunk * PARTS + part + 1 : next_chunk * PARTS;", 10
+        ),
+        "weight_buffer": "weight_buffer * (WEIGHT_STAGE / 4)",
+        "flip_weight": "          weight_buffer ^= 1;",
+    }
+
+
+def lane_steps(shape: Layout) -> dict[str, str]:
+    """How far apart lanes and warps read the staged input, by what they hold of the output."""
+    if shape.conv.is_phased:
+        across = {a: f"(FRAGMENTS_{a} / PHASES_{a})" for a in "DHW"}
+        steps = {"lane": "(INTERLEAVE / PHASES_W)", "d": across["D"], "h": across["H"], "w": f"{across['W']} * 8"}
+    else:
+        steps = {a.lower(): f"FRAGMENTS_{a} * {'8 * ' if a == 'W' else ''}STRIDE_{a}" for a in "DHW"}
+        steps["lane"] = "INTERLEAVE * STRIDE_W"
+    repeat = "" if shape.tile.repeats == 1 else " + repeat * WARPS_H * FRAGMENTS_H * STRIDE_H * PITCH"
+    return {"lane_step": steps.pop("lane"), "repeat_step": repeat, **{f"warp_step_{a}": s for a, s in steps.items()}}
+
+
+def origin(shape: Layout) -> dict[str, str]:
+    """Where the warp's positions begin: kept from the copy's own arithmetic when a tile is one step, worked out again
+    after the last step when it is many (registers are dearer there than a division)."""
+    decode = "tile_d = tile / (tiles_h * tiles_w), tile_h = tile / tiles_w % tiles_h, tile_w = tile % tiles_w;"
+    place = (
+        "const int d0 = tile_d * TILE_D + warp_d * FRAGMENTS_D, {h} = tile_h * TILE_H + warp_h * FRAGMENTS_H;\n"
+        "const int w0 = tile_w * TILE_W + warp_w * FRAGMENTS_W * 8;"
+    )
+    if shape.chunks * shape.parts > 1:
+        late = f"const int {decode}\n" + place.format(h="h0")
+        return {
+            "tile_state": "",
+            "locate_decode": f"const int {decode}",
+            "origin_early": "",
+            "origin_late": shifted(late, 6),
+        }
+    return {
+        "tile_state": "  int tile_d, tile_h, tile_w;",
+        "locate_decode": decode,
+        "origin_early": shifted(place.format(h="h_tile"), 4),
+        "origin_late": "      const int h0 = h_tile + repeat * WARPS_H * FRAGMENTS_H;",
+    }
+
+
+WARP_PLACE = """\
+  const int warp_c = warp % WARPS_C, warp_w = warp / WARPS_C % WARPS_W;
+  const int warp_h = warp / (WARPS_C * WARPS_W) % WARPS_H, warp_d = warp / (WARPS_C * WARPS_W * WARPS_H);"""
+WARP_ALONE = "  constexpr int warp_c = 0, warp_d = 0, warp_h = 0, warp_w = 0;  // each warp has its own tiles"
+PACK_IN_KERNEL = Code("""\
+#pragma unroll 6
+for (int i = threadIdx.x; i < $CHUNKS * WEIGHT_STAGE; i += THREADS)
+  weight_stages[i] = $word;""")
+PACK_KERNEL = Code("""
+// $what; `kernel` reads them so.
+__global__ void pack(const $element* __restrict__ weight, float* __restrict__ packed$told) {
+$chunks
+  $const int BLOCK_WEIGHTS = $CHUNKS * PARTS * WEIGHT_STAGE;
+  const int i = blockIdx.x * 256 + threadIdx.x, block = blockIdx.y;
+  if (i < BLOCK_WEIGHTS)
+    packed[(long long)block * BLOCK_WEIGHTS + i] = $word;
+}
+""")
+LAST_INPUT = "if (part + 1 == PARTS && repeat + 1 == REPEATS) stage_input(next_chunk, ALL_TURNS, buffer ^ 1);"
+
+
+def pack_in_kernel(conv: Conv) -> Code:
+    """A block orders its weights itself."""
+    return PACK_IN_KERNEL.filled(**input_names(conv), word=packed_word(conv, "blockIdx.y"))
+
+
+def pack_kernel(conv: Conv) -> Code:
+    """A kernel of its own orders them, before."""
+    how = "Orders the weights" if conv.is_strict else "Rounds the weights to TF32 and orders them"
+    return PACK_KERNEL.filled(
+        **input_names(conv),
+        what=how if conv.packed_in == 1 else "Orders the weights, two to a word",
+        element=conv.element,
+        told=", int in_channels" if conv.open_inputs else "",
+        chunks=f"  {chunks_of(conv)}" if conv.open_inputs else "",
+        const="const" if conv.open_inputs else "constexpr",
+        word=packed_word(conv, "block"),
+    )
+
+
+def packed_word(conv: Conv, block: str) -> Code:
+    """The weight that is read at place `i`, as what the tensor cores take."""
+    word = f"ordered_weight({', '.join(('weight', *inputs_handed(conv), block, 'i'))})"
+    if conv.is_strict:
+        return Code(word)
+    return calling(f"__uint_as_float(to_tf32({word}))", "to_tf32") if conv.packed_in == 1 else Code(f"__uint_as_float({word})")
+
+
+STAGE_WEIGHT = calling("""\
+const float* const weight_from = weight + (long long)blockIdx.y * $CHUNKS * PARTS * WEIGHT_STAGE + 4 * threadIdx.x;
+float* const weight_to = weight_stages + 4 * threadIdx.x;
+int weight_buffer = 0;
+auto stage_weight = [&](int step, int turn, int buffer) {
+#pragma unroll
+  for (int k = 0; k < TURN_WEIGHTS; ++k) {
+    const int i = (turn * TURN_WEIGHTS + k) * 4 * THREADS;
+    if (i + 4 * int(threadIdx.x) < WEIGHT_STAGE)
+      cp_async<16>(weight_to + buffer * WEIGHT_STAGE + i, weight_from + step * WEIGHT_STAGE + i);
+  }
+};""", "cp_async")  # fmt: skip
+STAGE_WEIGHTS = calling("""\
+unsigned long long* const weights_come = reinterpret_cast<unsigned long long*>(rows + ROWS);
+unsigned phase = 0;
+auto stage_weight = [&](int chunk, int buffer) {
+  bulk_copy(weight_stages + buffer * WEIGHT_STAGE, weight + ((long long)blockIdx.y * $CHUNKS + chunk) * WEIGHT_STAGE,
+            4 * WEIGHT_STAGE, weights_come);
+};
+if (threadIdx.x == 0) bulk_start(weights_come);
+__syncthreads();""", "bulk_copy", "bulk_start")  # fmt: skip
+WAIT_WEIGHT = calling("bulk_wait(weights_come, phase);\nphase ^= 1;", "bulk_wait")
+NEXT_WEIGHT = "stage_weight(next_step, turn, weight_buffer ^ 1);"
+
+
+def channel_origin(shape: Layout) -> str:
+    if shape.channel_blocks == 1:
+        return f"  constexpr int channel0 = 0, channel_end = {shape.conv.out_channels};"
+    return (
+        "  const int block_group = int(blockIdx.y) / GROUP_BLOCKS;\n"
+        "  const int channel0 = block_group * GROUP_OUT + int(blockIdx.y) % GROUP_BLOCKS * BLOCK_CHANNELS;\n"
+        "  const int channel_end = (block_group + 1) * GROUP_OUT;"
+    )
+
+
