@@ -255,7 +255,7 @@ def test_the_callers_state_is_left_alone() -> None:
         assert not torch.is_grad_enabled() and torch.is_autocast_enabled("cpu")
     assert torch.equal(torch.rand(2), expected) and int(original.norm.num_batches_tracked) == 0 and original.training
     assert torch.equal(original.norm.running_mean, torch.zeros(6))
-    with launches(new) as launched:
+    with torch.autocast("cpu", dtype=torch.bfloat16), launches(new) as launched:
         new(torch.randn(8, 6)).sum().backward()
     assert set(launched) == kernels_of(new, TRAINING, gradients=True)
 

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from .. import __version__
+from ..frontend.autocast import Autocast
 from ..frontend.following import _HOOKS, _TABLES, _Words
 from ..frontend.reads import is_installed
 from ..options import Options
@@ -41,10 +42,13 @@ class Content(_Words):
         return str(found)
 
 
-def key_of(module: nn.Module, kind: type[nn.Module], call: Any, values: Sequence[Any], options: Options) -> str | None:
+def key_of(
+    module: nn.Module, kind: type[nn.Module], call: Any, values: Sequence[Any], options: Options, autocast: Autocast | None = None
+) -> str | None:
     """`kind`: the class that the module had before it was optimised, if it was. `call`: the shape of what it is given."""
     try:
-        lines = [*surroundings(options), repr(call), *map(input_line, values), *structure(module, kind), *sources(module, kind)]
+        lines = [*surroundings(options), repr(autocast), repr(call), *map(input_line, values)]
+        lines += [*structure(module, kind), *sources(module, kind)]
     except Exception:  # Unknown, or what objects of the user's raise when they are looked at
         return None
     return hashlib.sha256("\0".join(lines).encode("utf-8", "backslashreplace")).hexdigest()

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ..errors import Refused, first_line
+from ..frontend.autocast import autocast_on
 from ..frontend.given import check_module, signature_of
 from ..frontend.problem import check_input
 from ..frontend.trees import arguments_of, flat_call
@@ -76,6 +77,8 @@ def optimize(
     A module whose forward depends on `.train()` and `.eval()` gets a plan for each, at once; `forward_only=True` plans for the mode that
     it is in, and for no gradients.
 
+    Called under `torch.autocast`, it plans for calls under that autocast, casts included; outside it the original runs, which is said.
+
     What the result knows: `.report` (a mapping), `.explain()`, `.source`, `.save(path)`; `fusewright.about(new)` has the same where
     the module itself uses one of these names. Copies, `torch.save` and `torch.load` work; another process needs fusewright and the
     module's own class.
@@ -116,8 +119,9 @@ def optimize(
     if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
         raise Refused(f"{name}: there is no tensor among its inputs")
 
+    autocast = autocast_on("cpu" if target == "host" else "cuda") if target == "host" or torch.cuda.is_available() else None
     with _one_at_a_time:
-        key = key_of(module, kind, flat, leaves, options) if cache else None
+        key = key_of(module, kind, flat, leaves, options, autocast) if cache else None
         found = recall(key) if key is not None and tune != "again" else None
         try:
             new = _fitting(module, kind, found) if found is not None else None
@@ -125,7 +129,7 @@ def optimize(
                 return new
             from .planning import plan  # a second to import: not where the plan is known
 
-            plans = plan(module, arguments, leaves, flat, options)
+            plans = plan(module, arguments, leaves, flat, options, autocast)
             new = optimized(module, kind, plans)
             _build(new)
         except Refused:
@@ -136,7 +140,7 @@ def optimize(
             why = f"a fault in fusewright: {type(error).__name__}: {first_line(error)}"
             warn(f"{name}: {why}; the original operators run (with strict=True it is raised)")
             return optimized(module, kind, Plans("host" if target == "host" else "cuda", options, fault=why))
-        key = key_of(module, kind, flat, leaves, options) if cache else None  # a tuning record may have grown
+        key = key_of(module, kind, flat, leaves, options, autocast) if cache else None  # a tuning record may have grown
         if key is not None:
             remember(key, plans)
         return new

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..frontend.autocast import Autocast
 from ..frontend.trees import Flat, Tree
 from ..options import Options, cache_root, private
 
@@ -67,6 +68,7 @@ class Plans:
     examples: tuple[Example, ...] = ()  # of the inputs, or of the leaves of them where they are `flat`
     flat: Flat | None = None  # where calls are not a list of tensors and plain values
     result: Tree | None = None  # and then: what they return
+    autocast: Autocast | None = None  # that is on around the calls that they are for
     fault: str = ""  # why there is no plan
     cached: bool = False
 
@@ -74,6 +76,7 @@ class Plans:
     def key(self) -> str:
         """Tells the plans of one class apart, and what is known about them."""
         parts = [self.target, self.fault, repr(self.options), repr(self.cached), repr(self.flat), repr(self.result), repr(self.examples)]
+        parts.append(repr(self.autocast))
         parts += [text for mode in sorted(self.texts) for text in (mode, self.texts[mode].text)]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
