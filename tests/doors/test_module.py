@@ -421,7 +421,7 @@ class Worded(nn.Module):
         (lambda: quickly(Branching(), torch.ones(2)), "the control flow here depends on the values of a tensor"),
         (lambda: quickly(Uncopied(), torch.ones(2, 12)), "Uncopied: it cannot be copied, which planning has to: RuntimeError: mine alone"),
         (lambda: quickly(Scaled(), torch.ones(2, 12), tune="never"), "tune 'never' is not one of"),
-        (lambda: quickly(Scaled(), torch.ones(2, 12), mode="reduce-overhead"), "mode 'reduce-overhead' is not one of default; for a CUDA"),
+        (lambda: quickly(Scaled(), torch.ones(2, 12), mode="max-autotune"), "mode 'max-autotune' is not one of default, reduce-overhead"),
     ],
 )
 def test_what_is_refused(call: Callable[[], Any], words: str) -> None:

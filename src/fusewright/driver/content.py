@@ -60,8 +60,16 @@ def surroundings(options: Options) -> Iterator[str]:
     yield f"{replace(options, tuning_record=None)} {record.read_text() if record is not None and record.exists() else record}"
     on_gpu = torch.cuda.is_available() and options.target != "host"
     yield f"{torch.cuda.get_device_name()} {torch.cuda.get_device_capability()}" if on_gpu else "no GPU"
-    flags = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
-    yield f"{flags} {torch.get_default_dtype()} {getattr(getattr(torch.backends.cudnn, 'conv', None), 'fp32_precision', None)}"
+    yield f"{flags()} {torch.get_default_dtype()}"
+
+
+def flags() -> tuple[Any, ...]:
+    """PyTorch's, by which it chooses how to compute."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    precision = getattr(torch._C, "_get_fp32_precision_getter", None)  # the older functions raise where newer ones were used
+    if precision is None:
+        return torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision(), deterministic
+    return precision("cuda", "conv"), precision("cuda", "rnn"), precision("cuda", "matmul"), deterministic
 
 
 def own_source() -> str:

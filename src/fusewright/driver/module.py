@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from ..frontend.trees import arguments_of, flat_call
 from ..options import Options
 from .content import LOOK, key_of
 from .optimized import Optimized, kind_of, known, optimized, warn
-from .plans import Plans, recall, remember
+from .plans import DEFAULT, REDUCE_OVERHEAD, Plans, recall, remember
 
-MODES = ("default",)
+MODES = (DEFAULT, REDUCE_OVERHEAD)
 _one_at_a_time = threading.RLock()  # tracing changes PyTorch for the whole process
 
 
@@ -84,6 +85,7 @@ def optimize(
     module's own class.
 
     `target`: "cuda"; "host" runs the kernels on the CPU, for trying and testing; "auto" plans for a GPU and verifies where it can.
+    `mode="reduce-overhead"`: on a GPU, calls that ask for no gradients and change nothing but what they return are replayed as CUDA graphs.
     `verify=False`, `tune="off"`: leave that out. `precision`, `gradients`, `assume_finite`, `seeds`, `arch`, `tuning_record`: as the
     command's. `cache=False`: plan anew, whatever an earlier process found.
 
@@ -98,8 +100,7 @@ def optimize(
     A fault of ours while planning, building or verifying leaves the original in place, with a warning; with `strict=True` it is raised.
     """
     if mode not in MODES:
-        more = "; for a CUDA graph, use torch.cuda.make_graphed_callables on the result" if mode == "reduce-overhead" else ""
-        raise Refused(f"mode {mode!r} is not one of {', '.join(MODES)}{more}")
+        raise Refused(f"mode {mode!r} is not one of {', '.join(MODES)}")
     options = Options(
         target=target, tune=tune, verify=verify, precision=precision, dynamic=dynamic, gradients=gradients, forward_only=forward_only,
         assume_finite=assume_finite, seeds=seeds, arch=arch, bench=False, tuning_record=Path(tuning_record) if tuning_record else None,
@@ -124,13 +125,13 @@ def optimize(
         key = key_of(module, kind, flat, leaves, options, autocast) if cache else None
         found = recall(key) if key is not None and tune != "again" else None
         try:
-            new = _fitting(module, kind, found) if found is not None else None
+            new = _fitting(module, kind, replace(found, mode=mode)) if found is not None else None
             if new is not None:
                 return new
             from .planning import plan  # a second to import: not where the plan is known
 
             plans = plan(module, arguments, leaves, flat, options, autocast)
-            new = optimized(module, kind, plans)
+            new = optimized(module, kind, replace(plans, mode=mode))
             _build(new)
         except Refused:
             raise

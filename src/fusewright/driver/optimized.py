@@ -27,7 +27,8 @@ from ..frontend.given import derived, sharing, signature_of
 from ..frontend.trees import Arguments, Flat, arguments_of, unflatten
 from ..host.loaded import around
 from .content import LOOK
-from .plans import EVALUATION, TRAINING, Example, Plans
+from .plans import EVALUATION, REDUCE_OVERHEAD, TRAINING, Example, Plans
+from .replay import replayed
 
 _making = threading.RLock()  # one class is made at a time: two threads that ask for the same one get the same
 os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
@@ -160,7 +161,9 @@ class About:
             if space is not None and not same:
                 found.append(f"{kernels_in(space)} in {' and '.join(m for m in (TRAINING, EVALUATION) if self.spaces.get(m) is space)}")
         where = "the CPU" if self.plans.target == "host" else "CUDA"
-        return f"{'; '.join(found)}, on {where}{'' if self.plans.autocast is None else f', under {self.plans.autocast}'}"
+        more = "" if self.plans.autocast is None else f", under {self.plans.autocast}"
+        more += ", by CUDA graphs where no gradients are asked for" if self.plans.mode == REDUCE_OVERHEAD and where == "CUDA" else ""
+        return f"{'; '.join(found)}, on {where}{more}"
 
 
 def kernels_in(space: ModuleType) -> str:
@@ -256,6 +259,8 @@ def own_forward(kind: type[nn.Module], plans: Plans) -> Callable[..., Any]:
 def _forward(kind: type[nn.Module], plans: Plans, spaces: Mapping[str, ModuleType]) -> Callable[..., Any]:
     """What the class's forward is: the plan for the mode, called as it was made for."""
     planned = _planned(kind, plans, spaces)
+    if plans.mode == REDUCE_OVERHEAD and plans.target != "host":
+        planned = replayed(planned, functools.partial(_replayable, plans, spaces), lambda module: _said.setdefault(module, Said()).calls)
     return functools.wraps(kind.forward)(planned if plans.autocast is None else _under(plans.autocast, kind, planned))
 
 
@@ -275,6 +280,23 @@ def _under(autocast: Autocast, kind: type[nn.Module], planned: Callable[..., Any
     return forward
 
 
+def _replayable(plans: Plans, spaces: Mapping[str, ModuleType], module: nn.Module) -> ModuleType | None:
+    """The plan for the mode that the module is in, if it has kernels and leaves nothing behind that a graph would not."""
+    mode = TRAINING if module.training else EVALUATION
+    space = spaces.get(mode)
+    if space is None or not space._KERNELS or not plans.texts[mode].leaves_nothing:
+        return None
+    _with_its_own_look(module, space)
+    return space
+
+
+def _with_its_own_look(module: nn.Module, space: ModuleType) -> None:
+    """Each plan takes looks of its own at the module."""
+    look = module.__dict__.get(LOOK)
+    if look is not None and type(look) is not space._Look:
+        del module.__dict__[LOOK]
+
+
 def _planned(kind: type[nn.Module], plans: Plans, spaces: Mapping[str, ModuleType]) -> Callable[..., Any]:
     """The plan for the mode that the module is in, or the user's own forward."""
     training, evaluation = spaces.get(TRAINING), spaces.get(EVALUATION)
@@ -289,10 +311,8 @@ def _planned(kind: type[nn.Module], plans: Plans, spaces: Mapping[str, ModuleTyp
         if space is None:
             _say(self, args)
             return original(self, *args, **kwargs)
-        if several:  # each plan takes looks of its own at the module
-            look = self.__dict__.get(LOOK)
-            if look is not None and type(look) is not space._Look:
-                del self.__dict__[LOOK]
+        if several:
+            _with_its_own_look(self, space)
         if flat is None:
             if kwargs or len(args) != count:
                 given = _arguments(signature, args, kwargs)

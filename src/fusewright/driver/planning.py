@@ -77,7 +77,9 @@ def run_of(problem: Given, options: Options) -> Run:
 
 def text_of(run: Run, name: str) -> PlanText:
     """The report without the text, which is there already."""
-    return PlanText(run.text, {**run.report, "model": name, "emitted": None}, explain_plan(run.made, run.emitted, run.choices.training))
+    captured, explained = run.front.captured, explain_plan(run.made, run.emitted, run.choices.training)
+    leaves_nothing = not captured.assigned and not captured.counted and all(output.kind == "return" for output in captured.outputs)
+    return PlanText(run.text, {**run.report, "model": name, "emitted": None}, explained, leaves_nothing)
 
 
 def returned(module: nn.Module, leaves: list[Any], flat: Flat) -> Tree:

@@ -18,6 +18,7 @@ from ..frontend.trees import Flat, Tree
 from ..options import Options, cache_root, private
 
 TRAINING, EVALUATION = "training", "evaluation"
+DEFAULT, REDUCE_OVERHEAD = "default", "reduce-overhead"  # modes of `fusewright.optimize`
 FOLDER = "modules"  # of the cache
 
 
@@ -56,6 +57,7 @@ class PlanText:
     text: str
     report: Mapping[str, Any]
     explained: str
+    leaves_nothing: bool = False  # a call changes no buffer, input or attribute: it only returns
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Plans:
     flat: Flat | None = None  # where calls are not a list of tensors and plain values
     result: Tree | None = None  # and then: what they return
     autocast: Autocast | None = None  # that is on around the calls that they are for
+    mode: str = DEFAULT
     fault: str = ""  # why there is no plan
     cached: bool = False
 
@@ -76,7 +79,7 @@ class Plans:
     def key(self) -> str:
         """Tells the plans of one class apart, and what is known about them."""
         parts = [self.target, self.fault, repr(self.options), repr(self.cached), repr(self.flat), repr(self.result), repr(self.examples)]
-        parts.append(repr(self.autocast))
+        parts += [repr(self.autocast), self.mode]
         parts += [text for mode in sorted(self.texts) for text in (mode, self.texts[mode].text)]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

@@ -67,7 +67,7 @@ def replaced_kernels() -> Iterator[None]:
             warnings.simplefilter("ignore")  # that a kernel is replaced
             for name in sorted(casting("AutocastCPU") | casting("AutocastCUDA")):
                 casts = name in casting("AutocastCUDA")
-                library.impl(name, kernel(name) if casts else torch.library.fallthrough_kernel, allow_override=True)
+                library.impl(name, kernel(name) if casts else torch.library.fallthrough_kernel)
         yield
     finally:
         library._destroy()
