@@ -69,6 +69,8 @@ def on_fake_cuda(call: Callable[[Tensor, Tensor], Any]) -> list[torch.dtype]:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_casts_are_those_of_cuda(name: str) -> None:
+    if name == "attention" and torch.version.cuda and not torch.cuda.is_available():
+        pytest.skip("PyTorch asks the driver which attention it has")
     with casts_for("cuda") as seen, torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
         found = types(CALLS[name](torch.ones(6, 6), torch.ones(6, 6, dtype=torch.bfloat16)))
     assert seen == ["cuda"] and found == on_fake_cuda(CALLS[name])
