@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
+import fusewright
 from fusewright.driver import pipeline
 from fusewright.frontend.capture import capture
 from fusewright.frontend.cuda_casts import IN_FLOAT32, LOW, WIDEST, casting, casts_for
@@ -122,3 +123,38 @@ def test_a_file_planned_without_a_gpu_says_so(tmp_path: Path) -> None:
         warnings.simplefilter("ignore")  # PyTorch's own, that there is no CUDA
         run = pipeline.optimize(load_problem(path), Options(target="host", verify=False))
     assert pipeline.OF_THE_CPU in run.report["notes"]
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.into, self.out = nn.LayerNorm(16), nn.Linear(16, 48), nn.Linear(16, 16)
+        self.rest = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            rows, steps, width = x.shape
+            q, k, v = self.into(self.norm(x)).view(rows, steps, 3, 2, 8).permute(2, 0, 3, 1, 4)
+            attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(attended.transpose(1, 2).reshape(rows, steps, width))
+            return x + self.rest(x)
+
+
+class Convolving(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last, self.batch = nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast("cuda", torch.bfloat16):
+            y = torch.relu(self.batch(self.last(F.gelu(self.norm(self.first(x))))))
+            return torch.logsumexp(y, 1), y.amax((2, 3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "shape"), [(Attending, (2, 6, 16)), (Convolving, (2, 3, 9, 9))])
+def test_plans_with_them_verify_on_the_host(model: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    """The original casts as on CUDA too: forward, gradients and all else that verification asks."""
+    with casts_for("cuda"):
+        new = fusewright.optimize(model(), torch.randn(shape), target="host", strict=True, cache=False, seeds=1)
+    assert new.report["verified"] is True and len(new.report["kernels"]) > 5
