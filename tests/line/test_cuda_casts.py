@@ -158,3 +158,27 @@ def test_plans_with_them_verify_on_the_host(model: Callable[[], nn.Module], shap
     with casts_for("cuda"):
         new = fusewright.optimize(model(), torch.randn(shape), target="host", strict=True, cache=False, seeds=1)
     assert new.report["verified"] is True and len(new.report["kernels"]) > 5
+
+
+class Inside(nn.Module):
+    """Operators composed of others, which alone are cast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(4, 4, 3, padding="same")
+
+    def forward(self, x: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        with torch.autocast("cpu", torch.bfloat16):
+            y = torch.einsum("bij,bjk->bik", x, x)
+            return y, torch.einsum("bij,bjk->bik", x, y), F.cross_entropy(y.amax(1), labels), self.conv(x), F.layer_norm(x, [4])
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_what_is_cast_inside_an_operator(device: str) -> None:
+    """It stays whole, and is given what it computes in: the types are eager's."""
+    model, given = Inside(), [torch.randn(3, 4, 4), torch.zeros(3, dtype=torch.int64)]
+    with casts_for(device):
+        graph, expected = capture(model, given), types(model(*given))
+    assert [graph[output.value.name].dtype for output in graph.outputs] == expected
+    assert expected == [torch.bfloat16, torch.bfloat16, torch.float32, torch.bfloat16, torch.float32]
+    assert {"einsum.default", "cross_entropy_loss.default"} <= {str(node.target).removeprefix("aten.") for node in graph.nodes}

@@ -32,6 +32,7 @@ from ..ir import sizes
 from ..ir.graph import Binding, Graph, Node, Output, Ref, map_refs
 from ..ops import indexed
 from . import stand_ins
+from .cast_inside import cast_what_is_cast_inside
 from .following import _declared, _space
 from .functional import functional
 from .fx import FRAME, Tracer
@@ -258,6 +259,7 @@ def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.exp
     with lean(), without_memory_formats(), batch_norms_whole(), hopeless:
         exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
         detach_what_needs_no_gradient(exported.graph_module)
+        cast_what_is_cast_inside(exported.graph_module)
         places = places_of_parts(exported.graph_module)
         found = functional(exported)
     for node in found.graph.nodes:
