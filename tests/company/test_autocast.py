@@ -219,6 +219,32 @@ def test_a_model_with_its_own() -> None:
     assert set(launched) == kernels_of(inside)
 
 
+class Teacher(nn.Module):
+    """Computes a part without gradients, of which PyTorch's exporter knows nothing under autocast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(12, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            target = torch.tanh(self.lin(x))
+            with torch.enable_grad():
+                again = torch.sin(self.lin(x))
+        return torch.tanh(self.lin(x)) * target + again
+
+
+def test_no_grad_inside_it() -> None:
+    torch.manual_seed(7)
+    original = Teacher()
+    with half():
+        new = optimised(original, sample())
+    with launches(new) as launched, warned() as said:
+        found = step(new, sample(3))
+    assert set(launched) == kernels_of(new, gradients=True) and not said
+    no_farther(found, step(original, sample(3)), exactly(original, sample(3)))
+
+
 # ---- torch.compile
 
 
