@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 DEMO := build/demo
 ZOO := build/zoo
 
-.PHONY: setup test test-all smoke demo lint fuzz zoo wheel docs ray notebook clean
+.PHONY: setup test test-all smoke demo lint fuzz zoo wheel docs ray notebook versions clean
 
 setup: $(READY)
 
@@ -74,6 +74,20 @@ ray: setup
 notebook: setup
 	$(BIN)/python -m pip install -q -c requirements-dev.txt -e '.[notebook]'
 	$(BIN)/python -m pytest -q tests/docs/test_notebook.py
+
+# Emitted files under older versions of PyTorch, each in an environment of its own (5 GB, unless pip finds wheels without CUDA).
+# These are the oldest that files are meant for, and two between it and ours.
+TORCHES ?= 2.0.1 2.4.1 2.8.0
+VERSIONS := build/versions
+versions: export FUSEWRIGHT_TORCHES = $(subst $(EMPTY) ,:,$(TORCHES:%=$(CURDIR)/$(VERSIONS)/%/bin/python))
+versions: setup $(TORCHES:%=$(VERSIONS)/%/.ready)
+	$(BIN)/python -m pytest -q tests/versions
+
+$(VERSIONS)/%/.ready:
+	@mkdir -p $(VERSIONS)
+	$(PYTHON) -m venv --without-pip --clear $(VERSIONS)/$*
+	$(BIN)/python -m pip --python $(VERSIONS)/$*/bin/python install torch==$* 'numpy<2' 'setuptools<70'
+	touch $@
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -250,3 +250,38 @@ def test_what_causal_attention_leaves_out_counts_for_nothing(few: int) -> None:
     shares = 4 // few
     assert found[0].all() and found[1, shares:].all()
     assert found[1, :shares, :5].all() and not found[1, :shares, 5:].any()
+
+
+class Partly(nn.Module):
+    """One result is computed under autocast, the other is not."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        with torch.autocast("cpu", torch.bfloat16):
+            within = torch.sin(x)
+            with torch.autocast("cpu", enabled=False):
+                between = torch.sin(x)
+        return within, between, torch.sin(x)
+
+
+def test_autocast_rounds_where_it_is_on() -> None:
+    """In float64 it changes nothing: what it allows is added where it is, and nowhere else."""
+    x = torch.randn(64, 64, dtype=torch.float64)
+    with in_float64(torch.float32, FP32, 1):
+        errors = [float(((found - torch.sin(x)) / torch.sin(x)).abs().max()) for found in Partly()(x)]
+    assert 2.0**-9 < errors[0] <= 2.0**-8
+    assert all(2.0**-25 < error <= 2.0**-23 for error in errors[1:])
+    assert torch.autocast.__enter__.__module__ == torch.autocast.__exit__.__module__ == torch.autocast.__module__
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+def test_autocast_rounds_backward_too(autocast: bool) -> None:
+    """Which stands outside it, and computes in the types of its forward."""
+    x = torch.randn(64, 64, dtype=torch.float64, requires_grad=True)
+    with in_float64(torch.float32, FP32, 1):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            y = x.sin()
+        (found,) = torch.autograd.grad(y.sum(), x)
+        after = torch.sin(x.detach())  # of another forward, outside
+    error = float(((found - torch.cos(x)) / torch.cos(x)).detach().abs().max())
+    assert error > 2.0**-9 if autocast else error <= 2.0**-22
+    assert float(((after - torch.sin(x.detach())) / torch.sin(x.detach())).abs().max()) <= 2.0**-23

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from .. import __version__
+from ..frontend.autocast import Autocast
 from ..frontend.following import _HOOKS, _TABLES, _Words
 from ..frontend.reads import is_installed
 from ..options import Options
@@ -41,10 +42,13 @@ class Content(_Words):
         return str(found)
 
 
-def key_of(module: nn.Module, kind: type[nn.Module], call: Any, values: Sequence[Any], options: Options) -> str | None:
+def key_of(
+    module: nn.Module, kind: type[nn.Module], call: Any, values: Sequence[Any], options: Options, autocast: Autocast | None = None
+) -> str | None:
     """`kind`: the class that the module had before it was optimised, if it was. `call`: the shape of what it is given."""
     try:
-        lines = [*surroundings(options), repr(call), *map(input_line, values), *structure(module, kind), *sources(module, kind)]
+        lines = [*surroundings(options), repr(autocast), repr(call), *map(input_line, values)]
+        lines += [*structure(module, kind), *sources(module, kind)]
     except Exception:  # Unknown, or what objects of the user's raise when they are looked at
         return None
     return hashlib.sha256("\0".join(lines).encode("utf-8", "backslashreplace")).hexdigest()
@@ -56,8 +60,16 @@ def surroundings(options: Options) -> Iterator[str]:
     yield f"{replace(options, tuning_record=None)} {record.read_text() if record is not None and record.exists() else record}"
     on_gpu = torch.cuda.is_available() and options.target != "host"
     yield f"{torch.cuda.get_device_name()} {torch.cuda.get_device_capability()}" if on_gpu else "no GPU"
-    flags = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
-    yield f"{flags} {torch.get_default_dtype()} {getattr(getattr(torch.backends.cudnn, 'conv', None), 'fp32_precision', None)}"
+    yield f"{flags()} {torch.get_default_dtype()}"
+
+
+def flags() -> tuple[Any, ...]:
+    """PyTorch's, by which it chooses how to compute."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    precision = getattr(torch._C, "_get_fp32_precision_getter", None)  # the older functions raise where newer ones were used
+    if precision is None:
+        return torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision(), deterministic
+    return precision("cuda", "conv"), precision("cuda", "rnn"), precision("cuda", "matmul"), deterministic
 
 
 def own_source() -> str:

@@ -40,6 +40,7 @@ class Front:
     rules: tuple[Any, ...]
     precision: Precision = FLAGS
     machine: Machine = H200
+    notes: tuple[str, ...] = ()  # what capture has to say
     traces: dict[str, Trace | None] = field(default_factory=dict)  # of gradients: variants of one graph share them
 
     @uncollected()

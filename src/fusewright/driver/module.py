@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,16 @@ import torch
 from torch import nn
 
 from ..errors import Refused, first_line
+from ..frontend.autocast import autocast_on
 from ..frontend.given import check_module, signature_of
 from ..frontend.problem import check_input
 from ..frontend.trees import arguments_of, flat_call
 from ..options import Options
 from .content import LOOK, key_of
 from .optimized import Optimized, kind_of, known, optimized, warn
-from .plans import Plans, recall, remember
+from .plans import DEFAULT, REDUCE_OVERHEAD, Plans, recall, remember
 
-MODES = ("default",)
+MODES = (DEFAULT, REDUCE_OVERHEAD)
 _one_at_a_time = threading.RLock()  # tracing changes PyTorch for the whole process
 
 
@@ -76,11 +78,14 @@ def optimize(
     A module whose forward depends on `.train()` and `.eval()` gets a plan for each, at once; `forward_only=True` plans for the mode that
     it is in, and for no gradients.
 
+    Called under `torch.autocast`, it plans for calls under that autocast, casts included; outside it the original runs, which is said.
+
     What the result knows: `.report` (a mapping), `.explain()`, `.source`, `.save(path)`; `fusewright.about(new)` has the same where
     the module itself uses one of these names. Copies, `torch.save` and `torch.load` work; another process needs fusewright and the
     module's own class.
 
     `target`: "cuda"; "host" runs the kernels on the CPU, for trying and testing; "auto" plans for a GPU and verifies where it can.
+    `mode="reduce-overhead"`: on a GPU, calls that ask for no gradients and change nothing but what they return are replayed as CUDA graphs.
     `verify=False`, `tune="off"`: leave that out. `precision`, `gradients`, `assume_finite`, `seeds`, `arch`, `tuning_record`: as the
     command's. `cache=False`: plan anew, whatever an earlier process found.
 
@@ -95,8 +100,7 @@ def optimize(
     A fault of ours while planning, building or verifying leaves the original in place, with a warning; with `strict=True` it is raised.
     """
     if mode not in MODES:
-        more = "; for a CUDA graph, use torch.cuda.make_graphed_callables on the result" if mode == "reduce-overhead" else ""
-        raise Refused(f"mode {mode!r} is not one of {', '.join(MODES)}{more}")
+        raise Refused(f"mode {mode!r} is not one of {', '.join(MODES)}")
     options = Options(
         target=target, tune=tune, verify=verify, precision=precision, dynamic=dynamic, gradients=gradients, forward_only=forward_only,
         assume_finite=assume_finite, seeds=seeds, arch=arch, bench=False, tuning_record=Path(tuning_record) if tuning_record else None,
@@ -116,17 +120,18 @@ def optimize(
     if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
         raise Refused(f"{name}: there is no tensor among its inputs")
 
+    autocast = autocast_on("cpu" if target == "host" else "cuda") if target == "host" or torch.cuda.is_available() else None
     with _one_at_a_time:
-        key = key_of(module, kind, flat, leaves, options) if cache else None
+        key = key_of(module, kind, flat, leaves, options, autocast) if cache else None
         found = recall(key) if key is not None and tune != "again" else None
         try:
-            new = _fitting(module, kind, found) if found is not None else None
+            new = _fitting(module, kind, replace(found, mode=mode)) if found is not None else None
             if new is not None:
                 return new
             from .planning import plan  # a second to import: not where the plan is known
 
-            plans = plan(module, arguments, leaves, flat, options)
-            new = optimized(module, kind, plans)
+            plans = plan(module, arguments, leaves, flat, options, autocast)
+            new = optimized(module, kind, replace(plans, mode=mode))
             _build(new)
         except Refused:
             raise
@@ -136,7 +141,7 @@ def optimize(
             why = f"a fault in fusewright: {type(error).__name__}: {first_line(error)}"
             warn(f"{name}: {why}; the original operators run (with strict=True it is raised)")
             return optimized(module, kind, Plans("host" if target == "host" else "cuda", options, fault=why))
-        key = key_of(module, kind, flat, leaves, options) if cache else None  # a tuning record may have grown
+        key = key_of(module, kind, flat, leaves, options, autocast) if cache else None  # a tuning record may have grown
         if key is not None:
             remember(key, plans)
         return new

@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ..frontend.autocast import KINDS, Autocast, autocast_on
 from ..frontend.given import derived, sharing, signature_of
 from ..frontend.trees import Arguments, Flat, arguments_of, unflatten
 from ..host.loaded import around
 from .content import LOOK
-from .plans import EVALUATION, TRAINING, Example, Plans
+from .plans import EVALUATION, REDUCE_OVERHEAD, TRAINING, Example, Plans
+from .replay import replayed
 
 _making = threading.RLock()  # one class is made at a time: two threads that ask for the same one get the same
 os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
@@ -124,11 +126,12 @@ class About:
     @property
     def report(self) -> dict[str, Any]:
         """What was done, verified and timed, for the mode that the module is in: what `--json` writes, and `plan` (the modes that it is
-        for), `cached`, `fault` (why nothing was planned)."""
+        for), `autocast` (what has to be on), `cached`, `fault` (why nothing was planned)."""
         plan = self.plans.texts.get(self.mode)
         modes = [mode for mode, other in self.plans.texts.items() if plan is not None and other.text == plan.text]
         found = {**plan.report, "emitted": plan.text} if plan else {"verified": False, "kernels": [], "notes": []}
-        return {**found, "plan": modes, "cached": self.plans.cached, "fault": self.plans.fault}
+        autocast = None if self.plans.autocast is None else str(self.plans.autocast)
+        return {**found, "plan": modes, "autocast": autocast, "cached": self.plans.cached, "fault": self.plans.fault}
 
     @property
     def source(self) -> str:
@@ -158,7 +161,9 @@ class About:
             if space is not None and not same:
                 found.append(f"{kernels_in(space)} in {' and '.join(m for m in (TRAINING, EVALUATION) if self.spaces.get(m) is space)}")
         where = "the CPU" if self.plans.target == "host" else "CUDA"
-        return f"{'; '.join(found)}, on {where}"
+        more = "" if self.plans.autocast is None else f", under {self.plans.autocast}"
+        more += ", by CUDA graphs where no gradients are asked for" if self.plans.mode == REDUCE_OVERHEAD and where == "CUDA" else ""
+        return f"{'; '.join(found)}, on {where}{more}"
 
 
 def kernels_in(space: ModuleType) -> str:
@@ -237,21 +242,67 @@ class _Whole:
 
 def _original(kind: type[nn.Module], plans: Plans) -> Callable[..., Any]:
     """What a plan's forward calls where the plan does not fit."""
-    flat = plans.flat
+    flat, original = plans.flat, own_forward(kind, plans)
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         _say(self, args)
-        return kind.forward(self, *args, **kwargs) if flat is None else _Whole(flat.call(kind.forward, self, args))
+        return original(self, *args, **kwargs) if flat is None else _Whole(flat.call(original, self, args))
 
     return forward
 
 
+def own_forward(kind: type[nn.Module], plans: Plans) -> Callable[..., Any]:
+    """The user's own, from inside a plan: the autocast that a plan is for is off there, its casts being part of it."""
+    return kind.forward if plans.autocast is None else functools.partial(plans.autocast.resumed, kind.forward)
+
+
 def _forward(kind: type[nn.Module], plans: Plans, spaces: Mapping[str, ModuleType]) -> Callable[..., Any]:
     """What the class's forward is: the plan for the mode, called as it was made for."""
+    planned = _planned(kind, plans, spaces)
+    if plans.mode == REDUCE_OVERHEAD and plans.target != "host":
+        planned = replayed(planned, functools.partial(_replayable, plans, spaces), lambda module: _said.setdefault(module, Said()).calls)
+    return functools.wraps(kind.forward)(planned if plans.autocast is None else _under(plans.autocast, kind, planned))
+
+
+def _under(autocast: Autocast, kind: type[nn.Module], planned: Callable[..., Any]) -> Callable[..., Any]:
+    """The plans for calls under this autocast; where it is off, or another is on, the user's own forward."""
+    compiling = torch.compiler.is_compiling
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if compiling():
+            return kind.forward(self, *args, **kwargs)
+        now = autocast_on(autocast.device)
+        if now != autocast:
+            _say(self, None, f"planned for calls under {autocast}, and {'it is off' if now is None else f'{now} is on'}")
+            return kind.forward(self, *args, **kwargs)
+        return autocast.paused(planned, self, *args, **kwargs)
+
+    return forward
+
+
+def _replayable(plans: Plans, spaces: Mapping[str, ModuleType], module: nn.Module) -> ModuleType | None:
+    """The plan for the mode that the module is in, if it has kernels and leaves nothing behind that a graph would not."""
+    mode = TRAINING if module.training else EVALUATION
+    space = spaces.get(mode)
+    if space is None or not space._KERNELS or not plans.texts[mode].leaves_nothing:
+        return None
+    _with_its_own_look(module, space)
+    return space
+
+
+def _with_its_own_look(module: nn.Module, space: ModuleType) -> None:
+    """Each plan takes looks of its own at the module."""
+    look = module.__dict__.get(LOOK)
+    if look is not None and type(look) is not space._Look:
+        del module.__dict__[LOOK]
+
+
+def _planned(kind: type[nn.Module], plans: Plans, spaces: Mapping[str, ModuleType]) -> Callable[..., Any]:
+    """The plan for the mode that the module is in, or the user's own forward."""
     training, evaluation = spaces.get(TRAINING), spaces.get(EVALUATION)
     several = training is not evaluation
     signature, flat, result, count = signature_of(kind), plans.flat, plans.result, len(plans.examples)
-    compiling = torch.compiler.is_compiling
+    original, compiling = own_forward(kind, plans), torch.compiler.is_compiling
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if compiling():  # by others, who are to see the original's operators
@@ -259,28 +310,26 @@ def _forward(kind: type[nn.Module], plans: Plans, spaces: Mapping[str, ModuleTyp
         space = training if self.training else evaluation
         if space is None:
             _say(self, args)
-            return kind.forward(self, *args, **kwargs)
-        if several:  # each plan takes looks of its own at the module
-            look = self.__dict__.get(LOOK)
-            if look is not None and type(look) is not space._Look:
-                del self.__dict__[LOOK]
+            return original(self, *args, **kwargs)
+        if several:
+            _with_its_own_look(self, space)
         if flat is None:
             if kwargs or len(args) != count:
                 given = _arguments(signature, args, kwargs)
                 if given is None or given.named or len(given.positional) != count:
                     _say(self, None)
-                    return kind.forward(self, *args, **kwargs)
+                    return original(self, *args, **kwargs)
                 args = given.positional
             return space.ModelNew.forward(self, *args)
         leaves = _leaves(signature, flat, args, kwargs)
         if leaves is None:
             _say(self, None)
-            return kind.forward(self, *args, **kwargs)
+            return original(self, *args, **kwargs)
         found = space.ModelNew.forward(self, *leaves)
         assert result is not None
         return found.value if type(found) is _Whole else unflatten(result, found)
 
-    return functools.wraps(kind.forward)(forward)
+    return forward
 
 
 def _arguments(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments | None:
@@ -327,8 +376,9 @@ class Said:
     calls: int = 0
 
 
-def _say(module: nn.Module, args: Sequence[Any] | None) -> None:
-    """Once for each module and reason. `args`: what the plan was called with; None where they are not those of a plan.
+def _say(module: nn.Module, args: Sequence[Any] | None, why: str = "") -> None:
+    """Once for each module and reason. `args`: what the plan was called with; None where they are not those of a plan. `why`: where the
+    reason is known.
 
     To find the reason takes longer than a call may: of many calls only the 64th, the 128th and so on are asked.
     """
@@ -336,7 +386,7 @@ def _say(module: nn.Module, args: Sequence[Any] | None) -> None:
     said.calls += 1
     if said.calls > 32 and said.calls & (said.calls - 1):
         return
-    why = next(_reasons(module, args))
+    why = why or next(_reasons(module, args))
     if why and why not in said.words:
         said.words.add(why)
         warn(f"{known(module).kind.__name__}: {why}; the original operators run")
@@ -355,8 +405,9 @@ def _reasons(module: nn.Module, args: Sequence[Any] | None) -> Iterator[str]:
         yield "a call with other arguments than those planned for"
     assert args is not None
     tensors = [value for value in (*args, *module.parameters(), *module.buffers()) if isinstance(value, torch.Tensor)]
-    if any(torch.is_autocast_enabled(kind) for kind in {tensor.device.type for tensor in tensors} & {"cpu", "cuda"}):
-        yield "torch.autocast is on, and nothing is planned for it"
+    on = [state for kind in {tensor.device.type for tensor in tensors} & {*KINDS} if (state := autocast_on(kind)) is not None]
+    if on:
+        yield f"torch.autocast is on, and the plan is for calls without it (fusewright.optimize called under {on[0]} plans for it)"
     if torch._C._are_functorch_transforms_active():
         yield "a transform of torch.func is at work"
     watched = space._compiling() or space._tracing() or any(space._GLOBAL_HOOKS)

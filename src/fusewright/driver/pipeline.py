@@ -25,6 +25,7 @@ from ..emit.surroundings import notes as notes_on
 from ..errors import Refused, Unsupported, first_line
 from ..frontend.capture import capture
 from ..frontend.collector import uncollected
+from ..frontend.cuda_casts import casts_for
 from ..frontend.dependence import unused_inputs
 from ..frontend.problem import Problem, check_output
 from ..ir.graph import Graph, Ref
@@ -51,6 +52,7 @@ from .tune import Tuned, key, recall, remember, shown, tune
 
 Progress = Callable[[str, str], None]
 MOST_NAMED = 6  # kernels in a note
+OF_THE_CPU = "forward turns autocast on, which casts in other places on a GPU: this was planned as it is on the CPU, so plan it anew there"
 NOT_ASKED = Verdict(False, (), "not verified: it was not asked for", math.nan, math.nan, (), ())
 
 # Checks that a fault in the kernels of backward makes fail.
@@ -86,7 +88,9 @@ def silent(stage: str, detail: str = "") -> None:
 def read_problem(problem: Problem, options: Options, progress: Progress = silent) -> Front:
     progress("capture", "")
     model, inputs = on_the_cpu(problem)
-    captured = capture(model, inputs, str(problem.path), options.dynamic)
+    device = torch.device("cuda" if choose_target(options) == "cuda" else "cpu")
+    with casts_for(device.type) as entered:
+        captured = capture(model, inputs, str(problem.path), options.dynamic)
     if not any(isinstance(output.value, Ref) and output.kind == "return" for output in captured.outputs):
         check_output(model(*inputs), problem.path)
     trained = frozenset(node.name for node in captured.nodes if node.target == "input" and node.args[0] in problem.trained)
@@ -94,9 +98,10 @@ def read_problem(problem: Problem, options: Options, progress: Progress = silent
     progress("rewrite", f"{len(captured.nodes)} nodes")
     graph, applied = rewrite(captured, options)
     progress("plan", f"{len(applied)} laws applied" if applied else "")
-    device = torch.device("cuda" if choose_target(options) == "cuda" else "cpu")
     precision = decided(model, inputs, captured, device, options.precision)
-    return Front(problem, options, model, captured, graph, applied, precision, machine_for(options.arch))
+    stays_here = problem.behind is not None and options.target == "host"
+    notes = (OF_THE_CPU,) if entered and device.type == "cpu" and not stays_here else ()
+    return Front(problem, options, model, captured, graph, applied, precision, machine_for(options.arch), notes)
 
 
 def on_the_cpu(problem: Problem) -> tuple[nn.Module, list[Any]]:
@@ -179,7 +184,7 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
     found = record | report(problem, target, emitted, made, verdict) | {"tuning": tuned.to_dict()}
     found["precision"] = front.precision.to_dict()
     found["machine"] = {"name": front.machine.name, "rates": front.machine.rates}
-    found["notes"] = [*found["notes"], *shown(tuned), *notes, *notes_on(front.around), *degraded]
+    found["notes"] = [*found["notes"], *front.notes, *shown(tuned), *notes, *notes_on(front.around), *degraded]
     found |= {"degraded": degraded, "plain": not made.every_kernel, "variants": [one.to_dict() for one in tried]}
     return Run(emitted.text, verdict, found, front, made, emitted, choices, tuple(tried))
 

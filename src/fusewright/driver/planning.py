@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from ..errors import Fault, Refused, first_line
-from ..frontend.given import Given, copied, flat_class, given, sharing
+from ..frontend.autocast import Autocast, without_autocast
+from ..frontend.given import Given, autocast_class, copied, flat_class, given, sharing
 from ..frontend.problem import MODULES as FILES
 from ..frontend.problem import seeded_everything
 from ..frontend.quiet import unsaid
@@ -24,14 +25,17 @@ from .pipeline import Run, optimize
 from .plans import EVALUATION, TRAINING, Plans, PlanText, examples_of
 
 
-def plan(module: nn.Module, arguments: Arguments, leaves: list[Any], flat: Flat, options: Options) -> Plans:
+def plan(
+    module: nn.Module, arguments: Arguments, leaves: list[Any], flat: Flat, options: Options, autocast: Autocast | None = None
+) -> Plans:
     """Both plans are made at once: no call of a training loop is a slow one, a saved module has what it needs, and no inputs have to be
-    kept to make the second with."""
+    kept to make the second with. With `autocast` they are those of a forward that turns it on."""
     with planning():
         module = plain(copied(module))
         result = returned(module, leaves, flat)
         direct = is_direct(flat) and is_plain(result)
-        kind = type(module) if direct else flat_class(type(module), flat)
+        kind = type(module) if autocast is None else autocast_class(type(module), autocast)
+        kind = kind if direct else flat_class(kind, flat)
         values = list(arguments.positional) if direct else leaves
         first = TRAINING if module.training else EVALUATION
         texts = {first: run_of(problem_of(module, kind, values), options)}
@@ -43,7 +47,9 @@ def plan(module: nn.Module, arguments: Arguments, leaves: list[Any], flat: Flat,
         made = {mode: text_of(run, type(module).__name__) for mode, run in texts.items()}
     target = "host" if options.target == "host" else "cuda"
     examples = examples_of(values)
-    return Plans(target, options, made, examples) if direct else Plans(target, options, made, examples, flat, result)
+    if direct:
+        return Plans(target, options, made, examples, autocast=autocast)
+    return Plans(target, options, made, examples, flat, result, autocast)
 
 
 @contextlib.contextmanager
@@ -56,27 +62,6 @@ def planning() -> Iterator[None]:
     finally:
         for name in [name for name in sys.modules if name.startswith((FILES, CANDIDATES)) and name not in before]:
             del sys.modules[name]
-
-
-@contextlib.contextmanager
-def without_autocast() -> Iterator[None]:
-    """As if no autocast were around. One that is off would not do: a model's own would keep its casts of weights, those that a tracer saw
-    too, until the outermost one ends."""
-    on = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
-    depth = torch.autocast_increment_nesting() - 1
-    for _ in range(depth + 1):
-        torch.autocast_decrement_nesting()
-    torch.clear_autocast_cache()
-    for kind in on:
-        torch.set_autocast_enabled(kind, False)
-    try:
-        yield
-    finally:
-        torch.clear_autocast_cache()
-        for kind in on:
-            torch.set_autocast_enabled(kind, True)
-        for _ in range(depth):
-            torch.autocast_increment_nesting()
 
 
 def problem_of(module: nn.Module, kind: type[nn.Module], values: list[Any]) -> Given:
@@ -92,7 +77,9 @@ def run_of(problem: Given, options: Options) -> Run:
 
 def text_of(run: Run, name: str) -> PlanText:
     """The report without the text, which is there already."""
-    return PlanText(run.text, {**run.report, "model": name, "emitted": None}, explain_plan(run.made, run.emitted, run.choices.training))
+    captured, explained = run.front.captured, explain_plan(run.made, run.emitted, run.choices.training)
+    leaves_nothing = not captured.assigned and not captured.counted and all(output.kind == "return" for output in captured.outputs)
+    return PlanText(run.text, {**run.report, "model": name, "emitted": None}, explained, leaves_nothing)
 
 
 def returned(module: nn.Module, leaves: list[Any], flat: Flat) -> Tree:

@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 
+from ..frontend.autocast import Autocast
 from ..frontend.trees import Flat, Tree
 from ..options import Options, cache_root, private
 
 TRAINING, EVALUATION = "training", "evaluation"
+DEFAULT, REDUCE_OVERHEAD = "default", "reduce-overhead"  # modes of `fusewright.optimize`
 FOLDER = "modules"  # of the cache
 
 
@@ -55,6 +57,7 @@ class PlanText:
     text: str
     report: Mapping[str, Any]
     explained: str
+    leaves_nothing: bool = False  # a call changes no buffer, input or attribute: it only returns
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class Plans:
     examples: tuple[Example, ...] = ()  # of the inputs, or of the leaves of them where they are `flat`
     flat: Flat | None = None  # where calls are not a list of tensors and plain values
     result: Tree | None = None  # and then: what they return
+    autocast: Autocast | None = None  # that is on around the calls that they are for
+    mode: str = DEFAULT
     fault: str = ""  # why there is no plan
     cached: bool = False
 
@@ -74,6 +79,7 @@ class Plans:
     def key(self) -> str:
         """Tells the plans of one class apart, and what is known about them."""
         parts = [self.target, self.fault, repr(self.options), repr(self.cached), repr(self.flat), repr(self.result), repr(self.examples)]
+        parts += [repr(self.autocast), self.mode]
         parts += [text for mode in sorted(self.texts) for text in (mode, self.texts[mode].text)]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

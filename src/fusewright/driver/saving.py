@@ -37,6 +37,8 @@ def save(module: nn.Module, path: str | os.PathLike[str], arguments: Sequence[An
     name = kind.__name__
     if plans.fault:
         raise Refused(f"{name}: nothing was planned: {plans.fault}")
+    if plans.autocast is not None:
+        raise Refused(f"{name}: planned for calls under {plans.autocast}, and a file is planned for calls outside it")
     if plans.flat is not None:
         raise Refused(f"{name}: a file's model is called with tensors and plain values by position, and this one is not")
     place, source = file_of(kind)

@@ -82,7 +82,7 @@ def with_kernels(joint: JointPlan, source: str, model: nn.Module, around: Surrou
         "needs gradients": looks, "trains": at_once or plan.graph.own_gradients, "trained": at_once, "copies": values.copies,
         "elsewhere": not source and assumptions.names_its_own, "model": True,
         "constants": values.constants, "packed": values.packs, "backward": backward.kernels, "apart": launches.apart,
-        "steps": backward.steps, "unfit": backward.unfit,
+        "steps": backward.steps, "unfit": backward.unfit, "versions": forward.versions,
         "unread fit": "unread" in features and not backward.unfit, "unread late": features >= {"unread", "late"},
         "many": max(len(launchers), len(backward.kernels)) > MANY,
         "saves early": "saves" in features and "late" not in features,

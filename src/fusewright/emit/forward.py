@@ -30,6 +30,7 @@ class Forward:
         self.values, self.functions, self.signature = values, functions, signature
         self.regions, self.graph, self.prims, self.model = values.regions, values.graph, values.prims, values.model
         self.names_classes = False  # of the model's own file, once the text is made
+        self.versions = False  # it tells autograd of what kernels overwrite, once the text is made
 
     def text(self) -> str:
         lines = [self.sizes_line(p) for p in dict.fromkeys(binding.input for binding in self.graph.symbols.values())]
@@ -210,7 +211,8 @@ class Forward:
             if step is not None:
                 counted.setdefault(step, []).append(where[id(output)])
             elif self.regions.overwrites(output) and not is_batch_norm(output, self.graph):
-                lines.append(f"torch.autograd.graph.increment_version({where[id(output)]})")
+                lines.append(f"_increment_version({where[id(output)]})")
+                self.versions = True
         for step, counters in counted.items():
             several = f"torch._foreach_add_([{', '.join(counters)}], {step})"
             lines.append(several if len(counters) > 1 else f"{counters[0]}.add_({step})")

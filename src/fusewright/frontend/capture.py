@@ -32,9 +32,11 @@ from ..ir import sizes
 from ..ir.graph import Binding, Graph, Node, Output, Ref, map_refs
 from ..ops import indexed
 from . import stand_ins
+from .cast_inside import cast_what_is_cast_inside
 from .following import _declared, _space
 from .functional import functional
 from .fx import FRAME, Tracer
+from .no_grad import detach_what_needs_no_gradient, detached_under_autocast
 from .reads import OF_MODULES, Counter, KeepsState, Watch, effects, executed, globals_of, is_installed, watched
 from .tracing import Hopeless, batch_norms_whole, hopeless_beyond, lean, without_memory_formats
 
@@ -256,8 +258,10 @@ def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool) 
 def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.export.ExportedProgram:
     hopeless = hopeless_beyond(_has_quotient, MOST_QUOTIENTS) if shapes is not None else contextlib.nullcontext()
     with lean(), without_memory_formats(), batch_norms_whole(), hopeless:
-        exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
+        with detached_under_autocast():
+            exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
         detach_what_needs_no_gradient(exported.graph_module)
+        cast_what_is_cast_inside(exported.graph_module)
         places = places_of_parts(exported.graph_module)
         found = functional(exported)
     for node in found.graph.nodes:
@@ -286,24 +290,6 @@ def _can_be_written(graph: Graph) -> bool:
     """Sizes, numbers made of them, and what the tracer took for granted about them have a text: 1.5 times a size has none."""
     given = [(node.shape or (), node.args, dict(node.kwargs)) for node in graph.nodes]
     return all(map(sizes.printable, {*graph.guards, *(e for e in pytree.tree_leaves(given) if isinstance(e, sympy.Basic))}))
-
-
-def detach_what_needs_no_gradient(module: torch.nn.Module) -> None:
-    """What is computed under no_grad leaves it detached. The exporter knows such parts; its decompositions forget them."""
-    for inner in (m for m in module.modules() if isinstance(m, torch.fx.GraphModule)):
-        for call in inner.graph.find_nodes(op="call_function", target=torch.ops.higher_order.wrap_with_set_grad_enabled):
-            part: Any = inner.get_submodule(str(call.args[1].target))
-            if call.args[0]:  # enabled
-                continue
-            graph = part.graph
-            output = graph.output_node()
-            with graph.inserting_before(output):
-                for result in output.all_input_nodes:
-                    if isinstance(result.meta.get("val"), torch.Tensor):
-                        detached = graph.call_function(torch.ops.aten.detach.default, (result,))
-                        detached.meta = dict(result.meta)
-                        output.replace_input_with(result, detached)
-            part.recompile()
 
 
 def places_of_parts(module: torch.nn.Module) -> dict[str, str]:

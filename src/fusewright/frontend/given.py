@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import Refused, first_line
+from .autocast import Autocast
 from .problem import Problem, check_input
 from .reads import is_installed
 from .trees import Flat, flatten
@@ -131,6 +133,17 @@ def flat_class(kind: type[nn.Module], flat: Flat) -> type[nn.Module]:
 
     names = ", ".join(flat.names)  # which the exporter and the emitted text ask for
     forward = eval(compile(f"lambda self, {names}: call(self, {names})", __file__, "eval"), {"__name__": __name__, "call": call})
+    return derived(kind, {"forward": forward})
+
+
+def autocast_class(kind: type[nn.Module], autocast: Autocast) -> type[nn.Module]:
+    """The class with a forward that turns autocast on, so that its casts are seen where the forward is captured."""
+
+    @functools.wraps(kind.forward)  # whose signature the exporter and the emitted text ask for
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with autocast.around():
+            return kind.forward(self, *args, **kwargs)
+
     return derived(kind, {"forward": forward})
 
 

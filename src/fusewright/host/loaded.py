@@ -154,9 +154,18 @@ def _no_device() -> int:
     return -1
 
 
+# Files run under PyTorch 2.0 too, which has these under other names or not at all.
+_transformed: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+_by_device = hasattr(torch, "get_autocast_dtype")  # from 2.4 on
+
+
+def _autocast() -> bool:
+    return torch.is_autocast_enabled("cpu") if _by_device else torch.is_autocast_cpu_enabled()
+
+
 def _on_cpu(*tensors: Any) -> bool:
-    on_cpu = all(t.device.type == "cpu" for t in pytree.tree_leaves(tensors) if isinstance(t, Tensor))
-    return on_cpu and not torch.is_autocast_enabled("cpu") and not torch._C._are_functorch_transforms_active()
+    on_cpu = all(t.device.type == "cpu" for t in pytree.tree_flatten(tensors)[0] if isinstance(t, Tensor))
+    return on_cpu and not _autocast() and not _transformed()
 
 
 def _empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -122,6 +123,10 @@ class Rounding:
         """What the model's own type loses, whatever the flags allow."""
         return Rounding(self.unit, self.unit, self.unit)
 
+    def at_least(self, unit: float) -> Rounding:
+        """Of operators that autocast computes in a type of this unit."""
+        return replace(self, unit=max(self.unit, unit), convolution=max(self.convolution, unit), matmul=max(self.matmul, unit))
+
     def for_operators(self, met: Set[str | Convolution], library: Library | None = None) -> Rounding:
         """What a model that runs only these operators and convolutions may lose."""
         convolution = self.convolution if met & CONVOLUTIONS else self.unit
@@ -224,10 +229,42 @@ def in_float64(
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _InFloat64(low, rounding, seed, part) as mode, _LaterKeysLeftOut():
+        with autocasts() as entered, _InFloat64(low, rounding, seed, part, entered) as mode, _LaterKeysLeftOut():
             yield mode.met
     finally:
         torch.set_default_dtype(default)
+
+
+@dataclass
+class Autocasts:
+    """Those that a model turns on itself. They change no float64, so only this says in what type an operator computes."""
+
+    within: list[torch.dtype | None] = field(default_factory=list)  # the innermost last; None for one that is off
+    coarsest: torch.dtype | None = None  # of all so far: what backward, which has left them, may compute in
+
+    def now(self) -> torch.dtype | None:
+        if self.within:
+            return self.within[-1]
+        in_backward = self.coarsest is not None and torch._C._current_autograd_node() is not None
+        return self.coarsest if in_backward else None
+
+
+@contextlib.contextmanager
+def autocasts() -> Iterator[Autocasts]:
+    found, enter, leave = Autocasts(), torch.autocast.__enter__, torch.autocast.__exit__
+
+    def entered(self: Any) -> Any:
+        dtype = self.fast_dtype if self._enabled else None
+        found.within.append(dtype)
+        found.coarsest = max((t for t in (found.coarsest, dtype) if t is not None), key=UNIT_ROUNDOFF.__getitem__, default=None)
+        return enter(self)
+
+    def left(self: Any, *raised: Any) -> Any:
+        found.within.pop()
+        return leave(self, *raised)
+
+    with mock.patch.object(torch.autocast, "__enter__", entered), mock.patch.object(torch.autocast, "__exit__", left):
+        yield found
 
 
 class _LaterKeysLeftOut(TorchFunctionMode):
@@ -271,14 +308,20 @@ class _InFloat64(TorchDispatchMode):
 
     With a `rounding`, each operator's result, and its operands where it accumulates, are multiplied by 1 + δu, |u| ≤ 1. With the
     seed TO_NEAREST operands of products that may be TF32 are rounded as tensor cores are given them: equal ones err equally.
+    Where the model turns autocast on, and in the backward of such a model, the rounding is that of autocast's type.
     """
 
-    def __init__(self, low: torch.dtype, rounding: Rounding | None, seed: int, part: OneOfParts = WHOLE):
+    def __init__(self, low: torch.dtype, rounding: Rounding | None, seed: int, part: OneOfParts, autocasts: Autocasts):
         super().__init__()
-        self.low, self.rounding, self.seed, self.part = low, rounding, seed, part
+        self.low, self.outside, self.seed, self.part, self.autocasts = low, rounding, seed, part, autocasts
         self.places = torch.Generator().manual_seed(seed + 7919 * part.number)
         self.places_of_state = torch.Generator().manual_seed(seed)  # the same in each part
         self.met: set[str | Convolution] = set()
+
+    @property
+    def rounding(self) -> Rounding | None:
+        dtype = self.autocasts.now()
+        return self.outside if self.outside is None or dtype is None else self.outside.at_least(UNIT_ROUNDOFF[dtype])
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = base_name(func), dict(kwargs or {})
