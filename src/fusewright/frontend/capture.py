@@ -7,6 +7,7 @@ import collections
 import contextlib
 import copy
 import functools
+import inspect
 import io
 import itertools
 import logging
@@ -22,7 +23,7 @@ from unittest import mock
 import sympy
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.export import Dim as ExportDim
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
@@ -228,8 +229,8 @@ def assigned_at(file: str, attribute: str) -> int | None:
 
 def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool) -> tuple[Graph, Watch]:
     given = tuple(inputs)
-    every = tuple(pytree.tree_map(_dynamic_dims, argument) for argument in given)
-    batches = tuple(pytree.tree_map(_dynamic_batch, argument) for argument in given)
+    every = _by_parameter(model, tuple(pytree.tree_map(_dynamic_dims, argument) for argument in given))
+    batches = _by_parameter(model, tuple(pytree.tree_map(_dynamic_batch, argument) for argument in given))
     failure: Exception | None = None
     for shapes in (every, batches, None) if dynamic else (None,):  # static sizes where symbolic ones cannot be had or say too little
         try:
@@ -239,6 +240,7 @@ def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool) 
                 graph = replace(_Reader(exported, inputs, file, bool(watch.assigned)).graph(), own_gradients=bool(own))
                 if shapes is None or _can_be_written(graph):
                     return graph.check(), watch
+            failure = None  # it can be exported: what symbolic sizes failed of is not what is wrong
         except Hopeless:
             continue
         except KeepsState as error:
@@ -251,6 +253,13 @@ def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool) 
     if isinstance(failure, Unsupported):  # a sentence already
         raise failure
     raise Unsupported(_why_not(failure, file)) from failure
+
+
+def _by_parameter(model: nn.Module, shapes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """As the exporter wants them: what forward's `*args` takes is one tuple."""
+    kinds = [p.kind for p in inspect.signature(model.forward).parameters.values()]
+    named = kinds.index(inspect.Parameter.VAR_POSITIONAL) if inspect.Parameter.VAR_POSITIONAL in kinds else len(shapes)
+    return shapes if named >= len(shapes) else (*shapes[:named], shapes[named:])
 
 
 def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.export.ExportedProgram:
@@ -368,8 +377,12 @@ def _why_not(error: Exception, file: str) -> str:
     mine = [frame for frame in frames if file and frame.filename == file]
     place = f"{file}:{mine[-1].lineno}" if mine else file or "the model"
     text = str(error).strip()
+    line = f" (`{mine[-1].line}`)" if mine and mine[-1].line else ""
+    if isinstance(error, DynamicOutputShapeException):
+        return f"{place}: the shape of what {error.func} gives depends on the values of a tensor{line}, so the model is not one graph"
+    if isinstance(error, DataDependentOutputException):
+        return f"{place}: {error.func} makes a number of the values of a tensor here{line}, so the model is not one graph"
     if "data-dependent" in text or "GuardOnDataDependent" in type(error).__name__:
-        line = f" (`{mine[-1].line}`)" if mine and mine[-1].line else ""
         return f"{place}: the control flow here depends on the values of a tensor{line}, so the model is not one graph"
     first = text.splitlines()[0] if text else type(error).__name__
     return f"{place}: this model cannot be captured: {type(error).__name__}: {first}"
