@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from torch.nn import functional as F
 
 from fusewright.autograd.flow import trainable
 from fusewright.autograd.trace import gradient_graph
-from fusewright.driver.pipeline import compile_problem
+from fusewright.driver.pipeline import compile_problem, optimize
 from fusewright.errors import Unsupported
 from fusewright.frontend.capture import capture
 from fusewright.frontend.problem import load_problem
+from fusewright.frontend.trees import Arguments, arguments_of
 from fusewright.ir.graph import Graph
 from fusewright.ir.interpret import interpret
 from fusewright.ops.lower import lower
@@ -186,3 +188,71 @@ def test_what_the_original_does_not_give_again_is_asked_of_nobody(given: str, pa
     verdict = verify(problem, load_candidate(problem.source, "host"))
     (check,) = [check for check in verdict.checks if check.name == "outside the plan"]
     assert check.passed == passes, check
+
+
+class Cached(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache: dict[int, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        width = x.shape[1]
+        if width not in self.cache:
+            self.cache[width] = torch.arange(width, dtype=x.dtype)
+        return x + self.cache[width]
+
+
+def test_a_container_that_forward_fills_is_refused_by_name_and_left_empty() -> None:
+    model = Cached()
+    with pytest.raises(Unsupported, match=r"keeps state in self\.cache, a container that it changes"):
+        capture(model, [torch.randn(4, 5)])
+    assert not model.cache
+
+
+def test_a_complex_tensor_that_is_written_to_has_derivatives_only_in_the_original() -> None:
+    def low_pass(x: Tensor) -> Tensor:
+        spectrum = torch.fft.rfft(x)
+        kept = torch.zeros_like(spectrum)
+        kept[:, :3] = spectrum[:, :3]
+        return torch.relu(torch.fft.irfft(kept, n=10))
+
+    assert capture(Called(low_pass), [torch.randn(4, 10)]).own_gradients
+    assert not capture(Called(torch.relu), [torch.randn(4, 10)]).own_gradients
+
+
+def takes_several(first: Tensor, second: Any = None, *rest: Tensor, scale: float = 2.0) -> None: ...
+
+
+def test_what_can_only_be_named_is_no_positional_argument() -> None:
+    signature = inspect.signature(takes_several)
+    assert arguments_of(signature, (1, 2, 3, 4), {}) == Arguments((1, 2, 3, 4), {})
+    assert arguments_of(signature, (1, None, 3), {"scale": 5.0}) == Arguments((1, None, 3), {"scale": 5.0})
+
+
+WITHOUT_GRADIENTS = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x, y):
+        total = torch.empty_like(x)
+        torch.add(x, y, out=total)  # which PyTorch does not differentiate
+        return torch.relu(total)
+
+
+def get_inputs():
+    return [torch.randn(4, 5), torch.randn(4, 5)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_where_the_original_has_no_gradients_nothing_is_degraded(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(WITHOUT_GRADIENTS)
+    run = optimize(load_problem(tmp_path / "model.py"), Options(target="host"))
+    assert run.verdict.passed
+    assert not run.degraded
+    assert any("no gradients of the original's" in note for note in run.report["notes"])

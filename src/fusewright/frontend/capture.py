@@ -43,6 +43,7 @@ from .tracing import Hopeless, batch_norms_whole, hopeless_beyond, lean, without
 LAYOUT_GUARDS = ("torch/_prims_common", "torch/_prims/", "torch/_refs", "torch/_subclasses/fake_impls.py", "torch/_inductor")
 
 
+WRITTEN_IN_PLACE = (torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default)
 MOST_QUOTIENTS = 16  # values with a size that is a quotient of sizes: of so many some stay, and no such graph is taken
 
 
@@ -237,7 +238,8 @@ def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool) 
             with quiet(), stand_ins.in_place(), stand_ins.kept(model), own_functions() as own, watched(model) as watch:
                 exported = _export(model, given, shapes)
             if _symbols_are_input_sizes(exported) and (shapes is None or _divides_by_numbers(exported)):
-                graph = replace(_Reader(exported, inputs, file, bool(watch.assigned)).graph(), own_gradients=bool(own))
+                graph = _Reader(exported, inputs, file, bool(watch.assigned)).graph()
+                graph = replace(graph, own_gradients=bool(own) or any(map(_has_none, graph.nodes)))
                 if shapes is None or _can_be_written(graph):
                     return graph.check(), watch
             failure = None  # it can be exported: what symbolic sizes failed of is not what is wrong
@@ -253,6 +255,11 @@ def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool) 
     if isinstance(failure, Unsupported):  # a sentence already
         raise failure
     raise Unsupported(_why_not(failure, file)) from failure
+
+
+def _has_none(node: Node) -> bool:
+    """PyTorch differentiates a complex tensor written in place, but not what takes its place in a graph."""
+    return node.target in WRITTEN_IN_PLACE and node.dtype is not None and node.dtype.is_complex
 
 
 def _by_parameter(model: nn.Module, shapes: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ ordinary operators. In place while a model is captured."""
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -81,11 +82,17 @@ def in_place() -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept(model: nn.Module) -> Iterator[None]:
-    """What forward assigns to the model while no real tensors run through it is none: afterwards all is what it was."""
+    """What forward assigns to the model, or puts into a container there, while no real tensors run through it is none: afterwards all
+    is what it was."""
     held = [(module, dict(vars(module)), dict(module._parameters), dict(module._buffers)) for module in model.modules()]
+    containers = [value for _, attributes, *_ in held for value in attributes.values() if isinstance(value, (list, dict, set))]
+    inside = [(container, copy.copy(container)) for container in containers]
     try:
         yield
     finally:
+        for container, before in inside:
+            container.clear()
+            container.extend(before) if isinstance(container, list) else container.update(before)
         for module, attributes, parameters, buffers in held:
             vars(module).clear()
             vars(module).update(attributes)
