@@ -256,3 +256,32 @@ def test_where_the_original_has_no_gradients_nothing_is_degraded(tmp_path: Path)
     assert run.verdict.passed
     assert not run.degraded
     assert any("no gradients of the original's" in note for note in run.report["notes"])
+
+
+def test_a_decoder_finds_out_nothing_about_its_mask() -> None:
+    """PyTorch compares the values of a mask with those of a causal one, for a hint."""
+    model = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0, batch_first=True), 1)
+    mask = nn.Transformer.generate_square_subsequent_mask(4)
+    called, given = Called(lambda t, m: model(t, m, tgt_mask=mask)), [torch.randn(2, 4, 8), torch.randn(2, 5, 8)]
+    called.model = model
+    (found,) = interpret(capture(called, given), called, given)
+    torch.testing.assert_close(found, called(*given))
+
+
+def test_gradients_that_forward_takes_are_refused_with_the_line() -> None:
+    def slope(x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            return torch.autograd.grad(torch.tanh(x).sum(), x)[0]
+
+    with pytest.raises(Unsupported, match=r"test_whole_operators\.py:\d+: forward takes gradients itself"):
+        capture(Called(slope), [torch.randn(4, 5)])
+
+
+def test_values_that_become_a_number_are_refused_with_the_line(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(BESIDE.format(other="x.mean().item()"))
+    problem = load_problem(tmp_path / "model.py")
+    with pytest.raises(
+        Unsupported, match=r"model\.py:12: the values of a tensor become a number or a size here \(`return"
+    ):
+        capture(problem.model(), [torch.randn(2, 16, 8, 8), torch.randn(2, 32, 8, 8)], str(problem.path))

@@ -12,6 +12,7 @@ import io
 import itertools
 import logging
 import re
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -233,11 +234,21 @@ def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool) 
     every = _by_parameter(model, tuple(pytree.tree_map(_dynamic_dims, argument) for argument in given))
     batches = _by_parameter(model, tuple(pytree.tree_map(_dynamic_batch, argument) for argument in given))
     failure: Exception | None = None
+    odd: torch.fx.Node | None = None
+    taken: list[str] = []
     for shapes in (every, batches, None) if dynamic else (None,):  # static sizes where symbolic ones cannot be had or say too little
         try:
-            with quiet(), stand_ins.in_place(), stand_ins.kept(model), own_functions() as own, watched(model) as watch:
+            with (
+                quiet(),
+                stand_ins.in_place(),
+                stand_ins.kept(model),
+                own_functions() as own,
+                gradients_taken() as taken,
+                watched(model) as watch,
+            ):
                 exported = _export(model, given, shapes)
-            if _symbols_are_input_sizes(exported) and (shapes is None or _divides_by_numbers(exported)):
+            odd = _made_of_values(exported)
+            if odd is None and (shapes is None or _divides_by_numbers(exported)):
                 graph = _Reader(exported, inputs, file, bool(watch.assigned)).graph()
                 graph = replace(graph, own_gradients=bool(own) or any(map(_has_none, graph.nodes)))
                 if shapes is None or _can_be_written(graph):
@@ -250,10 +261,14 @@ def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool) 
         except Exception as error:  # the exporter raises many kinds
             failure = error
     if failure is None:
-        why = "the values of a tensor become a number or a size, so the model is not one graph"
-        raise Unsupported(f"{file or 'the model'}: {why}")
+        frames = FRAME.findall((odd.meta.get("stack_trace") or "") if odd is not None else "")
+        mine = [(line, code.strip()) for path, line, code in frames if file and path == file]
+        place, line = (f"{file}:{mine[-1][0]}", f" (`{mine[-1][1]}`)") if mine else (file or "the model", "")
+        raise Unsupported(f"{place}: the values of a tensor become a number or a size here{line}, so the model is not one graph")
     if isinstance(failure, Unsupported):  # a sentence already
         raise failure
+    if taken:
+        raise Unsupported(f"{taken[0]}: forward takes gradients itself, which no graph carries") from failure
     raise Unsupported(_why_not(failure, file)) from failure
 
 
@@ -295,6 +310,21 @@ def own_functions() -> Iterator[list[type]]:
         return apply(cls, *args, **kwargs)
 
     with mock.patch.object(torch.autograd.Function, "apply", classmethod(seen)):
+        yield found
+
+
+@contextlib.contextmanager
+def gradients_taken() -> Iterator[list[str]]:
+    """Where `torch.autograd.grad` is called meanwhile."""
+    found: list[str] = []
+    grad = torch.autograd.grad
+
+    def seen(*args: Any, **kwargs: Any) -> Any:
+        caller = sys._getframe(1)
+        found.append(f"{caller.f_code.co_filename}:{caller.f_lineno}")
+        return grad(*args, **kwargs)
+
+    with mock.patch.object(torch.autograd, "grad", seen):
         yield found
 
 
@@ -362,20 +392,21 @@ def _has_quotient(value: torch.Tensor) -> bool:
     return any(part.args[1].free_symbols for size in symbolic for part in size.atoms(FloorDiv, Mod, PythonMod))
 
 
-def _symbols_are_input_sizes(exported: torch.export.ExportedProgram) -> bool:
-    """Every symbol must be readable off an input, not only a function of it."""
+def _made_of_values(exported: torch.export.ExportedProgram) -> torch.fx.Node | None:
+    """The first call with a size or a number that cannot be read off an input, not even as a function of what can."""
     plain: set[sympy.Symbol] = set()
-    used: set[sympy.Symbol] = set()
+    first: dict[sympy.Symbol, torch.fx.Node] = {}
     for node in exported.graph.nodes:
         for value in pytree.tree_leaves(node.meta.get("val")):
             sizes = value.shape if isinstance(value, torch.Tensor) else [value]
             for size in sizes:
                 if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
                     expression = size.node.expr
-                    used |= expression.free_symbols
+                    for symbol in expression.free_symbols:
+                        first.setdefault(symbol, node)
                     if node.op == "placeholder" and expression.is_Symbol:
                         plain.add(expression)
-    return used <= plain
+    return next((node for symbol, node in first.items() if symbol not in plain), None)
 
 
 def _why_not(error: Exception, file: str) -> str:

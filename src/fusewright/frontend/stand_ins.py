@@ -13,6 +13,7 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules import transformer
 from torch.nn.modules.batchnorm import _BatchNorm
 
 batch_norm_forward = _BatchNorm.forward
@@ -68,9 +69,16 @@ def instance_norm(
     return result
 
 
+def detect_is_causal_mask(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """PyTorch looks at the values of a mask, for a hint beside it. The mask alone says the same."""
+    return is_causal is True
+
+
 @contextlib.contextmanager
 def in_place() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
+        if hasattr(transformer, "_detect_is_causal_mask"):
+            stack.enter_context(mock.patch.object(transformer, "_detect_is_causal_mask", detect_is_causal_mask))
         for owner, name, stand_in in (
             (F, "gaussian_nll_loss", gaussian_nll_loss),
             (F, "instance_norm", instance_norm),
