@@ -285,3 +285,28 @@ def test_values_that_become_a_number_are_refused_with_the_line(tmp_path: Path) -
         Unsupported, match=r"model\.py:12: the values of a tensor become a number or a size here \(`return"
     ):
         capture(problem.model(), [torch.randn(2, 16, 8, 8), torch.randn(2, 32, 8, 8)], str(problem.path))
+
+
+OVERFLOWS = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return (x * x).mean()
+
+
+def get_inputs():
+    return [torch.randn(4, 300).half() * 2000]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_kernel_whose_result_overflows_on_the_given_values_matters_on_others(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(OVERFLOWS)
+    run = optimize(load_problem(tmp_path / "model.py"), Options(target="host"))
+    assert run.verdict.passed, run.verdict.worst
