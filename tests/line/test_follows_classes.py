@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from line.test_follows import Pair
+
+from fusewright.frontend.capture import capture
 
 SOURCE = """
 import abc
@@ -67,3 +70,44 @@ def test_data_of_classes(change: str, tmp_path: Path) -> None:
 def test_an_enumeration_is_said_without_what_python_keeps_in_it(tmp_path: Path) -> None:
     """Which other versions of Python keep otherwise: the file would never run its kernels there."""
     assert """"kind": "Kind.SMOOTH 'tanh'\"""" in Pair(tmp_path, SOURCE).text
+
+
+OTHERS = """
+LAYER = nn.Linear(6, 6)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.{name} = {what}
+
+    def forward(self, x):
+        return torch.relu({how})
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "how"),
+    [
+        ("layers", "[nn.Linear(6, 6)]", "self.layers[0](x)"),
+        ("weights", "[torch.ones(6, requires_grad=True)]", "x * self.weights[0]"),
+        ("weight", "None", "LAYER(x)"),
+    ],
+)
+def test_gradients_of_what_is_no_parameter_are_the_originals(name: str, what: str, how: str, tmp_path: Path) -> None:
+    pair = Pair(tmp_path, OTHERS.format(name=name, what=what, how=how))
+    old = pair.problem.namespace.Model()
+    new = pair.candidate.module.ModelNew()
+    x = torch.randn(4, 8, 6, 6)
+    assert old(x).requires_grad
+    assert new(x).requires_grad
+    graph = capture(old, [x])
+    assert graph.trains_others
+    assert not any(parameter.requires_grad is False for parameter in old.parameters())
+
+
+def test_a_constant_without_a_gradient_leaves_training_its_kernels(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, OTHERS.format(name="weights", what="[torch.ones(6)]", how="x * self.weights[0]"))
+    old, new = pair.models()
+    pair.same(old, new, kernels=True)
+    assert not capture(old, [torch.randn(4, 8, 6, 6)]).trains_others

@@ -74,7 +74,9 @@ def capture(model: nn.Module, inputs: Sequence[Any], file: str = "", dynamic: bo
     leaves = frozenset(str(node.args[0]) for node in graph.nodes if node.is_leaf and node.target != "input")
     placed = frozenset(node.kwargs["global"] for node in graph.nodes if "global" in node.kwargs)
     reads = watch.reads(frozenset([*watch.assigned, *unsettled]), leaves, placed)
-    return replace(graph, outputs=outputs, assigned={**assigned, **rebound}, counted=counted, reads=reads)
+    others = any(node.target == "constant" and "global" not in node.kwargs for node in graph.nodes) and _trains_others(model, inputs)
+    found = replace(graph, outputs=outputs, assigned={**assigned, **rebound}, counted=counted, reads=reads)
+    return replace(found, trains_others=others)
 
 
 def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[str, str], Any], list[str]]:
@@ -82,10 +84,8 @@ def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[s
     computing. Before anything else does: a list may grow with every call."""
 
     def run() -> None:
-        with quiet(), stand_ins.in_place(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
-            fake = FakeTensorMode(allow_non_fake_inputs=True)
-            with lean(), batch_norms_whole(), fake:
-                model(*pytree.tree_map_only(Tensor, fake.from_tensor, list(inputs)))
+        with torch.no_grad():
+            _without_computing(model, inputs)
 
     own = type(model).__module__
     kinds = (list, dict, set, collections.deque, Tensor, int, float, str, type(None))
@@ -103,6 +103,31 @@ def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[s
         codes = [(f.__code__, f.__globals__) for f in _functions_of(model)]
         return globals_of(codes, own), []
     return found, [name.removeprefix("self.") for name, words in after.items() if before.get(name) != words]
+
+
+def _without_computing(model: nn.Module, inputs: Sequence[Any]) -> Any:
+    """What forward returns, its tensors without values."""
+    with quiet(), stand_ins.in_place(), contextlib.redirect_stdout(io.StringIO()):
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        with lean(), batch_norms_whole(), fake:
+            return model(*pytree.tree_map_only(Tensor, fake.from_tensor, list(inputs)))
+
+
+def _trains_others(model: nn.Module, inputs: Sequence[Any]) -> bool:
+    """Results have gradients though no parameter and no input has: of layers in a plain list, of globals."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    detached = pytree.tree_map_only(Tensor, Tensor.detach, list(inputs))
+    try:
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        with stand_ins.kept(model), torch.enable_grad():
+            results = _without_computing(model, detached)
+    except Exception:  # an operator that cannot run without values
+        return False
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+    return any(leaf.requires_grad for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor))
 
 
 def _now(place: tuple[str, str], own: str) -> Any:
@@ -515,7 +540,10 @@ class _Reader(Tracer):
     def _leaf(self, fx: torch.fx.Node, spec: Any, position: dict[Any, int]) -> Node:
         kind = {"PARAMETER": "parameter", "BUFFER": "buffer", "USER_INPUT": "input"}.get(spec.kind.name, "constant")
         path: Any = position[fx.name] if kind == "input" else spec.target
-        kwargs = {"value": self.exported.constants[spec.target]} if kind == "constant" else {}
+        kwargs = {}
+        if kind == "constant":
+            held = self.exported.constants[spec.target]
+            kwargs = {"value": held.detach() if isinstance(held, Tensor) else held}
         value = fx.meta["val"]
         shape = tuple(self.size_of(size) for size in value.shape)
         return Node(self.name(fx.name), kind, (path,), kwargs, shape, value.dtype)

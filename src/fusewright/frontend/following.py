@@ -174,17 +174,19 @@ class _Words:  # if: words
     def parts(self, value):  # if: objects
         """What an object holds, and what its classes do beside methods."""
         classes = [base for base in type(value).__mro__ if base.__module__ != "builtins"]
-        found = {k: v for base in reversed(classes) for k, v in vars(base).items() if self.is_data(k, v)}
+        found = {k: v for base in reversed(classes) for k, v in vars(base).items() if self.is_data(base, k, v)}
         slots = [slot for base in classes for slot in vars(base).get("__slots__", ()) if hasattr(value, slot)]
         return {**found, **{slot: getattr(value, slot) for slot in slots if slot[:2] != "__"}, **getattr(value, "__dict__", {})}
 
-    def is_data(self, name, value):  # if: objects
-        """What a class has under a name is no method, nor what Python keeps there for itself."""
+    def is_data(self, base, name, value):  # if: objects
+        """What a class has under a name is no method, nor what Python and PyTorch keep there for themselves."""
         if type(value) in _VALUES:
             return name[:2] != "__"
+        if name[:1] == "_" or base.__module__.partition(".")[0] == "torch" or type(value).__module__ == "typing":
+            return False
         is_method = callable(value) or hasattr(type(value), "__get__") or isinstance(value, types.ModuleType)
         holds = isinstance(value, (tuple, list, dict, set, frozenset)) or bool(getattr(value, "__dict__", None))
-        return name[:1] != "_" and holds and not is_method
+        return holds and not is_method
 
     def contents(self, tensor):  # if: tensors
         """Of a tensor that is not registered: its values stand in the plan. On a GPU a quick look takes its version for them."""
