@@ -111,3 +111,40 @@ def test_a_constant_without_a_gradient_leaves_training_its_kernels(tmp_path: Pat
     old, new = pair.models()
     pair.same(old, new, kernels=True)
     assert not capture(old, [torch.randn(4, 8, 6, 6)]).trains_others
+
+
+COMPUTED = """
+class Core(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.scale = nn.LayerNorm(6), 2.0
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.core = Core()
+
+    def __getattr__(self, name):
+        if name == "made_up":
+            return 3.0
+        modules = vars(self)["_modules"]
+        return modules[name] if name in modules else getattr(modules["core"], name)
+
+    def forward(self, x):
+        x = torch.relu(self.core(x)) * self.scale + self.made_up
+        return x * 2 if hasattr(self, "doubled") else x
+"""
+
+
+@pytest.mark.parametrize("name", ["scale", "made_up", "doubled"])
+def test_an_attribute_in_the_place_of_one_that_is_computed(name: str, tmp_path: Path) -> None:
+    pair = Pair(tmp_path, COMPUTED)
+    old, new = pair.models()
+    pair.same(old, new, kernels=True)
+    for model in (old, new):
+        setattr(model, name, 5.0)
+    pair.same(old, new, kernels=False)
