@@ -180,7 +180,7 @@ class ModelNew(Model):
 """
 
 
-@pytest.mark.parametrize(("given", "passes"), [("+ (1000.0 * next(COUNT) if len(x) == 0 else 0.0)", True), ("", False)])
+@pytest.mark.parametrize(("given", "passes"), [("+ (1000.0 * (next(COUNT) // 12) if len(x) == 0 else 0.0)", True), ("", False)])
 def test_what_the_original_does_not_give_again_is_asked_of_nobody(given: str, passes: bool, tmp_path: Path) -> None:
     """PyTorch returns memory that nobody wrote from `multi_margin_loss` of no samples. What it gives each time is asked for."""
     (tmp_path / "model.py").write_text(UNSTEADY.format(given=given, new="+ (3.0 if len(x) == 0 else 0.0)"))
