@@ -7,7 +7,6 @@ import collections
 import contextlib
 import copy
 import functools
-import inspect
 import io
 import itertools
 import logging
@@ -256,8 +255,8 @@ def assigned_at(file: str, attribute: str) -> int | None:
 
 def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool) -> tuple[Graph, Watch]:
     given = tuple(inputs)
-    every = _by_parameter(model, tuple(pytree.tree_map(_dynamic_dims, argument) for argument in given))
-    batches = _by_parameter(model, tuple(pytree.tree_map(_dynamic_batch, argument) for argument in given))
+    every = tuple(pytree.tree_map(_dynamic_dims, argument) for argument in given)
+    batches = tuple(pytree.tree_map(_dynamic_batch, argument) for argument in given)
     failure: Exception | None = None
     odd: torch.fx.Node | None = None
     taken: list[str] = []
@@ -300,13 +299,6 @@ def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool) 
 def _has_none(node: Node) -> bool:
     """PyTorch differentiates a complex tensor written in place, but not what takes its place in a graph."""
     return node.target in WRITTEN_IN_PLACE and node.dtype is not None and node.dtype.is_complex
-
-
-def _by_parameter(model: nn.Module, shapes: tuple[Any, ...]) -> tuple[Any, ...]:
-    """As the exporter wants them: what forward's `*args` takes is one tuple."""
-    kinds = [p.kind for p in inspect.signature(model.forward).parameters.values()]
-    named = kinds.index(inspect.Parameter.VAR_POSITIONAL) if inspect.Parameter.VAR_POSITIONAL in kinds else len(shapes)
-    return shapes if named >= len(shapes) else (*shapes[:named], shapes[named:])
 
 
 def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.export.ExportedProgram:
