@@ -12,9 +12,13 @@ from ..ir.plan import Plan
 from .trace import plain_form
 
 # Results of these have no gradient, whatever they are made of.
-STOPS = tuple(
-    getattr(torch.ops.aten, name).default
-    for name in "detach detach_ zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty".split()
+STOPS = frozenset(
+    getattr(packet, overload)
+    for name in (
+        "detach detach_ zeros_like ones_like full_like empty_like rand_like randn_like randint_like new_zeros new_ones new_full new_empty"
+    ).split()
+    for packet in [getattr(torch.ops.aten, name)]
+    for overload in packet.overloads()
 )
 
 
@@ -25,11 +29,13 @@ def reference_reads(node: Node) -> tuple[str, ...]:
 
 def trainable(graph: Graph, model: nn.Module) -> set[str]:
     """Values that training asks gradients of: parameters that have them, inputs that are said to, and what is computed from these; of
-    a model that has neither, a loss, its inputs."""
+    a model that has neither, a loss, its inputs, but for those that it changes: PyTorch refuses them a gradient."""
     parameters = {name for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
+    changed = {output.path for output in graph.outputs if output.kind == "input"}
     found: set[str] = set()
     for node in graph.nodes:
-        asked = node.target == "parameter" and node.args[0] in parameters if parameters or graph.trained else node.target == "input"
+        given = node.target == "input" and node.name not in changed
+        asked = node.target == "parameter" and node.args[0] in parameters if parameters or graph.trained else given
         if carries(node) and (asked or node.name in graph.trained or any(name in found for name in node.inputs)):
             found.add(node.name)
     return found

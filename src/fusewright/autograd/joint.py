@@ -48,7 +48,8 @@ def plan_joint(
 ) -> JointPlan:
     """Without `gradients`, or where training runs the original's forward, all gradients are PyTorch's. `traces` of gradients are shared
     by the plans of one graph."""
-    ours = gradients and not training.original and not plan.graph.own_gradients
+    by_itself = plan.graph.own_gradients or plan.graph.trains_others
+    ours = gradients and not training.original and not by_itself
     regions = Regions(with_overwrites(Regions(plan), model))
     found = find_gradients(regions, model, training.by_pytorch, traces) if ours else Gradients({})
     regions = storing({name: gradient.saved for name, gradient in found.regions.items()}, regions)

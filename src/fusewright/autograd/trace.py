@@ -319,7 +319,7 @@ def formulas() -> dict[Any, Callable[..., Any]]:
     known |= {getattr(aten, f"reflection_pad{d}d_backward").default for d in (1, 2, 3)}  # as an index_put it is slower
     known.add(aten.embedding_dense_backward.default)  # so is this
     theirs = {target: formula for target, formula in core_aten_decompositions().items() if target not in known}
-    return {**theirs, **NORMS}
+    return {**theirs, **NORMS, **SHRINKS}
 
 
 # ---- norms. PyTorch's own formulas multiply the input before they subtract its mean, and look at it more often.
@@ -431,5 +431,13 @@ NORMS: dict[Any, Callable[..., Any]] = {
     aten.native_layer_norm.default: layer_norm,
     aten.native_layer_norm_backward.default: layer_norm_backward,
 }
+
+
+def shrink_backward(dy: Tensor, x: Tensor, bound: float) -> Tensor:
+    """PyTorch's own kernel takes no symbolic sizes."""
+    return torch.where((x >= -bound) & (x <= bound), 0, dy)
+
+
+SHRINKS = dict.fromkeys((aten.hardshrink_backward.default, aten.softshrink_backward.default), shrink_backward)
 
 __all__ = ["Trace", "gradient_graph", "plain_form", "saved_extremes"]

@@ -157,7 +157,10 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
             judge = judge_of(front, target, progress)
         elif failed and gradients and failed <= OF_GRADIENTS:
             gradients = False
-            degraded.append(f"backward is left to PyTorch's operators: its kernels did not verify ({verdict.worst})")
+            if any(check.name == "gradients" and check.skipped for check in verdict.checks):
+                notes.append("backward is left to PyTorch's operators: there are no gradients of the original's to compare with")
+            else:
+                degraded.append(f"backward is left to PyTorch's operators: its kernels did not verify ({verdict.worst})")
         elif failed and (left := next_ways(others, choices, made)):
             choices, others, was = left[0], left[1:], choices
             what = "what timing chose" if was == tuned.choices != PREDICTED else "the kernels"

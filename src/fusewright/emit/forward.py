@@ -62,6 +62,8 @@ class Forward:
         original = f"return super({'' if own else 'ModelNew, self'}).forward({parameters})\n"
         check = ""
         training = self.functions.training
+        if self.graph.trains_others:
+            check += f"        if torch.is_grad_enabled():  # tensors that are no parameters have gradients\n            {original}"
         if self.graph.own_gradients:  # what `_planned_for` would say at last, said first
             check += f"        if _trains(self, before=False):  # the model has its own derivatives\n            {original}"
         elif training.original and not self.regions.plan.shortcuts:

@@ -11,6 +11,7 @@ import io
 import itertools
 import logging
 import re
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from unittest import mock
 import sympy
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.export import Dim as ExportDim
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
@@ -44,6 +45,7 @@ from .tracing import Hopeless, batch_norms_whole, hopeless_beyond, lean, without
 LAYOUT_GUARDS = ("torch/_prims_common", "torch/_prims/", "torch/_refs", "torch/_subclasses/fake_impls.py", "torch/_inductor")
 
 
+WRITTEN_IN_PLACE = (torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default)
 MOST_QUOTIENTS = 16  # values with a size that is a quotient of sizes: of so many some stay, and no such graph is taken
 
 
@@ -73,7 +75,9 @@ def capture(model: nn.Module, inputs: Sequence[Any], file: str = "", dynamic: bo
     leaves = frozenset(str(node.args[0]) for node in graph.nodes if node.is_leaf and node.target != "input")
     placed = frozenset(node.kwargs["global"] for node in graph.nodes if "global" in node.kwargs)
     reads = watch.reads(frozenset([*watch.assigned, *unsettled]), leaves, placed)
-    return replace(graph, outputs=outputs, assigned={**assigned, **rebound}, counted=counted, reads=reads)
+    others = any(node.target == "constant" and "global" not in node.kwargs for node in graph.nodes) and _trains_others(model, inputs)
+    found = replace(graph, outputs=outputs, assigned={**assigned, **rebound}, counted=counted, reads=reads)
+    return replace(found, trains_others=others)
 
 
 def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[str, str], Any], list[str]]:
@@ -81,10 +85,8 @@ def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[s
     computing. Before anything else does: a list may grow with every call."""
 
     def run() -> None:
-        with quiet(), stand_ins.in_place(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
-            fake = FakeTensorMode(allow_non_fake_inputs=True)
-            with lean(), batch_norms_whole(), fake:
-                model(*pytree.tree_map_only(Tensor, fake.from_tensor, list(inputs)))
+        with torch.no_grad():
+            _without_computing(model, inputs)
 
     own = type(model).__module__
     kinds = (list, dict, set, collections.deque, Tensor, int, float, str, type(None))
@@ -102,6 +104,31 @@ def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[s
         codes = [(f.__code__, f.__globals__) for f in _functions_of(model)]
         return globals_of(codes, own), []
     return found, [name.removeprefix("self.") for name, words in after.items() if before.get(name) != words]
+
+
+def _without_computing(model: nn.Module, inputs: Sequence[Any]) -> Any:
+    """What forward returns, its tensors without values."""
+    with quiet(), stand_ins.in_place(), contextlib.redirect_stdout(io.StringIO()):
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        with lean(), batch_norms_whole(), fake:
+            return model(*pytree.tree_map_only(Tensor, fake.from_tensor, list(inputs)))
+
+
+def _trains_others(model: nn.Module, inputs: Sequence[Any]) -> bool:
+    """Results have gradients though no parameter and no input has: of layers in a plain list, of globals."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    detached = pytree.tree_map_only(Tensor, Tensor.detach, list(inputs))
+    try:
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        with stand_ins.kept(model), torch.enable_grad():
+            results = _without_computing(model, detached)
+    except Exception:  # an operator that cannot run without values
+        return False
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+    return any(leaf.requires_grad for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor))
 
 
 def _now(place: tuple[str, str], own: str) -> Any:
@@ -233,14 +260,26 @@ def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool) 
     every = tuple(pytree.tree_map(_dynamic_dims, argument) for argument in given)
     batches = tuple(pytree.tree_map(_dynamic_batch, argument) for argument in given)
     failure: Exception | None = None
+    odd: torch.fx.Node | None = None
+    taken: list[str] = []
     for shapes in (every, batches, None) if dynamic else (None,):  # static sizes where symbolic ones cannot be had or say too little
         try:
-            with quiet(), stand_ins.in_place(), stand_ins.kept(model), own_functions() as own, watched(model) as watch:
+            with (
+                quiet(),
+                stand_ins.in_place(),
+                stand_ins.kept(model),
+                own_functions() as own,
+                gradients_taken() as taken,
+                watched(model) as watch,
+            ):
                 exported = _export(model, given, shapes)
-            if _symbols_are_input_sizes(exported) and (shapes is None or _divides_by_numbers(exported)):
-                graph = replace(_Reader(exported, inputs, file, bool(watch.assigned)).graph(), own_gradients=bool(own))
+            odd = _made_of_values(exported)
+            if odd is None and (shapes is None or _divides_by_numbers(exported)):
+                graph = _Reader(exported, inputs, file, bool(watch.assigned)).graph()
+                graph = replace(graph, own_gradients=bool(own) or any(map(_has_none, graph.nodes)))
                 if shapes is None or _can_be_written(graph):
                     return graph.check(), watch
+            failure = None  # it can be exported: what symbolic sizes failed of is not what is wrong
         except Hopeless:
             continue
         except KeepsState as error:
@@ -248,11 +287,20 @@ def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool) 
         except Exception as error:  # the exporter raises many kinds
             failure = error
     if failure is None:
-        why = "the values of a tensor become a number or a size, so the model is not one graph"
-        raise Unsupported(f"{file or 'the model'}: {why}")
+        frames = FRAME.findall((odd.meta.get("stack_trace") or "") if odd is not None else "")
+        mine = [(line, code.strip()) for path, line, code in frames if file and path == file]
+        place, line = (f"{file}:{mine[-1][0]}", f" (`{mine[-1][1]}`)") if mine else (file or "the model", "")
+        raise Unsupported(f"{place}: the values of a tensor become a number or a size here{line}, so the model is not one graph")
     if isinstance(failure, Unsupported):  # a sentence already
         raise failure
+    if taken:
+        raise Unsupported(f"{taken[0]}: forward takes gradients itself, which no graph carries") from failure
     raise Unsupported(_why_not(failure, file)) from failure
+
+
+def _has_none(node: Node) -> bool:
+    """PyTorch differentiates a complex tensor written in place, but not what takes its place in a graph."""
+    return node.target in WRITTEN_IN_PLACE and node.dtype is not None and node.dtype.is_complex
 
 
 def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.export.ExportedProgram:
@@ -283,6 +331,21 @@ def own_functions() -> Iterator[list[type]]:
         return apply(cls, *args, **kwargs)
 
     with mock.patch.object(torch.autograd.Function, "apply", classmethod(seen)):
+        yield found
+
+
+@contextlib.contextmanager
+def gradients_taken() -> Iterator[list[str]]:
+    """Where `torch.autograd.grad` is called meanwhile."""
+    found: list[str] = []
+    grad = torch.autograd.grad
+
+    def seen(*args: Any, **kwargs: Any) -> Any:
+        caller = sys._getframe(1)
+        found.append(f"{caller.f_code.co_filename}:{caller.f_lineno}")
+        return grad(*args, **kwargs)
+
+    with mock.patch.object(torch.autograd, "grad", seen):
         yield found
 
 
@@ -332,20 +395,21 @@ def _has_quotient(value: torch.Tensor) -> bool:
     return any(part.args[1].free_symbols for size in symbolic for part in size.atoms(FloorDiv, Mod, PythonMod))
 
 
-def _symbols_are_input_sizes(exported: torch.export.ExportedProgram) -> bool:
-    """Every symbol must be readable off an input, not only a function of it."""
+def _made_of_values(exported: torch.export.ExportedProgram) -> torch.fx.Node | None:
+    """The first call with a size or a number that cannot be read off an input, not even as a function of what can."""
     plain: set[sympy.Symbol] = set()
-    used: set[sympy.Symbol] = set()
+    first: dict[sympy.Symbol, torch.fx.Node] = {}
     for node in exported.graph.nodes:
         for value in pytree.tree_leaves(node.meta.get("val")):
             sizes = value.shape if isinstance(value, torch.Tensor) else [value]
             for size in sizes:
                 if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
                     expression = size.node.expr
-                    used |= expression.free_symbols
+                    for symbol in expression.free_symbols:
+                        first.setdefault(symbol, node)
                     if node.op == "placeholder" and expression.is_Symbol:
                         plain.add(expression)
-    return used <= plain
+    return next((node for symbol, node in first.items() if symbol not in plain), None)
 
 
 def _why_not(error: Exception, file: str) -> str:
@@ -354,8 +418,12 @@ def _why_not(error: Exception, file: str) -> str:
     mine = [frame for frame in frames if file and frame.filename == file]
     place = f"{file}:{mine[-1].lineno}" if mine else file or "the model"
     text = str(error).strip()
+    line = f" (`{mine[-1].line}`)" if mine and mine[-1].line else ""
+    if isinstance(error, DynamicOutputShapeException):
+        return f"{place}: the shape of what {error.func} gives depends on the values of a tensor{line}, so the model is not one graph"
+    if isinstance(error, DataDependentOutputException):
+        return f"{place}: {error.func} makes a number of the values of a tensor here{line}, so the model is not one graph"
     if "data-dependent" in text or "GuardOnDataDependent" in type(error).__name__:
-        line = f" (`{mine[-1].line}`)" if mine and mine[-1].line else ""
         return f"{place}: the control flow here depends on the values of a tensor{line}, so the model is not one graph"
     first = text.splitlines()[0] if text else type(error).__name__
     return f"{place}: this model cannot be captured: {type(error).__name__}: {first}"
@@ -450,7 +518,10 @@ class _Reader(Tracer):
     def _leaf(self, fx: torch.fx.Node, spec: Any, position: dict[Any, int]) -> Node:
         kind = {"PARAMETER": "parameter", "BUFFER": "buffer", "USER_INPUT": "input"}.get(spec.kind.name, "constant")
         path: Any = position[fx.name] if kind == "input" else spec.target
-        kwargs = {"value": self.exported.constants[spec.target]} if kind == "constant" else {}
+        kwargs = {}
+        if kind == "constant":
+            held = self.exported.constants[spec.target]
+            kwargs = {"value": held.detach() if isinstance(held, Tensor) else held}
         value = fx.meta["val"]
         shape = tuple(self.size_of(size) for size in value.shape)
         return Node(self.name(fx.name), kind, (path,), kwargs, shape, value.dtype)

@@ -162,6 +162,8 @@ class _Words:  # if: words
             self.kinds.add("objects")  # if: never
             return repr(value)
         self.kinds.add("objects")  # if: never
+        if hasattr(kind, "__members__"):  # an enumeration's: what else it holds differs between versions of Python  # if: objects
+            return f"{self.name(kind)}.{value.name} {self.of(value.value, inside)}"
         held = self.held(value, inside)  # if: objects
         return f"{self.name(kind)}({held})" if held else f"{self.name(kind)} at {id(value)}"  # if: objects
         return f"{self.name(kind)} at {id(value)}"  # of which nothing is known  # unless: objects
@@ -170,11 +172,21 @@ class _Words:  # if: words
         return ", ".join([f"{k}={self.of(v, inside)}" for k, v in sorted(self.parts(value).items())])
 
     def parts(self, value):  # if: objects
-        """What an object holds, and the plain values that its classes do."""
+        """What an object holds, and what its classes do beside methods."""
         classes = [base for base in type(value).__mro__ if base.__module__ != "builtins"]
-        found = {k: v for base in reversed(classes) for k, v in vars(base).items() if type(v) in _VALUES and k[:2] != "__"}
+        found = {k: v for base in reversed(classes) for k, v in vars(base).items() if self.is_data(base, k, v)}
         slots = [slot for base in classes for slot in vars(base).get("__slots__", ()) if hasattr(value, slot)]
         return {**found, **{slot: getattr(value, slot) for slot in slots if slot[:2] != "__"}, **getattr(value, "__dict__", {})}
+
+    def is_data(self, base, name, value):  # if: objects
+        """What a class has under a name is no method, nor what Python and PyTorch keep there for themselves."""
+        if type(value) in _VALUES:
+            return name[:2] != "__"
+        if name[:1] == "_" or base.__module__.partition(".")[0] == "torch" or type(value).__module__ == "typing":
+            return False
+        is_method = callable(value) or hasattr(type(value), "__get__") or isinstance(value, types.ModuleType)
+        holds = isinstance(value, (tuple, list, dict, set, frozenset)) or bool(getattr(value, "__dict__", None))
+        return holds and not is_method
 
     def contents(self, tensor):  # if: tensors
         """Of a tensor that is not registered: its values stand in the plan. On a GPU a quick look takes its version for them."""

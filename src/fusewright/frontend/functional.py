@@ -33,17 +33,21 @@ def functional(exported: ExportedProgram) -> ExportedProgram:
 
 
 def can_be_retraced(exported: ExportedProgram) -> bool:
-    """Calls of operators on tensors and numbers; nothing comes in that lies in the memory of another, and no part has a mode of its own."""
+    """Calls of operators on tensors and numbers; nothing is read that lies in the memory of another, and no part has a mode of its own."""
     signature = exported.graph_signature
-    values = [node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder"]
+    leaves = exported.graph.find_nodes(op="placeholder")
+    values = [node.meta.get("val") for node in leaves]
     tensors = [value for value in values if isinstance(value, Tensor)]
+    states = [spec.kind is not InputKind.USER_INPUT for spec in signature.input_specs]
+    unread = [state and not leaf.users for state, leaf in zip(states, leaves, strict=True)]  # of one buffer with two names, one is read
+    apart = [value for value, left in zip(values, unread, strict=True) if isinstance(value, Tensor) and not left]
     return (
         not exported.graph.find_nodes(op="get_attr")  # parts under no_grad or autocast are modules of their own
         and all(spec.kind in LEAVES for spec in signature.input_specs)
         and all(spec.kind is OutputKind.USER_OUTPUT for spec in signature.output_specs)
         and all(isinstance(value, (Tensor, int, float, bool, str, torch.SymInt, type(None))) for value in values)
         and all(type(tensor) is type(tensors[0]) and tensor.layout is torch.strided for tensor in tensors)
-        and len({tensor.untyped_storage()._cdata for tensor in tensors}) == len(tensors)
+        and len({tensor.untyped_storage()._cdata for tensor in apart}) == len(apart)
     )
 
 

@@ -161,7 +161,7 @@ def watched(model: nn.Module) -> Iterator[Watch]:
         if sys._getframe(2).f_code.co_filename.startswith(TRACERS):
             return
         own = plain(self, "__dict__")  # the tracer's stand-ins for modules share it with them
-        if (path := paths.get(id(own))) is not None and not (value is _ABSENT and computes_attributes(type(self))):
+        if (path := paths.get(id(own))) is not None:
             watch.read(path, modules[path], name, value)
 
     def put(self: Any, name: str, value: Any) -> None:
@@ -213,11 +213,6 @@ def watched(model: nn.Module) -> Iterator[Watch]:
 def looked_up(attributes: Mapping[str, Any], name: str) -> Any:
     """What a module has under a name among its parameters, buffers and modules."""
     return next((attributes[table][name] for table in _TABLES if name in attributes.get(table, ())), _ABSENT)
-
-
-def computes_attributes(kind: type) -> bool:
-    """The class finds attributes in a way of its own."""
-    return any("__getattr__" in vars(cls) for cls in kind.__mro__ if cls is not nn.Module and not is_installed(cls.__module__))
 
 
 def taken_back(module: nn.Module, before: Mapping[str, Any], path: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ ordinary operators. In place while a model is captured."""
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules import transformer
 from torch.nn.modules.batchnorm import _BatchNorm
 
 batch_norm_forward = _BatchNorm.forward
@@ -67,9 +69,16 @@ def instance_norm(
     return result
 
 
+def detect_is_causal_mask(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """PyTorch looks at the values of a mask, for a hint beside it. The mask alone says the same."""
+    return is_causal is True
+
+
 @contextlib.contextmanager
 def in_place() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
+        if hasattr(transformer, "_detect_is_causal_mask"):
+            stack.enter_context(mock.patch.object(transformer, "_detect_is_causal_mask", detect_is_causal_mask))
         for owner, name, stand_in in (
             (F, "gaussian_nll_loss", gaussian_nll_loss),
             (F, "instance_norm", instance_norm),
@@ -81,11 +90,17 @@ def in_place() -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept(model: nn.Module) -> Iterator[None]:
-    """What forward assigns to the model while no real tensors run through it is none: afterwards all is what it was."""
+    """What forward assigns to the model, or puts into a container there, while no real tensors run through it is none: afterwards all
+    is what it was."""
     held = [(module, dict(vars(module)), dict(module._parameters), dict(module._buffers)) for module in model.modules()]
+    containers = [value for _, attributes, *_ in held for value in attributes.values() if isinstance(value, (list, dict, set))]
+    inside = [(container, copy.copy(container)) for container in containers]
     try:
         yield
     finally:
+        for container, before in inside:
+            container.clear()
+            container.extend(before) if isinstance(container, list) else container.update(before)
         for module, attributes, parameters, buffers in held:
             vars(module).clear()
             vars(module).update(attributes)

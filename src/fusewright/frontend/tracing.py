@@ -56,6 +56,7 @@ def lean() -> Iterator[None]:
         stack.enter_context(mock.patch.object(torch._ops.OperatorBase, "py_impl", registration(torch._ops.OperatorBase.py_impl)))
         stack.enter_context(without_units())
         stack.enter_context(recurrent_layers_whole())
+        stack.enter_context(losses_and_shrinks_whole())
         if hasattr(torch.fx.graph, "_format_target"):
             stack.enter_context(mock.patch.object(torch.fx.graph, "_format_target", attribute))
         yield
@@ -85,6 +86,30 @@ def recurrent_layers_whole() -> Iterator[None]:
             operator._dispatch_cache.clear()
             stack.callback(operator._dispatch_cache.clear)
         yield
+
+
+@contextlib.contextmanager
+def losses_and_shrinks_whole() -> Iterator[None]:
+    """Operators that a trace would have by the formula of PyTorch's compilers, though they have a kernel and derivatives of their own
+    that mean something else: a NaN in `multi_margin_loss`, second derivatives of `hardshrink`."""
+    autograd = torch._C.DispatchKey.Autograd
+    with contextlib.ExitStack() as stack:
+        for operator in by_formula():
+            others = {key: kernel for key, kernel in operator.py_kernels.items() if key != autograd}
+            stack.enter_context(mock.patch.dict(operator.py_kernels, others, clear=True))
+            operator._dispatch_cache.clear()
+            stack.callback(operator._dispatch_cache.clear)
+        yield
+
+
+@functools.cache
+def by_formula() -> tuple[Any, ...]:
+    """Operators with a formula in the place of their derivative, which PyTorch itself does not compose of others."""
+    import torch._decomp
+
+    autograd, composed = torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd
+    operators = [operator for operator in torch._decomp.decomposition_table if isinstance(operator, torch._ops.OpOverload)]
+    return tuple(o for o in operators if autograd in o.py_kernels and composed not in o.py_kernels)
 
 
 def recurrent_results(x: torch.Tensor, states: Any, parameters: Any, *options: Any) -> tuple[torch.Tensor, ...]:

@@ -120,6 +120,7 @@ def arguments_of(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapp
     positional: list[Any] = []
     named: dict[str, Any] = {}
     gap = False
+    several = any(p.kind is p.VAR_POSITIONAL and bound.get(n) for n, p in signature.parameters.items())
     for name, parameter in signature.parameters.items():
         value = bound.get(name, parameter.default)
         left_out = name not in bound or value is parameter.default
@@ -127,7 +128,7 @@ def arguments_of(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapp
             positional += bound.get(name, ())
         elif parameter.kind is parameter.VAR_KEYWORD:
             named |= bound.get(name, {})
-        elif left_out and any(p.kind is p.VAR_POSITIONAL and bound.get(n) for n, p in signature.parameters.items()):
+        elif left_out and several and parameter.kind is not parameter.KEYWORD_ONLY:
             positional.append(value)  # what follows it has no name
         elif left_out:
             gap = True

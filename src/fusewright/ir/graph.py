@@ -110,7 +110,8 @@ class Graph:
     counted: Mapping[str, int] = field(default_factory=dict)  # numbers on its modules that it adds to, by path
     reads: Reads = field(default_factory=Reads)  # what it took from Python
     trained: frozenset[str] = frozenset()  # inputs whose gradients training asks for, beside those of parameters
-    own_gradients: bool = False  # the model defines derivatives itself (torch.autograd.Function), which its operators do not tell
+    trains_others: bool = False  # tensors that are no inputs, parameters or buffers have gradients: those of layers in a plain list
+    own_gradients: bool = False  # its derivatives are not its operators': a torch.autograd.Function, a complex tensor written to
 
     def __getitem__(self, name: str) -> Node:
         return self.index[name]

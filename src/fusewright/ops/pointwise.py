@@ -154,6 +154,13 @@ pointwise(
     expr=lambda a: select(both(equal(a.self, 0.0), equal(a.other, a.other)), 0.0, a.self * fn.log(a.other)),
     cost=12,
 )
+pointwise(
+    "entr",
+    aten.special_entr.default,
+    expr=lambda a: select(a.self <= 0.0, select(equal(a.self, 0.0), 0.0, -INF), -a.self * fn.log(a.self)),
+    cost=12,
+)
+pointwise("heaviside", aten.heaviside.default, expr=lambda a: select(equal(a.self, 0), a.values, select(a.self > 0, 1, 0)))
 pointwise("frac", aten.frac.default, expr=lambda a: a.self - fn.trunc(a.self), floats=True)
 pointwise("floor", aten.floor.default, expr=lambda a: fn.floor(a.self), monotone=1, floats=True)
 pointwise("ceil", aten.ceil.default, expr=lambda a: fn.ceil(a.self), monotone=1, floats=True)

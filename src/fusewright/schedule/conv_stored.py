@@ -60,12 +60,15 @@ def shared_values(anchor: Anchor, readers: Sequence[Kernel], plan: Plan) -> list
     prims = plan.lowered.prims
     loads = {name for kernel in readers for name in kernel.loads}
     inside = computed_in(readers, plan)
+    rows = {name for kernel in readers for name, role in kernel.members.items() if role in ("reduce", "scan")}
     found = [anchor.value]
     while True:
         last = found[-1]
         users = [name for name in inside if last in prims[name].inputs]
         in_memory = last in loads or any(last in kernel.stores for kernel in readers)
         if len(users) != 1 or (in_memory and last != anchor.value) or not made_here(users[0], last, anchor, plan):
+            return found
+        if read_by(prims, users, {*loads, *rows}) & rows:  # of something else: a reader has it once it has gone over its rows
             return found
         found.append(users[0])
         if isinstance(prims[users[0]].op, Window):

@@ -79,10 +79,11 @@ EXACT = frozenset(
     "new_zeros new_ones new_full arange linspace eye scalar_tensor threshold threshold_backward im2col "
     "unfold_copy pixel_shuffle pixel_unshuffle channel_shuffle one_hot upsample_nearest1d upsample_nearest2d "
     "upsample_nearest3d empty empty_like empty_strided new_empty new_empty_strided _unsafe_view set_ resize_ "
-    "nan_to_num".split()
+    "nan_to_num heaviside hardshrink".split()
 )
 # A result outside these bounds is no rounding, and operators that take probabilities refuse it.
 BOUNDS = {"sigmoid": (0.0, 1.0), "sigmoid_": (0.0, 1.0), "_softmax": (0.0, 1.0), "tanh": (-1.0, 1.0), "tanh_": (-1.0, 1.0)}
+WITH_MASK = frozenset(["multilabel_margin_loss_forward"])  # beside its result it has ones and zeros, as numbers, which backward checks
 RANDOM = frozenset(
     "bernoulli bernoulli_ rand randn rand_like randn_like randint randint_like randperm normal normal_ uniform "
     "uniform_ random random_ exponential_ multinomial poisson geometric_ cauchy_ log_normal_ rrelu_with_noise "
@@ -356,7 +357,10 @@ class _InFloat64(TorchDispatchMode):
                 if tensor.is_floating_point():
                     self._times_noise(tensor, self.rounding.unit)
             return result.clamp_(*BOUNDS[name]) if name in BOUNDS else result
-        result = self._rounded(result, max(self.rounding.unit, delta if name in SUMS else 0.0), (args, kwargs))
+        unit = max(self.rounding.unit, delta if name in SUMS else 0.0)
+        if name in WITH_MASK:
+            return (self._rounded(result[0], unit, (args, kwargs)), *result[1:])
+        result = self._rounded(result, unit, (args, kwargs))
         return result.clamp_(*BOUNDS[name]) if name in BOUNDS else result
 
     def _wide(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -13,7 +13,7 @@ from ..batch import Part
 from ..budget import Miss, compare
 from ..memory import is_short
 from ..observe import Observed, filled_memory
-from ..subjects import References
+from ..subjects import References, Subjects
 from ..variants import Variant
 from . import Outcome, Trial, sentence, skipped
 from .bits import same
@@ -21,6 +21,7 @@ from .bits import same
 # Kernels of PyTorch that end a CUDA context when what they read is no probability.
 OF_PROBABILITIES = frozenset("binary_cross_entropy bernoulli bernoulli_ multinomial".split())
 NOT_PLANNED = ("autocast", "float64", "bfloat16", "one dimension less", "one dimension more", "empty batch")
+CALLS = 20
 
 
 def launched(trial: Trial) -> Outcome:
@@ -42,13 +43,15 @@ def matter(trial: Trial) -> Outcome:
 
     Values that were drawn may be none that the model takes (a logarithm of what is negative, a piece of a mask that leaves
     nothing): where everything is NaN nothing can be spoilt. What seems not to matter there is tried with the values that the file
-    gives, then at the sizes that it gives.
+    gives, with normal ones (a half may overflow on those of the file), then at the sizes that it gives.
     """
     launched = {kernel: trial.smaller.get(variant, variant) for kernel, variant in trial.launched.items()}
     if not launched:
         return skipped("no kernel was launched")
     decoys = _all_decoys(trial, launched)
-    decoys = _all_decoys(trial, {kernel: replace(launched[kernel], distribution="as given") for kernel in decoys})
+    for distribution in ("as given", "normal"):
+        again = {kernel: trial.accepted(replace(launched[kernel], distribution=distribution)) for kernel in decoys}
+        decoys = _all_decoys(trial, again)
     if decoys and trial.shapes.small != trial.shapes.main:
         larger = {kernel: replace(launched[kernel], distribution="as given", sizes=trial.shapes.main) for kernel in decoys}
         with contextlib.suppress(torch.OutOfMemoryError):
@@ -153,7 +156,11 @@ def fallback(trial: Trial) -> Outcome:
                 return Outcome(False, f"{twist}: raised {sentence(error)}")
             refused.append(twist)
             continue
-        failed = _differences(subjects.judge(got, references, base, trial.kind_may_change), got, references, strict)
+        misses = subjects.judge(got, references, base, trial.kind_may_change)
+        if any(not miss.passed for miss in misses.values()):
+            nonsense = _missed_by_itself(subjects, references, base)
+            misses = {name: miss for name, miss in misses.items() if name not in nonsense}
+        failed = _differences(misses, got, references, strict)
         if failed:
             return Outcome(False, f"{twist}: {failed[0]}")
         taken.append(twist)
@@ -161,6 +168,14 @@ def fallback(trial: Trial) -> Outcome:
     if not taken:
         return skipped(f"nothing else is accepted by {'both' if refused else 'the original'}{also}")
     return Outcome(True, ", ".join(taken) + also, float(len(taken)))
+
+
+def _missed_by_itself(subjects: Subjects, references: References, variant: Variant) -> set[str]:
+    """Results that the original itself does not give again in equal calls, by any budget: PyTorch returns memory that nobody wrote in
+    a few operators of no elements (`multi_margin_loss`). Results are held, so that each call has memory of its own."""
+    calls = [subjects.run_eager(variant) for _ in range(CALLS)]
+    found = [(name, miss) for call in calls for name, miss in subjects.misses(call, references, True, call.tensors).items()]
+    return {name for name, miss in found if not miss.passed}
 
 
 def _differences(misses: Mapping[str, Miss], got: Observed, references: References, strict: bool) -> list[str]:

@@ -1,0 +1,150 @@
+"""What a model reads of the classes of its plain objects, a configuration's, is followed as what the objects hold themselves is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from line.test_follows import Pair
+
+from fusewright.frontend.capture import capture
+
+SOURCE = """
+import abc
+import enum
+from types import SimpleNamespace
+
+
+class Kind(enum.Enum):
+    SMOOTH = "tanh"
+    SHARP = "relu"
+
+
+class Base(abc.ABC):
+    sizes = [1.0, 2.0]
+    table = {"shift": 0.5}
+
+    @property
+    def twice(self):
+        return 2 * self.sizes[1]
+
+
+class Config(Base):
+    pair = (0.5, 1.5)
+    nested = SimpleNamespace(eps=0.25)
+    _cache = object()
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config, self.kind = Config(), Kind.SMOOTH
+
+    def forward(self, x):
+        x = getattr(torch, self.kind.value)(x * self.config.pair[1] + self.config.table["shift"])
+        return x * self.config.twice + self.config.nested.eps
+"""
+CHANGES: dict[str, Callable[[Any, Any], Any]] = {
+    "a tuple": lambda space, model: setattr(space.Config, "pair", (1.0, 3.0)),
+    "a list": lambda space, model: space.Base.sizes.append(1.0) or space.Base.sizes.reverse(),
+    "a dictionary": lambda space, model: space.Base.table.update(shift=2.0),
+    "an object": lambda space, model: setattr(space.Config.nested, "eps", 1.0),
+    "another object": lambda space, model: setattr(space.Config, "nested", type(space.Config.nested)(eps=3.0)),
+    "one of an enumeration": lambda space, model: setattr(model, "kind", space.Kind.SHARP),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_data_of_classes(change: str, tmp_path: Path) -> None:
+    pair = Pair(tmp_path, SOURCE)
+    old, new = pair.models()
+    pair.same(old, new, kernels=True)
+    CHANGES[change](pair.problem.namespace, old)
+    CHANGES[change](pair.candidate.module, new)
+    pair.same(old, new, kernels=False)
+
+
+def test_an_enumeration_is_said_without_what_python_keeps_in_it(tmp_path: Path) -> None:
+    """Which other versions of Python keep otherwise: the file would never run its kernels there."""
+    assert """"kind": "Kind.SMOOTH 'tanh'\"""" in Pair(tmp_path, SOURCE).text
+
+
+OTHERS = """
+LAYER = nn.Linear(6, 6)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.{name} = {what}
+
+    def forward(self, x):
+        return torch.relu({how})
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "how"),
+    [
+        ("layers", "[nn.Linear(6, 6)]", "self.layers[0](x)"),
+        ("weights", "[torch.ones(6, requires_grad=True)]", "x * self.weights[0]"),
+        ("weight", "None", "LAYER(x)"),
+    ],
+)
+def test_gradients_of_what_is_no_parameter_are_the_originals(name: str, what: str, how: str, tmp_path: Path) -> None:
+    pair = Pair(tmp_path, OTHERS.format(name=name, what=what, how=how))
+    old = pair.problem.namespace.Model()
+    new = pair.candidate.module.ModelNew()
+    x = torch.randn(4, 8, 6, 6)
+    assert old(x).requires_grad
+    assert new(x).requires_grad
+    graph = capture(old, [x])
+    assert graph.trains_others
+    assert not any(parameter.requires_grad is False for parameter in old.parameters())
+
+
+def test_a_constant_without_a_gradient_leaves_training_its_kernels(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, OTHERS.format(name="weights", what="[torch.ones(6)]", how="x * self.weights[0]"))
+    old, new = pair.models()
+    pair.same(old, new, kernels=True)
+    assert not capture(old, [torch.randn(4, 8, 6, 6)]).trains_others
+
+
+COMPUTED = """
+class Core(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.scale = nn.LayerNorm(6), 2.0
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.core = Core()
+
+    def __getattr__(self, name):
+        if name == "made_up":
+            return 3.0
+        modules = vars(self)["_modules"]
+        return modules[name] if name in modules else getattr(modules["core"], name)
+
+    def forward(self, x):
+        x = torch.relu(self.core(x)) * self.scale + self.made_up
+        return x * 2 if hasattr(self, "doubled") else x
+"""
+
+
+@pytest.mark.parametrize("name", ["scale", "made_up", "doubled"])
+def test_an_attribute_in_the_place_of_one_that_is_computed(name: str, tmp_path: Path) -> None:
+    pair = Pair(tmp_path, COMPUTED)
+    old, new = pair.models()
+    pair.same(old, new, kernels=True)
+    for model in (old, new):
+        setattr(model, name, 5.0)
+    pair.same(old, new, kernels=False)
