@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-BAKED = "commit.txt"  # read by src/fusewright/driver/version.py
+BAKED = "commit.txt"  # read by src/fusewright/driver/commands/version.py
 
 
 class WithCommit(build_py):

@@ -22,9 +22,9 @@ import fusewright
 from fusewright.driver import cli
 from fusewright.driver.all_variants import Tried
 from fusewright.driver.commands import files
+from fusewright.driver.commands.version import commit
+from fusewright.driver.commands.version import version as version_of
 from fusewright.driver.suite import Settings
-from fusewright.driver.version import commit
-from fusewright.driver.version import version as version_of
 from fusewright.errors import Unsupported
 from fusewright.options import Options
 from fusewright.verify.verifier import Check, Errors, Verdict

@@ -13,7 +13,7 @@ from .commands.doctor import doctor
 from .commands.measure import bench, report, suite
 from .commands.optimize import explain, optimize
 from .commands.verify import verify
-from .version import version
+from .commands.version import version
 
 app = typer.Typer(
     name="fusewright",

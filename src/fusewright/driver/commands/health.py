@@ -19,8 +19,8 @@ from ...host.compile import gnu_compiler
 from ...options import private
 from ...process import Limits, now, watch, with_this_package
 from ...words import shown_amount
-from ..version import version
 from .kept import everything, root_of_cache
+from .version import version
 
 OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 6)  # as pyproject.toml has them
 LEAST_ROOM = 500 * 10**6  # bytes of disk: a suite's kernels for the host take about as much

@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from .. import __version__
+from ... import __version__
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[2]
 BAKED = "commit.txt"  # beside the package's modules in a wheel; setup.py writes it
 SECONDS = 5.0
 
