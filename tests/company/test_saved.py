@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -91,7 +92,9 @@ def elsewhere(file: Path, folder: Path, new: ModuleType, scaled: ModuleType) -> 
     place = folder / "saved"
     place.mkdir()
     for name, (model, given) in saved.items():
-        torch.save((model, given, model(given).detach()), place / name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", fusewright.NotInUse)  # one is for a GPU
+            torch.save((model, given, model(given).detach()), place / name)
     torch.save(new.ModelNew(16).block, place / "part")
     (place / "model_new.py").write_text(file.read_text())
     command = [sys.executable, "-c", LOAD, str(folder), *saved]

@@ -209,6 +209,7 @@ def test_copies_look_for_themselves(groups: Pair) -> None:
         groups.same(old, new, kernels=True)
 
 
+@pytest.mark.filterwarnings("ignore:ModelNew. self.norm has hooks", "ignore:Full backward hook")
 def test_backward_hooks_fire(groups: Pair) -> None:
     seen: dict[str, list[torch.Tensor]] = {"old": [], "new": []}
     for name, model in zip(seen, groups.models(), strict=True):
@@ -514,6 +515,7 @@ def test_buffers_that_are_assigned(pair: Callable[..., Pair]) -> None:
         torch.testing.assert_close(new.average, old.average)
 
 
+@pytest.mark.filterwarnings("ignore:ModelNew. the global operator is")
 def test_a_result_of_a_class_of_its_own(pair: Callable[..., Pair]) -> None:
     """Under a name that the file's own part has too, on a model that reads a global of such a name."""
     made = pair("""

@@ -78,6 +78,7 @@ def test_kernels_run_on_the_host(problem: Problem) -> None:
     assert torch.allclose(result, original(x), atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:ModelNew. nvcc is not found")
 def test_the_host_needs_no_nvcc_beside_a_gpu(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, emitted = compile_problem(problem, Options(target="host"))
     assert "_library(_CUDA_SOURCE)" in emitted.text
