@@ -109,6 +109,7 @@ def test_an_input_that_forward_changes_is_not_trained() -> None:
     ("function", "words"),
     [
         (lambda x: x[x > 0] * 2, "the values of a tensor become a number or a size"),
+        (lambda x: x.foo(), "AttributeError: 'Tensor' object has no attribute 'foo'"),
         (
             lambda x: F.ctc_loss(x.log_softmax(-1)[:, None], torch.ones(1, 2), torch.tensor([4]), torch.tensor([2])),
             "the shape of what aten._ctc_loss.Tensor gives depends on the values of a tensor",

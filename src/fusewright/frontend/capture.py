@@ -425,7 +425,7 @@ def _why_not(error: Exception, file: str) -> str:
         return f"{place}: {error.func} makes a number of the values of a tensor here{line}, so the model is not one graph"
     if "data-dependent" in text or "GuardOnDataDependent" in type(error).__name__:
         return f"{place}: the control flow here depends on the values of a tensor{line}, so the model is not one graph"
-    first = text.splitlines()[0] if text else type(error).__name__
+    first = text.splitlines()[0].replace("'FakeTensor' object", "'Tensor' object") if text else type(error).__name__  # as the user knows it
     return f"{place}: this model cannot be captured: {type(error).__name__}: {first}"
 
 
