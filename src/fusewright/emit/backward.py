@@ -86,8 +86,9 @@ class GradientFunction:
 
     def is_passed_on(self, node: str) -> bool:
         """It is a gradient that was handed in, which kernels read by one number where that stands for all of it."""
-        load = self.plan.base(self.plan.lowered.value[node])
-        return isinstance(load.op, Load) and load.op.repeated
+        value = self.plan.lowered.value.get(node)
+        load = self.plan.base(value).op if value is not None else None
+        return isinstance(load, Load) and load.repeated
 
     def return_text(self) -> str:
         return f"return ({', '.join(map(self.result_text, self.gradient.results))},)"
