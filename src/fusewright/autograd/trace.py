@@ -22,7 +22,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from ..frontend.capture import LAYOUT_GUARDS, quiet
+from ..frontend.capture import quiet
+from ..frontend.exported import LAYOUT_GUARDS
 from ..frontend.fx import Tracer
 from ..frontend.tracing import lean
 from ..ir import sizes
