@@ -1,0 +1,28 @@
+import os
+
+import torch
+import torch.nn as nn
+
+SMALL = os.environ.get("FUSEWRIGHT_ZOO") == "small"
+
+
+class Model(nn.Module):
+    """3×3 of few channels, many pixels, subtract and mish."""
+
+    def __init__(self, channels_in, channels_out, kernel):
+        super().__init__()
+        self.conv = nn.Conv2d(channels_in, channels_out, kernel)
+
+    def forward(self, x):
+        return nn.functional.mish(self.conv(x) - 0.5 - 0.2)
+
+
+batch, height, width = (3, 12, 13) if SMALL else (128, 256, 256)
+
+
+def get_inputs():
+    return [torch.rand(batch, 8, height, width)]
+
+
+def get_init_inputs():
+    return [8, 64, 3]
