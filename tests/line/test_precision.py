@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusewright.driver.all_variants import variants
 from fusewright.driver.choices import LIBRARY_TURNED, Choices, convolutions
@@ -201,6 +204,7 @@ def test_a_library_that_rounds_channels_last_data_alone(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(library_arithmetic, "_run", rounds)
     monkeypatch.setattr(library_arithmetic, "asked", on_the_cpu)
+    monkeypatch.setattr(library_arithmetic, "gradients_asked", lambda *_: False)
     for _ in range(2):
         library = library_of({SHORTCUT: (2, 24, 12, 12)}, torch.device("cuda", 0))
         assert not library.rounds(SHORTCUT) and library.rounds(SHORTCUT, channels_last=True)
@@ -227,6 +231,88 @@ def test_what_does_not_show_stays_a_candidate(monkeypatch: pytest.MonkeyPatch) -
     torch.manual_seed(0)
     deep = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), *(nn.Conv2d(32, 32, 3, padding=1) for _ in range(8)))
     assert not of(deep, torch.rand(2, 3, 8, 8)).plain_only
+
+
+LONE = Convolution(3, 8, (5, 5), (1, 1), (2, 2), (1, 1))  # of the model below
+CENTRED = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, bias):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 5, padding=2, bias=bias)
+        self.deep = nn.ConvTranspose2d(8, 6, 3, 2, 1, 1, bias=bias)
+
+    def forward(self, x):
+        return torch.tanh(self.deep(torch.sigmoid(self.conv(x)))) * 2
+
+
+def get_inputs():
+    return [torch.randn(2, 3, 12, 10)]
+
+
+def get_init_inputs():
+    return [True]
+"""
+
+
+class Backwards(TorchDispatchMode):
+    """How the tensors lie that the library differentiates convolutions with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain: list[bool] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.convolution_backward.default:
+            self.plain.append(args[0].is_contiguous() and args[1].is_contiguous())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("coarse", [False, True])
+def test_gradients_that_only_channels_last_data_makes_coarser(coarse: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Such a convolution stays on channels-last data, and is differentiated on plain data: once, and twice."""
+    deep = Convolution(8, 6, (3, 3), (2, 2), (1, 1), (1, 1), transposed=True)
+    library = Library(((LONE, False), (deep, False)), coarser_gradients=frozenset({LONE, deep} if coarse else ()))
+    monkeypatch.setattr("fusewright.verify.precision.library_of", lambda convolutions, device: library)
+    front = front_of(tmp_path, CENTRED, 3)
+    emitted = front.finish(Choices(own=frozenset(), channels_last=True))[1]
+    assert ("_differentiated_plainly(" in emitted.text) is coarse and "channels_last" in emitted.text
+    assert "_differentiated_plainly(" not in front.finish(Choices(own=frozenset()))[1].text
+    candidate = load_candidate(emitted.text, "host")
+    model, new = front.problem.model(), candidate.build_model(front.problem)
+    new.load_state_dict(model.state_dict())
+    x = torch.randn(3, 3, 14, 11)
+    found, seen = [], Backwards()
+    for each in (model, new):
+        y = x.clone().requires_grad_()
+        with seen if each is new else contextlib.nullcontext():
+            first = torch.autograd.grad(each(y).square().sum(), [y, *each.parameters()], create_graph=True)
+            second = torch.autograd.grad(sum(g.square().sum() for g in first), [y, *each.parameters()])
+            each(y).sum().backward()
+        found.append([*first, *second, y.grad, *(p.grad for p in each.parameters())])
+    assert len(seen.plain) >= 4 and all(seen.plain) is coarse
+    for theirs, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-4, atol=2e-4 * float(theirs.detach().abs().max()))
+
+
+def test_gradients_are_asked_in_both_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Coarser are those that channels-last data alone makes so, at the given batch or at a small one."""
+    from fusewright.verify.reference import to_tf32
+
+    exact, each = library_arithmetic._gradients, Convolution(4, 8, (3, 3), (1, 1), (1, 1), (1, 1))
+    for turned_alone, from_batch, expected in ((True, 0, True), (False, 0, False), (True, 6, True), (True, 9, False)):
+
+        def rounds(
+            convolution: Convolution, x: torch.Tensor, *others: torch.Tensor, alone: bool = turned_alone, least: int = from_batch
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            here = x.dtype is torch.float32 and len(x) >= least and (not alone or not x.is_contiguous())
+            return exact(convolution, *(to_tf32(t) if here else t for t in (x, *others)))
+
+        monkeypatch.setattr(library_arithmetic, "_gradients", rounds)
+        assert library_arithmetic.gradients_asked(each, (6, 4, 12, 12), CPU) is expected
 
 
 # ---- in files

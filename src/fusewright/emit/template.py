@@ -192,6 +192,25 @@ def _as_it_was(tensor):  # if: copies
     return tensor.clone() if torch.is_grad_enabled() else tensor
 
 
+class _PlainGradients(torch.autograd.Function):  # if: plain gradients
+    """A convolution on channels-last data whose gradients are computed on plain data: there the library rounds no operand to TF32."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, *settings):
+        ctx.save_for_backward(x, weight)
+        ctx.settings, ctx.biases = settings, None if bias is None else [*bias.shape]
+        return torch.convolution(x, weight, bias, *settings)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x, weight), needed = ctx.saved_tensors, ctx.needs_input_grad[:3]
+        found = aten.convolution_backward(gradient.contiguous(), x.contiguous(), weight, ctx.biases, *ctx.settings, needed)
+        return (*[g if need else None for g, need in zip(found, needed)], *[None] * len(ctx.settings))
+
+
+_differentiated_plainly = _PlainGradients.apply  # if: plain gradients
+
+
 class _Region:  # if: regions
     """Kernels that run one after another, a step of autograd. `reference` computes the same by PyTorch's operators."""
 

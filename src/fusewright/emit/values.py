@@ -19,7 +19,7 @@ from ..ir.graph import Dim, Graph, Node, Output
 from ..ir.plan import operator_name
 from ..ir.prims import Diagonal, Expand, Permute, Reshape, Slice, Unfold
 from ..ir.pytext import attribute_text, call_pieces, plain_text, shape_text
-from ..schedule.layout import is_convolution, memory_format
+from ..schedule.layout import is_convolution, memory_format, with_coarse_gradients
 from .lines import WIDTH
 from .views import shorter
 
@@ -72,18 +72,22 @@ class Values(Variables):
         return f"{inner}[{':, ' * op.dim}{cut}]"
 
     def library_lines(self, node: Node, width: int = WIDTH) -> list[str]:
-        """A call to PyTorch, under the node's name. A convolution whose result lies channels-last is given an input that does."""
-        layout = memory_format(self.prims[self.lowered.value[node.name]]) if is_convolution(node) else ""
-
-        def value(name: str) -> str:
-            straight = not layout or name != node.args[0].name or self.prims[self.lowered.value[name]].channels_last
-            text = self.text(name) if straight else f"{self.text(name)}.contiguous({layout})"
-            changes = node.name in self.regions.flow.smooth and self.is_overwritten(name)
-            self.copies |= changes
-            return f"_as_it_was({text})" if changes else text
-
-        head, arguments, tail = call_pieces(node, value, self.device())
+        """A call to PyTorch, under the node's name."""
+        head, arguments, tail = self.library_call(node)
         return wrapped(f"{node.name} = {head}", arguments, tail, limit=width)
+
+    def library_call(self, node: Node) -> tuple[str, list[str], str]:
+        """What stands before its arguments, the arguments, and what stands behind."""
+        return call_pieces(node, lambda name: self.operand(node, name), self.device())
+
+    def operand(self, node: Node, name: str) -> str:
+        """A value as such a call is given it. A convolution whose result lies channels-last is given an input that does."""
+        layout = memory_format(self.prims[self.lowered.value[node.name]]) if is_convolution(node) else ""
+        straight = not layout or name != node.args[0].name or self.prims[self.lowered.value[name]].channels_last
+        text = self.text(name) if straight else f"{self.text(name)}.contiguous({layout})"
+        changes = node.name in self.regions.flow.smooth and self.is_overwritten(name)
+        self.copies |= changes
+        return f"_as_it_was({text})" if changes else text
 
     def is_overwritten(self, name: str) -> bool:
         """A node's value is a buffer or an input that `forward` will change, or a view of it."""
@@ -112,6 +116,16 @@ class ForwardValues(Values):
         self.held: dict[str, Node] = {}  # path -> leaf: the tensors of the model that `forward` reads
         self.constants: dict[str, str] = {}
         self.packs = False  # some of them
+        self.plain_gradients = False  # of some convolutions on channels-last data
+
+    def library_call(self, node: Node) -> tuple[str, list[str], str]:
+        convolution = with_coarse_gradients(self.plan, node)
+        if convolution is None or node.name not in self.regions.flow.smooth:
+            return super().library_call(node)
+        self.plain_gradients, c = True, convolution
+        operands = [self.operand(node, x.name) if x is not None else "None" for x in (c.input, c.weight, c.bias)]
+        settings = (list(c.stride), list(c.padding), list(c.dilation), c.transposed, list(c.output_padding), c.groups)
+        return "_differentiated_plainly(", [*operands, *map(str, settings)], ")"
 
     def text(self, name: str) -> str:
         node = self.graph[name]

@@ -18,6 +18,7 @@ from ..ir.graph import Graph, Node, Ref
 from ..ir.lowered import Lowered
 from ..ir.plan import Plan
 from ..ir.prims import Pointwise, Prim, Reshape, View
+from ..laws import patterns
 from ..laws.law import Site
 from ..laws.patterns import EVERY_CONVOLUTION, convolution_at
 from .library import Convolution
@@ -40,22 +41,31 @@ def channels_last(made: Plan) -> Plan:
 
 def coarse_calls(made: Plan) -> list[str]:
     """The library's convolutions on channels-last data that it rounds the operands of there, and not as eager calls it."""
-    prims, value = made.lowered.prims, made.lowered.value
     plain_only = made.precision.plain_only if made.precision is not None else ()
     found = []
     for node in (call.node for call in made.calls if plain_only and is_convolution(call.node)):
-        convolution = called(made.graph, node)
-        names = (node.name, node.args[0].name)
-        turned = any(name in value and prims[value[name]].channels_last for name in names)
-        found += [node.name] if turned and convolution in plain_only else []
+        at = convolution_at(Site(made.graph, node, {}), node)
+        found += [node.name] if at is not None and as_asked(at) in plain_only and is_turned(made, node) else []
     return found
 
 
-def called(graph: Graph, node: Node) -> Convolution | None:
-    """The convolution as the library is called for it."""
-    at = convolution_at(Site(graph, node, {}), node)
-    if at is None:
+def with_coarse_gradients(made: Plan, node: Node) -> patterns.Convolution | None:
+    """The convolution that such a call is where it is a gradient whose operands the library rounds there, and not as eager calls it."""
+    library = made.precision.library if made.precision is not None else None
+    if library is None or not library.coarser_gradients or not is_convolution(node) or not is_turned(made, node):
         return None
+    at = convolution_at(Site(made.graph, node, {}), node)
+    return at if at is not None and as_asked(at) in library.coarser_gradients else None
+
+
+def is_turned(made: Plan, node: Node) -> bool:
+    """A convolution whose result or input lies channels-last."""
+    prims, value = made.lowered.prims, made.lowered.value
+    return any(name in value and prims[value[name]].channels_last for name in (node.name, node.args[0].name))
+
+
+def as_asked(at: patterns.Convolution) -> Convolution:
+    """The convolution as the library is asked about it."""
     return Convolution(at.in_group, at.channels_out, at.kernel, at.stride, at.padding, at.dilation, at.groups, at.transposed)
 
 

@@ -38,6 +38,7 @@ class Library:
 
     asked: tuple[tuple[Convolution, bool], ...] = ()
     coarser: frozenset[Convolution] = frozenset()  # those of them that it rounds on channels-last data alone
+    coarser_gradients: frozenset[Convolution] = frozenset()  # those with a gradient that it rounds on channels-last data alone
 
     def rounds(self, convolution: Convolution | None, channels_last: bool = False) -> bool:
         """It multiplies TF32 numbers; else float32's. On a host, where none can be asked: not of few input channels."""
@@ -48,7 +49,12 @@ class Library:
 
     def to_dict(self) -> list[dict[str, Any]]:
         return [
-            {**asdict(convolution), "tf32": rounds, "tf32_channels_last": self.rounds(convolution, channels_last=True)}
+            {
+                **asdict(convolution),
+                "tf32": rounds,
+                "tf32_channels_last": self.rounds(convolution, channels_last=True),
+                "coarser_gradients_channels_last": convolution in self.coarser_gradients,
+            }
             for convolution, rounds in self.asked
         ]
 

@@ -1,8 +1,8 @@
 """What PyTorch's library computes float32 convolutions in, where the flags allow TF32: cuDNN does not always use it.
 
 On a GPU each convolution of a model is asked: run once at its own sizes and compared with float64, and what was found is kept in
-the cache. What the library computes in float32 is asked again on channels-last data, for which it has other kernels. Elsewhere the
-rule below answers: one place for it.
+the cache. What the library computes in float32 is asked again on channels-last data, for which it has other kernels, and so are
+gradients. Elsewhere the rule in `schedule/library.py` answers: one place for it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import itertools
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from .held import put_back
 
 # Rms error over rms result, between float32's (1e-7 to 1e-6; 1e-5 for Winograd's transforms) and TF32's (2e-4, whatever the depth).
 ROUNDED = 4e-5
+FEW = 3  # samples: the library chooses by the batch too, and verification runs small ones
+MOST_ELEMENTS = 1 << 25  # of an input whose gradients are asked about: float64's take eight bytes each, several times
 
 
 # ---- the convolutions of a model ----
@@ -72,42 +75,82 @@ def library_of(convolutions: Mapping[Convolution, tuple[int, ...]], device: torc
     known = _recalled(path)
     answers: dict[str, bool] = {}
 
-    def answer_to(convolution: Convolution, sizes: tuple[int, ...], channels_last: bool) -> bool | None:
-        name = json.dumps([asdict(convolution), sizes, *(["channels-last"] if channels_last else [])])
+    def answer_to(question: str, convolution: Convolution, ask: Callable[[], bool | None]) -> bool | None:
+        name = json.dumps([asdict(convolution), convolutions[convolution], *([question] if question else [])])
         answer = known.get(name)
         if answer is None:
-            answer = asked(convolution, sizes, device, channels_last)
+            answer = ask()
             if answer is not None:
                 answers[name] = answer
         return answer
 
-    found = {each: answer for each, sizes in convolutions.items() if (answer := answer_to(each, sizes, False)) is not None}
-    exact = [each for each, rounds in found.items() if not rounds and len(each.kernel) > 1]
-    coarser = frozenset(each for each in exact if answer_to(each, convolutions[each], True))
+    def rounds(each: Convolution, channels_last: bool) -> bool | None:
+        question = "channels-last" if channels_last else ""
+        return answer_to(question, each, lambda: asked(each, convolutions[each], device, channels_last))
+
+    def rounds_gradients(each: Convolution) -> bool | None:
+        return answer_to("gradients, channels-last", each, lambda: gradients_asked(each, convolutions[each], device))
+
+    found = {each: answer for each in convolutions if (answer := rounds(each, False)) is not None}
+    images = [each for each in found if len(each.kernel) > 1]  # or volumes: the kind that may lie channels-last
+    coarser = frozenset(each for each in images if not found[each] and rounds(each, True))
+    coarser_gradients = frozenset(each for each in images if rounds_gradients(each))
     if answers:
         _remember(path, known | answers)
-    return Library(tuple(found.items()), coarser)
+    return Library(tuple(found.items()), coarser, coarser_gradients)
 
 
 def asked(convolution: Convolution, sizes: Sequence[int], device: torch.device, channels_last: bool = False) -> bool | None:
     """Whether the library rounds its operands to TF32, by one run on this device; None where it cannot be run."""
-    spatial = sizes[2:]
-    drawn = (convolution.inputs * convolution.groups, convolution.outputs // convolution.groups)
-    first = drawn if convolution.transposed else (convolution.outputs, convolution.inputs)
     try:
-        generator = torch.Generator(device).manual_seed(0)
         # At the model's own batch: an H200 rounds 16 channels, 3×3, at a batch of 64 and not at 4 (benchmarks/layout_arithmetic.py).
-        x = torch.randn(tuple(sizes), generator=generator, device=device)
-        weight = torch.randn((*first, *convolution.kernel), generator=generator, device=device)
-        if channels_last:
-            x = x.contiguous(memory_format=torch.channels_last if len(spatial) == 2 else torch.channels_last_3d)
+        x, weight = _drawn(convolution, sizes, device)
+        x = _turned(x) if channels_last else x
         with torch.no_grad():
             result = _run(convolution, x, weight)[:1].double()
             exact = _run(convolution, x[:1].double(), weight.double())
-        error = float((result - exact).square().mean().sqrt() / exact.square().mean().sqrt())
+        return _is_rounded(result, exact)
     except RuntimeError:  # out of memory, or an operator that the GPU lacks
         return None
-    return error > ROUNDED
+
+
+def gradients_asked(convolution: Convolution, sizes: Sequence[int], device: torch.device) -> bool | None:
+    """Whether it rounds the operands of a gradient on channels-last data, and not on plain data; None where it cannot be run."""
+    most = max(1, MOST_ELEMENTS * sizes[0] // max(1, prod(sizes)))
+    try:
+        return any(_rounds_gradients(convolution, (batch, *sizes[1:]), device) for batch in {min(sizes[0], most), min(sizes[0], FEW)})
+    except RuntimeError:  # as above
+        return None
+
+
+def _rounds_gradients(convolution: Convolution, sizes: Sequence[int], device: torch.device) -> bool:
+    with torch.no_grad():
+        x, weight = _drawn(convolution, sizes, device)
+        upstream = torch.randn_like(_run(convolution, x, weight))
+        exact = _gradients(convolution, x.double(), weight.double(), upstream.double())
+        turned = [_is_rounded(*pair) for pair in zip(_gradients(convolution, _turned(x), weight, _turned(upstream)), exact, strict=True)]
+        if not any(turned):
+            return False
+        plain = [_is_rounded(*pair) for pair in zip(_gradients(convolution, x, weight, upstream), exact, strict=True)]
+    return any(there and not here for there, here in zip(turned, plain, strict=True))
+
+
+def _drawn(convolution: Convolution, sizes: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """An input and a weight."""
+    generator = torch.Generator(device).manual_seed(0)
+    inputs, outputs = convolution.inputs * convolution.groups, convolution.outputs // convolution.groups
+    first = (inputs, outputs) if convolution.transposed else (convolution.outputs, convolution.inputs)
+    shapes = tuple(sizes), (*first, *convolution.kernel)
+    x, weight = (torch.randn(shape, generator=generator, device=device) for shape in shapes)
+    return x, weight
+
+
+def _turned(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)
+
+
+def _is_rounded(result: Tensor, exact: Tensor) -> bool:
+    return float((result.double() - exact).square().mean().sqrt() / exact.square().mean().sqrt()) > ROUNDED
 
 
 def _run(convolution: Convolution, x: Tensor, weight: Tensor) -> Tensor:
@@ -115,6 +158,13 @@ def _run(convolution: Convolution, x: Tensor, weight: Tensor) -> Tensor:
     return torch.ops.aten.convolution.default(
         x, weight, None, list(c.stride), list(c.padding), list(c.dilation), c.transposed, more, c.groups
     )
+
+
+def _gradients(convolution: Convolution, x: Tensor, weight: Tensor, upstream: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the input and of the weight."""
+    c, more = convolution, [0] * len(convolution.kernel)
+    settings = (list(c.stride), list(c.padding), list(c.dilation), c.transposed, more, c.groups)
+    return torch.ops.aten.convolution_backward.default(upstream, x, weight, None, *settings, [True, True, False])[:2]
 
 
 def _cache_file() -> Path:
