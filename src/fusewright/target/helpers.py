@@ -7,19 +7,21 @@ line `//: section NAME`, followed by what is to be said of it, starts one:
     needs C D      the helpers that its text calls
     joins E F      it is an overload or a specialization: there wherever all of these are, and called by no word of its own
     on hopper      its text has instructions that only a Hopper's own architecture knows
+    each 4 8       it is a helper for each of these numbers of fragments: `$F` and what follows from it stand in its name and text
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from string import Template
 
 SECTION = "//: section "
 FILES = ("prelude.cuh", "prelude_ptx.cuh", "prelude_fast.cuh", "prelude_short.cuh", "conv_support.cuh")
 BASE = ("base", "unpacked")  # what every unit has: includes, what a launcher returns, and how Python calls one
-SAID = ("defines", "needs", "joins", "on")
+SAID = ("defines", "needs", "joins", "on", "each")
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Helper:
     joins: tuple[str, ...] = ()
     on_hopper: bool = False
     bodies: TwoBodies | None = None  # None: one for both
+    each: tuple[int, ...] = ()  # numbers of fragments, each of which has a helper of its own
 
     @property
     def requires(self) -> tuple[str, ...]:
@@ -62,7 +65,24 @@ def section(whole: str) -> Helper:
     defines = said["defines"] or ([] if said["joins"] else [name])
     text = body.strip() + "\n"
     names = (tuple(said["needs"]), tuple(defines), tuple(said["joins"]))
-    return Helper(name, text, *names, said["on"] == ["hopper"], two_bodies(text))
+    return Helper(name, text, *names, said["on"] == ["hopper"], two_bodies(text), tuple(map(int, said["each"])))
+
+
+def of_fragments(helper: Helper, count: int) -> Helper:
+    """The helper for a product of so many fragments: their registers and the operands behind them, as assembly counts them."""
+    rows = [", ".join(f"%{4 * f + r}" for r in range(4)) for f in range(count)]
+    pairs = [", ".join(rows[f : f + 4]) for f in range(0, count, 4)]
+    lanes = [", ".join(f"LANE({k})" for k in range(f, min(f + 8, count))) for f in range(0, count, 8)]
+    values = {
+        "F": count,
+        "positions": 8 * count,
+        "registers": "\n".join([*(f'      "{four}, "' for four in pairs[:-1]), f'      "{pairs[-1]}"']),
+        "lanes": ",\n        ".join(lanes),
+        "a": 4 * count,
+        "b": 4 * count + 1,
+    }
+    name, text = (Template(words).substitute(values) for words in (helper.name, helper.text))
+    return replace(helper, name=name, defines=(name,), text=text, bodies=two_bodies(text), each=())
 
 
 def two_bodies(text: str) -> TwoBodies | None:
@@ -80,9 +100,10 @@ def helpers() -> dict[str, Helper]:
     found: dict[str, Helper] = {}
     for file in FILES:
         for whole in f"\n{(Path(__file__).parent / file).read_text()}".split(f"\n{SECTION}")[1:]:
-            helper = section(whole)
-            assert helper.name not in found, f"{helper.name} is two helpers"
-            found[helper.name] = helper
+            read = section(whole)
+            for helper in [of_fragments(read, count) for count in read.each] or [read]:
+                assert helper.name not in found, f"{helper.name} is two helpers"
+                found[helper.name] = helper
     return found
 
 

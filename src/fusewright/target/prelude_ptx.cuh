@@ -281,63 +281,68 @@ __device__ __forceinline__ void mma_tf32_new(float (&d)[4], const uint32_t (&a)[
 // d += a b on the tensor cores of four warps: a is 64 channels x 8, b is 8 x 8 F positions, both TF32 in shared memory, where four
 // of the eight lie side by side (16 bytes) and the other four `half` words on. Neighbouring channels and positions are
 // 16 bytes apart; eight positions are one fragment, the next one begins `row` words on. A warp holds 16 of the channels,
-// its fragments as in mma_tf32, from d[first] on. On Hopper it runs on its own until warpgroup_wait; elsewhere at once.
+// its fragments as in mma_tf32, every STEP-th from d[first] on. On Hopper (warpgroup_mma_tf32_F) it runs on its own until
+// warpgroup_wait; elsewhere at once.
 #ifdef CUDA_ON_CPU
-template <int F, int ALL>
+template <int F, int STEP, int ALL>
 inline void warpgroup_mma_tf32(float (&d)[ALL][4], int first, const float* a, int a_half, const float* b, int b_half, int b_row) {
   const int lane = threadIdx.x % 32, channel = threadIdx.x / 32 % 4 * 16 + lane / 4;
   for (int f = 0; f < F; ++f)
     for (int r = 0; r < 4; ++r) {
-      double sum = d[first + f][r];
+      float& to = d[first + f * STEP][r];
+      double sum = to;
       for (int k = 0; k < 8; ++k)
         sum += double(a[k / 4 * a_half + (channel + r / 2 * 8) * 4 + k % 4]) *
                b[k / 4 * b_half + f * b_row + (lane % 4 * 2 + r % 2) * 4 + k % 4];
       const float near = float(sum);
-      d[first + f][r] = fabs(double(near)) > fabs(sum) ? nextafterf(near, 0.0f) : near;  // what does not fit is cut off
+      to = fabs(double(near)) > fabs(sum) ? nextafterf(near, 0.0f) : near;  // what does not fit is cut off
     }
 }
 #else
-template <int F, int ALL>
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// An operand as the tensor cores are told of it.
+__device__ __forceinline__ uint64_t warpgroup_operand(const float* at, int half, int row) {
+  return static_cast<uint64_t>(__cvta_generic_to_shared(at)) >> 4 | static_cast<uint64_t>(half / 4) << 16 |
+         static_cast<uint64_t>(row / 4) << 32;
+}
+#else
+template <int F, int STEP, int ALL>
 __device__ __forceinline__ void warpgroup_mma_tf32(float (&d)[ALL][4], int first, const float* a, int a_half, const float* b,
                                                    int b_half, int b_row) {
-  static_assert(F == 8 || F == 16, "64 or 128 positions");
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  auto matrix = [](const float* at, int half, int row) {
-    return static_cast<uint64_t>(__cvta_generic_to_shared(at)) >> 4 | static_cast<uint64_t>(half / 4) << 16 |
-           static_cast<uint64_t>(row / 4) << 32;
-  };
-  const uint64_t of_a = matrix(a, a_half, 32), of_b = matrix(b, b_half, b_row);
-#define LANE(f) "+f"(d[first + f][0]), "+f"(d[first + f][1]), "+f"(d[first + f][2]), "+f"(d[first + f][3])
-  if constexpr (F == 8) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
-        ", %32, %33, 1, 1, 1;"
-        : LANE(0), LANE(1), LANE(2), LANE(3), LANE(4), LANE(5), LANE(6), LANE(7)
-        : "l"(of_a), "l"(of_b));
-  } else {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
-        ", %64, %65, 1, 1, 1;"
-        : LANE(0), LANE(1), LANE(2), LANE(3), LANE(4), LANE(5), LANE(6), LANE(7),
-          LANE(8), LANE(9), LANE(10), LANE(11), LANE(12), LANE(13), LANE(14), LANE(15)
-        : "l"(of_a), "l"(of_b));
-  }
-#undef LANE
-#else
   const int lane = threadIdx.x % 32, at_a = (threadIdx.x / 32 % 4 * 16 + lane / 4) * 4 + lane % 4;
   const uint32_t weight[4] = {__float_as_uint(a[at_a]), __float_as_uint(a[at_a + 32]), __float_as_uint(a[a_half + at_a]),
                               __float_as_uint(a[a_half + at_a + 32])};
 #pragma unroll
   for (int f = 0; f < F; ++f) {
     const uint32_t x[2] = {__float_as_uint(b[f * b_row + lane]), __float_as_uint(b[b_half + f * b_row + lane])};
-    mma_tf32(d[first + f], weight, x);
+    mma_tf32(d[first + f * STEP], weight, x);
   }
+}
+#endif
+#endif
+
+//: section warpgroup_mma_tf32_$F each 4 5 6 7 8 9 10 11 12 13 14 15 16 17 needs warpgroup_mma_tf32 on hopper
+// warpgroup_mma_tf32 of $positions positions.
+#ifdef CUDA_ON_CPU
+template <int STEP, int ALL>
+inline void warpgroup_mma_tf32_$F(float (&d)[ALL][4], int first, const float* a, int a_half, const float* b, int b_half, int b_row) {
+  warpgroup_mma_tf32<$F, STEP>(d, first, a, a_half, b, b_half, b_row);
+}
+#else
+template <int STEP, int ALL>
+__device__ __forceinline__ void warpgroup_mma_tf32_$F(float (&d)[ALL][4], int first, const float* a, int a_half, const float* b,
+                                                     int b_half, int b_row) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define LANE(f) "+f"(d[first + f * STEP][0]), "+f"(d[first + f * STEP][1]), "+f"(d[first + f * STEP][2]), "+f"(d[first + f * STEP][3])
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n${positions}k8.f32.tf32.tf32 {"
+$registers
+      "}, %$a, %$b, 1, 1, 1;"
+      : $lanes
+      : "l"(warpgroup_operand(a, a_half, 32)), "l"(warpgroup_operand(b, b_half, b_row)));
+#undef LANE
+#else
+  warpgroup_mma_tf32<$F, STEP>(d, first, a, a_half, b, b_half, b_row);
 #endif
 }
 #endif

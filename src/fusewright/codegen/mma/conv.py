@@ -173,7 +173,7 @@ def constants(shape: Layout) -> str:
             line(f"LEAD = {shape.lead}, PITCH = {shape.pitch}", "columns before the first, positions of an input row"),
             line(f"PLANE = {shape.plane}, ROWS = {shape.row_groups}", "positions of all rows; rows of four channels"),
             line("INPUT_STAGE = CHUNK * PLANE"),
-            line("WEIGHT_STAGE = CHUNK / 8 * PART_COLUMNS * KERNEL_H * CHANNEL_TILES * 512"),
+            line("WEIGHT_STAGE = CHUNK / 8 * PART_COLUMNS * KERNEL_H * BLOCK_TILES * 128"),
             line(f"TURNS = {shape.turns}, TILE_STEP = 1"),
             of_shared,
         ])  # fmt: skip

@@ -238,7 +238,7 @@ def epilogue_text(shape: Layout, epilogue: Epilogue) -> EpilogueText:
         case OverPositions(accumulator=name) as reduce:
             state = f"{name} total_lane[LANE_CHANNELS];  // of the lane's positions so far\n"
             return EpilogueText(calling(state, name), finish + accumulate_tile(shape, value), partials(shape, reduce))
-        case OverChannels() as reduce if shape.exchanges:
+        case OverChannels(keep=False) as reduce if shape.exchanges:
             return EpilogueText(finish=finish + rows_exchanged(shape, epilogue, reduce, value))
         case OverChannels(keep=True) as reduce:
             return EpilogueText(finish=finish + softmax_like(shape, epilogue, reduce, value))

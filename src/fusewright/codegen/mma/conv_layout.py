@@ -18,6 +18,10 @@ FOLDED_TURNS = 64  # most products deep that taps are folded into; beyond, input
 OFFSET_REGISTERS = 8  # most registers for where folded taps lie; more are read from a table in shared memory
 
 
+ROOM, ROOM_FOR_ROWS = 48, 64  # registers beside accumulators; nvcc: with 48 warpgroup tiles of rows, or of phases, spill 100 to 800 bytes
+INSTRUCTIONS = range(4, 18)  # fragments that four warps can multiply at once (warpgroup_mma_tf32_F)
+
+
 def round_up(value: int, step: int) -> int:
     return -(-value // step) * step
 
@@ -253,7 +257,7 @@ class Layout:
     @functools.cached_property
     def turns_rows(self) -> bool:
         """Elements go through shared memory, so that all lanes of a warp write side by side: two sectors at least."""
-        return self.conv.in_runs and not self.tile.warpgroups and self.run_columns * self.conv.item_bytes >= 64
+        return self.conv.in_runs and self.run_columns * self.conv.item_bytes >= 64
 
     @functools.cached_property
     def run_columns(self) -> int:
@@ -276,10 +280,21 @@ class Layout:
         return -(-self.row_groups * -(-(self.lead + self.pitch) // 4) // self.tile.threads)
 
     @functools.cached_property
+    def instruction(self) -> int:
+        """Fragments that four warps multiply in one instruction."""
+        return self.tile.fragments[2 if self.is_wide else 1]
+
+    @functools.cached_property
+    def is_wide(self) -> bool:
+        """The positions that four warps multiply in one instruction are neighbours in a row, not eight columns of several rows."""
+        return self.tile.warpgroups and self.tile.fragments[2] > 1
+
+    @functools.cached_property
     def exchanges(self) -> bool:
         """Four warps' elements go to shared memory to be reduced over channels: few positions are left, and threads share them.
         Where a lane holds more, it reduces its own channels and only what warps have of a position's total meets."""
-        return self.tile.warpgroups and prod(self.held) * self.pair < FEW_HELD
+        count = prod(self.held) * self.pair
+        return self.tile.warpgroups and self.tile.warps_c == 4 and count < FEW_HELD and count & (count - 1) == 0
 
     @functools.cached_property
     def input_stages(self) -> int:
@@ -294,7 +309,8 @@ class Layout:
     def turns(self) -> int:
         if self.tile.folded:
             return -(-self.group_in * prod(self.conv.kernel) // 8)
-        columns = self.conv.reach[0] * self.conv.reach[2] if self.conv.is_phased else self.part_columns
+        by_place = self.conv.is_phased and not self.tile.warpgroups
+        columns = self.conv.reach[0] * self.conv.reach[2] if by_place else self.part_columns
         return self.chunk // 8 * columns
 
     @functools.cached_property
@@ -341,7 +357,7 @@ def layout(conv: Conv, epilogue: Epilogue, tile: Tile) -> Layout:
     shape = Layout(widened(conv), tile, window, interleave, across, pair, tables, 0)
     positions = prod(tile.warps) * prod(shape.held) * 4 * pair
     match epilogue.reduce:
-        case OverChannels() if shape.exchanges:
+        case OverChannels(keep=False) if shape.exchanges:
             scratch = positions * (shape.block_channels + 4)
         case OverChannels(accumulator=accumulator) if tile.warps_c > 1:
             scratch = tile.warps_c * (positions + 4 * prod(tile.warps)) * WORDS[accumulator]
@@ -370,7 +386,8 @@ def refusal(shape: Layout, epilogue: Epilogue, machine: Machine = H200) -> str |
         return "strided transposed convolutions are not dilated"
     if conv.is_phased and (tile.repeats > 1 or shape.parts > 1):
         return "phases are one part, once"
-    if conv.is_phased and prod(conv.kernel) * tile.channel_tiles * prod(tile.fragments) > STRAIGHT_PRODUCTS:
+    straight = prod(conv.kernel) * tile.channel_tiles * prod(tile.fragments)
+    if conv.is_phased and straight > STRAIGHT_PRODUCTS * (shape.instruction if tile.warpgroups else 1):
         return "more products in straight code than are worth compiling"
     if tile.warpgroups and (reason := refused_by_warpgroups(shape, epilogue)):
         return reason
@@ -396,7 +413,7 @@ def refusal(shape: Layout, epilogue: Epilogue, machine: Machine = H200) -> str |
         accumulators += shape.held_words
     if conv.is_strict:  # what the tensor cores sum on its own, and the second part of each input
         accumulators += 4 * prod(tile.fragments) + WINDOW_REGISTERS // 2
-    if accumulators + 48 > min(tile.registers, machine.registers // (tile.threads * tile.blocks_per_sm)):
+    if accumulators + (ROOM_FOR_ROWS if shape.is_wide or (tile.warpgroups and conv.is_phased) else ROOM) > min(tile.registers, machine.registers // (tile.threads * tile.blocks_per_sm)):
         return "too many accumulators for the registers of a thread"
     if not tile.warpgroups and -(-shape.rows[0] * shape.rows[1] * shape.pitch // shape.stagers) > 32:
         return "more rounds of copies than a word has bits, where they are of single elements"
@@ -412,12 +429,12 @@ def refusal(shape: Layout, epilogue: Epilogue, machine: Machine = H200) -> str |
 def refused_by_warpgroups(shape: Layout, epilogue: Epilogue) -> str | None:
     """Their operands lie in shared memory at one distance from position to position and from row to row."""
     tile = shape.tile
-    if shape.conv.is_phased or shape.input_stride[2] > 1 or shape.interleave > 1:
+    if shape.input_stride[2] > 1 or shape.interleave > shape.conv.phases[2]:
         return "neighbouring positions do not read neighbouring inputs"
-    if tile.warps_c != 4 or tile.alone or tile.repeats > 1 or shape.parts > 1 or tile.weights == "direct":
-        return "four warps over channels, all taps in a step"
-    if tile.fragments[1] not in (8, 16) or tile.fragments[2] != 1:
-        return "a product is 64 or 128 positions, eight columns wide"
-    if isinstance(epilogue.reduce, OverChannels) and (epilogue.reduce.keep or (shape.exchanges and shape.conv.out_channels % 4)):
+    if tile.warps_c not in (4, 8) or tile.alone or tile.repeats > 1 or shape.parts > 1 or tile.weights == "direct":
+        return "four or eight warps over channels, all taps in a step"
+    if shape.instruction not in INSTRUCTIONS:
+        return "a product is 32 to 136 positions, eight columns wide or one row high"
+    if shape.exchanges and isinstance(epilogue.reduce, OverChannels) and not epilogue.reduce.keep and shape.conv.out_channels % 4:
         return "elements go to shared memory to be reduced, four channels at a time"
     return None

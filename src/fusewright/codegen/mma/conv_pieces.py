@@ -6,7 +6,7 @@ from .code import Code, calling, pieces_of, shifted
 from .conv_layout import Layout
 from .conv_spec import Conv
 
-MULTIPLY, STAGING = pieces_of("conv_multiply.cuh"), pieces_of("conv_staging.cuh")
+MULTIPLY, STAGING, WARPGROUPS = (pieces_of(file) for file in ("conv_multiply.cuh", "conv_staging.cuh", "conv_warpgroup.cuh"))
 STRAIGHT_PRODUCTS = 16  # of four warps in one stretch of straight code
 
 
@@ -104,10 +104,13 @@ def warpgroup_staging(shape: Layout) -> dict[str, Code | str]:
         "const int d0 = tile_d * TILE_D + warp_d * FRAGMENTS_D, h0 = tile_h * TILE_H + warp_h * FRAGMENTS_H;\n"
         "const int w0 = tile_w * TILE_W + warp_w * FRAGMENTS_W * 8;"
     )
+    steps = lane_steps(shape)
     return {
+        "multiply": warpgroup_products(shape, straight),
+        "own_channels": "" if tile.warps_c == 4 else " + warp_c / 4 * (CHANNEL_TILES * 512)",
+        **{name: steps[name] for name in ("warp_step_d", "warp_step_h", "warp_step_w")},
         "weight_at": weight_at(conv),
         "pack_kernel": "" if resident else pack_kernel(conv),
-        "unrolled": str(shape.turns if straight else 1),
         "exists": "" if shape.group_in % tile.chunk == 0 else f" && chunk * CHUNK + int(row.w) + j < {names['GROUP_IN']}",
         "warp_place": WARP_PLACE,
         "weight_stages": f"  float* const weight_stages = shared + {shape.input_stages} * INPUT_STAGE;",
@@ -121,6 +124,31 @@ def warpgroup_staging(shape: Layout) -> dict[str, Code | str]:
         "next_weight": "" if resident else "        if (turn == 0) stage_weight(next_chunk, buffer ^ 1);",
         "origin_early": shifted(place, 4),
     }
+
+
+def warpgroup_products(shape: Layout, straight: bool) -> Code:
+    """The inner loop: the positions of an instruction are a row's, or eight columns of several rows; of phases, those of one phase."""
+    wide, phased = shape.is_wide, shape.conv.is_phased
+    mma = f"warpgroup_mma_tf32_{shape.instruction}"
+    high, deep = ("fh", "fd * ROWS_H") if phased else ("fh * STRIDE_H", "fd * STRIDE_D * ROWS_H")
+    row = "32" if wide else "4 * PITCH" if phased else "4 * STRIDE_H * PITCH"
+    if phased:
+        step = "PHASES_W" if wide else "PHASES_H * FRAGMENTS_W"
+        of_row = "fh * PHASES_H + phase_h" if wide else "phase_h"
+        first = f"((fd * PHASES_D + phase_d) * FRAGMENTS_H + {of_row}) * FRAGMENTS_W + phase_w"
+    else:
+        step, first = "1", "(fd * FRAGMENTS_H + fh) * FRAGMENTS_W" if wide else "fd * FRAGMENTS_H"
+    of_weight = "weight + ((turn * KERNEL_H + kh) * (BLOCK_TILES / 4) + tile) * 512, 256"
+    of_input = f"at + 4 * ({deep} + {high}) * PITCH" if wide else f"at + 4 * {deep} * PITCH"
+    product = f"{mma}<{step}>(acc[tile], {first}, {of_weight},\n    {of_input}, 4 * PLANE, {row});"
+    if wide:
+        rows = "FRAGMENTS_H / PHASES_H" if phased else "FRAGMENTS_H"
+        product = f"#pragma unroll\nfor (int fh = 0; fh < {rows}; ++fh)\n  " + product.replace("\n", "\n  ")
+    kind = "phases" if phased else "taps"
+    indent = 12 if phased else 10
+    products = calling(shifted(product, indent).lstrip(" "), mma)
+    places = MULTIPLY["places"] if phased else Code()
+    return places + WARPGROUPS[kind].filled(products=products, unrolled=str(shape.turns if straight else 1))
 
 
 def staging(shape: Layout) -> dict[str, Code | str]:

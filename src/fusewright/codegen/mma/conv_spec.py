@@ -43,6 +43,7 @@ class Conv:
     kept: bool = False  # its result is written too, where there is memory given for it
     open_inputs: bool = False  # how many input channels there are is an argument of the kernel, so that layers share it
     in_runs: bool = False  # rows of the output do not begin at whole sectors of memory: a warp writes its part of each at once
+    row_fragments: int = 8  # fragments side by side that suit the output's rows, where four warps multiply neighbours in a row
 
     @functools.cached_property
     def element(self) -> str:

@@ -12,7 +12,7 @@ from ...ir import functions as fn
 from ...ir.expr import Binary, Call, Expr, Number, Select, Unary, walk
 from ...ir.stmt import expressions
 from ...target.machine import H200, Machine
-from .conv_layout import FOLDED_TURNS, Layout, halves_lie_by_fours, layout, refusal, round_up
+from .conv_layout import FOLDED_TURNS, INSTRUCTIONS, Layout, halves_lie_by_fours, layout, refusal, round_up
 from .conv_spec import VALUE, Conv, Epilogue, OverChannels, OverPositions, Pointwise, Table, Tile, triple
 from .shortened import SHORT_FORMS
 
@@ -32,6 +32,8 @@ PHASED_OVERHEAD = 1.4
 STEP_MS = 0.0003  # H200: what a barrier costs all warps of a block (columns 3 against 9 in the second founding model)
 LAUNCH_MS = 0.004
 CANDIDATES = 24  # more would be noise
+WIDE_CANDIDATES = 96  # with how many rows, warps and channels they are made
+MOST_HELD = 34  # fragments of four warps' tiles, times channel tiles: 136 accumulators
 RESIDENT_BYTES = 40 * 1024  # weights up to here stay in shared memory; first founding model: 18 KB
 FOUR_WARPS_TFLOPS = 390.0  # H200: products of four warps with nothing copied in between, 379 to 393 (conv_founding.py)
 # H200, products of four warps, fitted to 24 tiles of six convolutions (benchmarks/results/tiles.txt): what they lose, what an element
@@ -74,13 +76,14 @@ def outline(epilogue: Epilogue) -> Epilogue:
 
 @functools.lru_cache(maxsize=1024)
 def has_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> bool:
-    proposals = (proposed_tiles, warpgroup_tiles, *((fewer_tiles,) if conv.is_phased else ()))
+    proposals = (proposed_tiles, warpgroup_tiles, wide_tiles, *((fewer_tiles,) if conv.is_phased else ()))
     return any(True for proposed in proposals for _ in able(conv, epilogue, machine, proposed))
 
 
 @functools.lru_cache(maxsize=1024)
 def tiles_of(conv: Conv, epilogue: Epilogue, machine: Machine) -> tuple[Tile, ...]:
-    found = (islice(able(conv, epilogue, machine, proposed), CANDIDATES) for proposed in (proposed_tiles, warpgroup_tiles, folded_tiles))
+    found = [islice(able(conv, epilogue, machine, proposed), CANDIDATES) for proposed in (proposed_tiles, warpgroup_tiles, folded_tiles)]
+    found.append(islice(able(conv, epilogue, machine, wide_tiles), WIDE_CANDIDATES))
     tiles = tuple(dict.fromkeys(chain.from_iterable(found)))
     return tiles if tiles or not conv.is_phased else tuple(islice(able(conv, epilogue, machine, fewer_tiles), CANDIDATES))
 
@@ -94,7 +97,30 @@ def for_sizes(conv: Conv, epilogue: Epilogue, sizes: Sequence[int], machine: Mac
     elements = epilogue.stored or (isinstance(epilogue.reduce, OverChannels) and epilogue.reduce.keep) or epilogue.reduce is None
     wide = conv.out_sizes(sizes[1:])[-1] // (epilogue.window.size[-1] if epilogue.window else 1)
     in_runs = replace(conv, in_runs=True)
-    return in_runs if elements and wide * conv.item_bytes % SECTOR and fits(in_runs, epilogue, machine) else conv
+    if elements and wide * conv.item_bytes % SECTOR and fits(in_runs, epilogue, machine):
+        conv = in_runs
+    return replace(conv, row_fragments=suiting(conv, sizes)) if can_be_wide(conv, machine) else conv
+
+
+def can_be_wide(conv: Conv, machine: Machine) -> bool:
+    """Tiles whose products are of neighbours in a row are worth trying: others are eight columns wide."""
+    return has_warpgroups(conv, machine) and (conv.in_runs or conv.is_phased or conv.dims == 1)
+
+
+def suiting(conv: Conv, sizes: Sequence[int]) -> int:
+    """The fragments side by side with which rows of the output at these sizes (batch first) take least time."""
+    columns = -(-conv.out_sizes(sizes[1:])[-1] // conv.phases[-1])
+    return min(INSTRUCTIONS, key=lambda count: (-(-columns // (8 * count)) * count * instruction_loss(count), count))
+
+
+def instruction_loss(fragments: int) -> float:
+    """How much longer a product of four warps takes where it has few positions: 64 channels by eight are read from shared memory in 16
+    cycles, a fragment in two, and multiplied in four. H200: 0.82 ms with 64 positions in a product, 0.757 with 128."""
+    return max(1.0, 1.1 * (16 + 2 * fragments) / (4 * fragments))
+
+
+def has_warpgroups(conv: Conv, machine: Machine) -> bool:
+    return conv.packed_in == 1 and not conv.is_strict and machine.has_wgmma
 
 
 def best_tile(conv: Conv, epilogue: Epilogue, sizes: Sequence[int], machine: Machine = H200) -> Tile:
@@ -141,8 +167,8 @@ def proposed_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterator
 
 def warpgroup_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterator[Tile]:
     """Tiles whose products are made by four warps together: 64 channels each time, of 64 or 128 positions."""
-    if conv.dims == 1 or conv.packed_in > 1 or conv.is_strict or not machine.has_wgmma:
-        return  # a product is eight columns wide and eight rows high at least, and of TF32
+    if conv.dims == 1 or conv.is_phased or not has_warpgroups(conv, machine):
+        return  # a product is eight columns wide and eight rows high
     wanted = -(-conv.out_channels // conv.groups // 64)
     deep, high, _ = window_fragments(conv, epilogue)
     for channel_tiles in (wanted,) if isinstance(epilogue.reduce, OverChannels) else (min(2, wanted), 1):
@@ -154,6 +180,38 @@ def warpgroup_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterato
                     for weights, chunk in (("resident", 16), ("resident", 8), ("staged", 16), ("staged", 8)):
                         base = Tile(channel_tiles, fragments, warps, 4, chunk, blocks_per_sm=blocks, weights=weights)
                         yield replace(base, warpgroups=True)
+
+
+def wide_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterator[Tile]:
+    """Tiles whose products are made by four warps together, of neighbours in a row; of phases, of eight columns of several rows too.
+    Eight warps over channels share an input tile."""
+    if not can_be_wide(conv, machine):
+        return
+    wanted, phases = -(-conv.out_channels // conv.groups // 64), prod(conv.phases)
+    deep, high, _ = window_fragments(conv, epilogue)
+    widest = min(conv.row_fragments, MOST_HELD // (phases * deep * high))
+    halves = (widest, widest // 2) if widest >= 16 else (widest,)  # more rows, which share more of the input
+    deeps = (2 * deep, deep) if conv.dims == 3 else (deep,)
+    shapes = [(d, rows * high, across) for d in deeps for across in halves for rows in (4, 2, 1)]
+    if conv.is_phased and conv.dims > 1:
+        shapes += [(deep, rows, 1) for rows in (8, 4) if rows % high == 0]
+    of_warps = ((1, 2, 1), (1, 4, 1), (1, 1, 2), (1, 1, 1), *(((2, 1, 1), (2, 2, 1)) if conv.dims == 3 else ()))
+    of_channels = (split for fours in ((1, 2) if wanted > 1 else (1,)) for split in channels_of_fours(epilogue, wanted, fours))
+    for (channel_tiles, fours), fragments in product(tuple(of_channels), shapes):
+        if channel_tiles * prod(fragments) * phases > MOST_HELD or fragments[1] * fragments[2] < INSTRUCTIONS[0]:
+            continue
+        for warps in of_warps:
+            for blocks in (1, 2, 3):
+                for weights, chunk in (("resident", 16), ("resident", 8), ("staged", 16), ("staged", 8)):
+                    base = Tile(channel_tiles, fragments, warps, 4 * fours, chunk, blocks_per_sm=blocks, weights=weights)
+                    yield replace(base, warpgroups=True)
+
+
+def channels_of_fours(epilogue: Epilogue, wanted: int, fours: int) -> list[tuple[int, int]]:
+    """Tiles of 64 channels in each of so many times four warps, with that number; what is reduced over channels is in one block."""
+    least = -(-wanted // fours)
+    tiles = [least] if isinstance(epilogue.reduce, OverChannels) else sorted({min(2, least), 1}, reverse=True)
+    return [(count, fours) for count in tiles]
 
 
 def folded_tiles(conv: Conv, epilogue: Epilogue, _machine: Machine) -> Iterator[Tile]:
@@ -419,13 +477,13 @@ def written_bytes(shape: Layout, epilogue: Epilogue, batch: int, out: Sequence[i
 def warpgroup_ms(shape: Layout, epilogue: Epilogue, work: float, rounds: float, machine: Machine) -> float:
     """Milliseconds where four warps multiply together, without what is written."""
     tile, elements = shape.tile, work * prod(shape.tile_sizes) * shape.block_channels
-    narrow = 1.1 if tile.fragments[1] == 8 else 1.0  # H200: 0.82 ms with 64 positions in a product, 0.757 with 128
-    product_ms = narrow * 2e-9 * elements * shape.chunks * tile.chunk * prod(shape.conv.kernel) / machine.by_wgmma(FOUR_WARPS_TFLOPS)
+    longer = instruction_loss(shape.instruction)
+    product_ms = longer * 2e-9 * elements * shape.depth / machine.by_wgmma(FOUR_WARPS_TFLOPS)
     epilogue_ms = elements / 32 * element_slots(shape, epilogue, machine) / issue_per_ms(machine)
     staged_ms = work * shape.chunks * shape.input_stage * FOUR_WARPS_STAGED_MS / machine.by_issue(1.0)
     # What is loaded at one turn is stored some turns later; all products of a multiprocessor are made in between.
     copies = -(-shape.rounds // -(-shape.rounds // shape.turns))  # in a step
-    in_a_turn = shape.conv.kernel[1] * tile.channel_tiles * tile.fragments[0] * 4 * tile.fragments[1]  # cycles
-    between = shape.turns // copies * in_a_turn * prod(tile.warps) * tile.blocks_per_sm
+    in_a_turn = shape.conv.kernel[1] * tile.channel_tiles * 4 * prod(tile.fragments)  # cycles
+    between = shape.turns // copies * in_a_turn * tile.threads // 128 * tile.blocks_per_sm
     waits_ms = max(0, FOUR_WARPS_LATENCY - between) * copies * shape.chunks * rounds / machine.by_clock(CYCLES_PER_MS)
     return FOUR_WARPS_OVERHEAD * (product_ms + epilogue_ms) + staged_ms + waits_ms

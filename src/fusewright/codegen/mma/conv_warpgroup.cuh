@@ -1,4 +1,4 @@
-//: kernel calls load_if to_tf32_even warpgroup_arrive warpgroup_commit warpgroup_go_on warpgroup_mma_tf32 warpgroup_operands warpgroup_wait
+//: kernel calls load_if rotate to_tf32_even warpgroup_arrive warpgroup_operands warpgroup_wait
 namespace ${name}_detail {
 
 $constants
@@ -7,45 +7,18 @@ $constants
 // [64 channels][four inputs][channel][4]. A warp has 16 channels of each 64; those of a warp are neighbours.
 __device__ __forceinline__ float ordered_weight(const float* __restrict__ weight$told, int block, int index) {
   const int word = index % 4, row = index / 4 % 64, four = index / 256 % 2;
-  const int tile = index / 512 % CHANNEL_TILES, kh = index / (512 * CHANNEL_TILES) % KERNEL_H;
-  const int turn = index / (512 * CHANNEL_TILES * KERNEL_H), column = turn % PART_COLUMNS;
+  constexpr int TILES = CHANNEL_TILES * WARPS_C / 4;
+  const int tile = index / 512 % CHANNEL_TILES, fours = index / 512 % TILES / CHANNEL_TILES, kh = index / (512 * TILES) % KERNEL_H;
+  const int turn = index / (512 * TILES * KERNEL_H), column = turn % PART_COLUMNS;
   const int kd = column / KERNEL_W, kw = column % KERNEL_W;
   const int group = block / GROUP_BLOCKS;
-  const int out = block % GROUP_BLOCKS * BLOCK_CHANNELS + (row / 16 * CHANNEL_TILES + tile) * 16 + row % 16;
+  const int out = block % GROUP_BLOCKS * BLOCK_CHANNELS + ((fours * 4 + row / 16) * CHANNEL_TILES + tile) * 16 + row % 16;
   const int in = turn / PART_COLUMNS * 8 + four * 4 + word;
   const bool real = out < GROUP_OUT && in < $GROUP_IN;
   return real ? $weight_at : 0.0f;
 }
 $pack_kernel
-// acc += weight x input for CHUNK input channels. Before the products of each of its TURNS it calls stage(turn), and after the
-// last stage(TURNS): the next step's operands are on their way while the tensor cores are at work.
-template <class Stage>
-__device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* input, const float* weight,
-                                         Stage stage) {
-  warpgroup_arrive(acc);
-#pragma unroll $unrolled
-  for (int turn = 0; turn < TURNS; ++turn) {
-    const int k8 = turn / PART_COLUMNS, column = turn % PART_COLUMNS;
-    const int kd = column / KERNEL_W, kw = column % KERNEL_W;
-    stage(turn);
-    warpgroup_go_on();
-#pragma unroll
-    for (int kh = 0; kh < KERNEL_H; ++kh) {
-      const float* const at =
-          input + 4 * (k8 * 2 * PLANE + (kd * DILATION_D * ROWS_H + kh * DILATION_H) * PITCH + kw * DILATION_W);
-#pragma unroll
-      for (int tile = 0; tile < CHANNEL_TILES; ++tile)
-#pragma unroll
-        for (int fd = 0; fd < FRAGMENTS_D; ++fd)
-          warpgroup_mma_tf32<FRAGMENTS_H>(acc[tile], fd * FRAGMENTS_H, weight + ((turn * KERNEL_H + kh) * CHANNEL_TILES + tile) * 512,
-                                          256, at + 4 * fd * STRIDE_D * ROWS_H * PITCH, 4 * PLANE, 4 * STRIDE_H * PITCH);
-    }
-    warpgroup_commit();
-  }
-  stage(TURNS);
-  warpgroup_wait(acc);
-}
-
+$multiply
 template <int VECTOR>
 __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 kernel($parameters) {
@@ -100,11 +73,16 @@ $tiles
       const int place = ((turn / BETWEEN - 1) * TOGETHER + k) * THREADS + threadIdx.x;
       const int column = place % ROW_PLACES * VECTOR - LEAD;
       uint4* const to = reinterpret_cast<uint4*>(stage) + place / ROW_PLACES * PITCH + column;
+      const int by = VECTOR == 4 ? threadIdx.x / 2 % 4 : 0;  // lanes store other columns first, so that they meet in no bank
 #pragma unroll
-      for (int v = 0; v < VECTOR; ++v)
-        if (place < PLACES && unsigned(column + v) < unsigned(PITCH))
-          to[v] = make_uint4(to_tf32_even(held[k][0][v]), to_tf32_even(held[k][1][v]), to_tf32_even(held[k][2][v]),
-                             to_tf32_even(held[k][3][v]));
+      for (int j = 0; j < 4; ++j) rotate<VECTOR>(held[k][j], by);
+#pragma unroll
+      for (int v = 0; v < VECTOR; ++v) {
+        const int at = (v + by) % VECTOR;
+        if (place < PLACES && unsigned(column + at) < unsigned(PITCH))
+          to[at] = make_uint4(to_tf32_even(held[k][0][v]), to_tf32_even(held[k][1][v]), to_tf32_even(held[k][2][v]),
+                              to_tf32_even(held[k][3][v]));
+      }
     }
   };
 $stage_weight
@@ -116,8 +94,8 @@ $stage_weight
 $first_weight
 $setup
   const int lane_channel = warp_c * CHANNEL_TILES * 16 + group;
-  const float* const warp_input = input_stages + 4 * (warp_w * FRAGMENTS_W * 8 + (warp_d * FRAGMENTS_D * STRIDE_D * ROWS_H +
-      warp_h * FRAGMENTS_H * STRIDE_H) * PITCH);
+  const float* const warp_input = input_stages + 4 * (warp_w * $warp_step_w + (warp_d * $warp_step_d * ROWS_H +
+      warp_h * $warp_step_h) * PITCH);
 $state
 $wait_weight
   warpgroup_operands();
@@ -138,7 +116,7 @@ $origin_early
         tile_w = 0;
         if (++tile_h == tiles_h) tile_h = 0, ++tile_d;
       }
-      multiply(acc, warp_input + buffer * INPUT_STAGE, $weight_at_step, [&](int turn) {
+      multiply(acc, warp_input + buffer * INPUT_STAGE, $weight_at_step$own_channels, [&](int turn) {
 $next_weight
         turn -= late;
         if (turn % BETWEEN == 0 && turn > 0) store_input(turn, input_stages + (buffer ^ 1) * INPUT_STAGE);
@@ -157,3 +135,67 @@ $conclude
 }  // namespace ${name}_detail
 
 $launcher
+
+//: taps calls warpgroup_arrive warpgroup_commit warpgroup_go_on warpgroup_wait
+// acc += weight x input for CHUNK input channels. Before the products of each of its TURNS it calls stage(turn), and after the
+// last stage(TURNS): the next step's operands are on their way while the tensor cores are at work.
+template <class Stage>
+__device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* input, const float* weight,
+                                         Stage stage) {
+  warpgroup_arrive(acc);
+#pragma unroll $unrolled
+  for (int turn = 0; turn < TURNS; ++turn) {
+    const int k8 = turn / PART_COLUMNS, column = turn % PART_COLUMNS;
+    const int kd = column / KERNEL_W, kw = column % KERNEL_W;
+    stage(turn);
+    warpgroup_go_on();
+#pragma unroll
+    for (int kh = 0; kh < KERNEL_H; ++kh) {
+      const float* const at =
+          input + 4 * (k8 * 2 * PLANE + (kd * DILATION_D * ROWS_H + kh * DILATION_H) * PITCH + kw * DILATION_W);
+#pragma unroll
+      for (int tile = 0; tile < CHANNEL_TILES; ++tile)
+#pragma unroll
+        for (int fd = 0; fd < FRAGMENTS_D; ++fd)
+          $products
+    }
+    warpgroup_commit();
+  }
+  stage(TURNS);
+  warpgroup_wait(acc);
+}
+
+//: phases calls warpgroup_arrive warpgroup_commit warpgroup_go_on warpgroup_wait
+// acc += weight x input for all taps and CHUNK input channels; fragments of all phases are in acc, in the output's order. Before the
+// products of each of its TURNS, one for each kernel column, it calls stage(turn), and after the last stage(TURNS): the next step's
+// operands are on their way while the tensor cores are at work.
+template <class Stage>
+__device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* input, const float* weight,
+                                         Stage stage) {
+  warpgroup_arrive(acc);
+#pragma unroll 1
+  for (int k8 = 0; k8 < CHUNK / 8; ++k8)
+#pragma unroll
+    for (int column = 0; column < PART_COLUMNS; ++column) {
+      const int turn = k8 * PART_COLUMNS + column, kd = column / KERNEL_W, kw = column % KERNEL_W;
+      const int phase_d = phase_of(kd, PADDING_D, PHASES_D), phase_w = phase_of(kw, PADDING_W, PHASES_W);
+      stage(turn);
+      warpgroup_go_on();
+#pragma unroll
+      for (int kh = 0; kh < KERNEL_H; ++kh) {
+        const int phase_h = phase_of(kh, PADDING_H, PHASES_H);
+        const float* const at =
+            input + 4 * (k8 * 2 * PLANE + (place_of(kd, PADDING_D, PHASES_D, HALO_D) * ROWS_H +
+                                           place_of(kh, PADDING_H, PHASES_H, HALO_H)) * PITCH +
+                         place_of(kw, PADDING_W, PHASES_W, HALO_W));
+#pragma unroll
+        for (int tile = 0; tile < CHANNEL_TILES; ++tile)
+#pragma unroll
+          for (int fd = 0; fd < FRAGMENTS_D / PHASES_D; ++fd)
+            $products
+      }
+      warpgroup_commit();
+    }
+  stage(TURNS);
+  warpgroup_wait(acc);
+}
