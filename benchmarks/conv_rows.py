@@ -11,13 +11,13 @@ import argparse
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
 import torch
 from conv_few_channels import built, ready
 from conv_transposed import PLAIN, conv, library_times, transposed, words
-from dataclasses import replace
 from founding import median_ms
 from kernels.conv.reference import convolved, explain, operands
 
@@ -45,7 +45,7 @@ CASES = {
 def form(tile: Tile) -> str:
     if not tile.warpgroups:
         return "warps"
-    return "rows" if tile.fragments[2] > 1 else "columns"
+    return ("rows" if tile.fragments[2] > 1 else "columns") + (" with producers" if tile.producers else "")
 
 
 def chosen(of: Conv, epilogue: Epilogue, sizes: tuple[int, ...], count: int) -> list[tuple[float, Tile]]:
@@ -54,7 +54,7 @@ def chosen(of: Conv, epilogue: Epilogue, sizes: tuple[int, ...], count: int) -> 
     kept: dict[str, dict[tuple[object, ...], tuple[float, Tile]]] = {}
     for ms, t in found:
         kept.setdefault(form(t), {}).setdefault((t.channel_tiles, t.fragments, t.warps_c, t.warps, t.blocks_per_sm), (ms, t))
-    limit = {"warps": 1}
+    limit = {"warps": 1, "rows": 2, "columns": 2}
     return [pair for name, of_form in kept.items() for pair in list(of_form.values())[: limit.get(name, count)]]
 
 
@@ -80,9 +80,9 @@ def main() -> None:
             x, w, b = (None if t is None else t.cuda() for t in operands(of, sizes[0], sizes[1:]))
             out_shape, some = (sizes[0], of.out_channels, *of.out_sizes(sizes[1:])), [0, sizes[0] - 1]
             named = dict(zip(("in_d", "in_h", "in_w")[3 - of.dims :], sizes[1:], strict=True)) | {"batch": sizes[0]}
-            positions = (x if of.transposed else torch.empty(out_shape, device="meta")).numel() // (of.in_channels if of.transposed else of.out_channels)
-            products = 2e-9 * w.numel() * positions / 395.0
-            print(f"{name}: {4e-9 * (x.numel() + prod(out_shape)) / 4.19:.3f} ms to move, {products:.3f} to multiply, {library_times(of, x, w, b, flush).strip()}")
+            positions = prod(sizes) if of.transposed else prod(out_shape) // of.out_channels  # each meets every weight once
+            floor = f"{4e-9 * (x.numel() + prod(out_shape)) / 4.19:.3f} ms to move, {2e-9 * w.numel() * positions / 395.0:.3f} to multiply"
+            print(f"{name}: {floor}, {library_times(of, x, w, b, flush).strip()}")
             for expected, tile, text, library in rows:
                 out = torch.full(out_shape, float("nan"), device="cuda")
                 run = ready(library.result(), text, {"input": x, "weight": w, "out": out, "bias": b}, named)

@@ -63,6 +63,7 @@ CASES = {
 
 def words(tile: Tile) -> str:
     form = f"{tile.weights}{' alone' if tile.alone else ''}{' four warps' if tile.warpgroups else ''}"
+    form += f" and producers, {tile.stages} stages" if tile.producers else ""
     fragments, warps = ("x".join(map(str, three)) for three in (tile.fragments, tile.warps))
     return f"{tile.channel_tiles} of {fragments}, {tile.warps_c}x{warps} warps x {tile.blocks_per_sm}, {form}"
 

@@ -78,8 +78,7 @@ def of_fragments(helper: Helper, count: int) -> Helper:
         "positions": 8 * count,
         "registers": "\n".join([*(f'      "{four}, "' for four in pairs[:-1]), f'      "{pairs[-1]}"']),
         "lanes": ",\n        ".join(lanes),
-        "a": 4 * count,
-        "b": 4 * count + 1,
+        **{name: 4 * count + k for k, name in enumerate(("a0", "a1", "b0", "b1"))},
     }
     name, text = (Template(words).substitute(values) for words in (helper.name, helper.text))
     return replace(helper, name=name, defines=(name,), text=text, bodies=two_bodies(text), each=())

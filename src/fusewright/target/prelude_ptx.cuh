@@ -154,15 +154,17 @@ __device__ __forceinline__ void bulk_start(unsigned long long* counter) {
 #endif
 
 //: section bulk_copy needs bulk_start cp_async cp_async_commit
-// Starts a copy of a multiple of 16 bytes. All threads of the block call it; on Hopper one of them hands it to the copy engine.
+// Starts a copy of a multiple of 16 bytes. All threads of the block call it, or `threads` of it, of which this one is number `thread`; on
+// Hopper one of them hands it to the copy engine.
 #ifdef CUDA_ON_CPU
-inline void bulk_copy(void* to, const void* from, int bytes, unsigned long long*) {
-  for (int i = 16 * threadIdx.x; i < bytes; i += 16 * blockDim.x) memcpy((char*)to + i, (const char*)from + i, 16);
+inline void bulk_copy(void* to, const void* from, int bytes, unsigned long long*, int thread = threadIdx.x, int threads = blockDim.x) {
+  for (int i = 16 * thread; i < bytes; i += 16 * threads) memcpy((char*)to + i, (const char*)from + i, 16);
 }
 #else
-__device__ __forceinline__ void bulk_copy(void* to, const void* from, int bytes, unsigned long long* counter) {
+__device__ __forceinline__ void bulk_copy(void* to, const void* from, int bytes, unsigned long long* counter,
+                                          int thread = threadIdx.x, int threads = blockDim.x) {
 #if __CUDA_ARCH__ >= 900
-  if (threadIdx.x == 0) {
+  if (thread == 0) {
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(counter));
     const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
@@ -171,7 +173,7 @@ __device__ __forceinline__ void bulk_copy(void* to, const void* from, int bytes,
                  : "memory");
   }
 #else
-  for (int i = 16 * threadIdx.x; i < bytes; i += 16 * blockDim.x)
+  for (int i = 16 * thread; i < bytes; i += 16 * threads)
     cp_async<16>(static_cast<char*>(to) + i, static_cast<const char*>(from) + i);
   cp_async_commit();
 #endif
@@ -277,44 +279,57 @@ __device__ __forceinline__ void mma_tf32_new(float (&d)[4], const uint32_t (&a)[
 }
 #endif
 
-//: section warpgroup_mma_tf32 needs mma_tf32 on hopper
-// d += a b on the tensor cores of four warps: a is 64 channels x 8, b is 8 x 8 F positions, both TF32 in shared memory, where four
-// of the eight lie side by side (16 bytes) and the other four `half` words on. Neighbouring channels and positions are
-// 16 bytes apart; eight positions are one fragment, the next one begins `row` words on. A warp holds 16 of the channels,
-// its fragments as in mma_tf32, every STEP-th from d[first] on. On Hopper (warpgroup_mma_tf32_F) it runs on its own until
-// warpgroup_wait; elsewhere at once.
+//: section warpgroup_mma_tf32 defines warpgroup_mma_tf32 WarpgroupOperand warpgroup_operand needs mma_tf32 on hopper
+// An operand of four warps' products: TF32 in shared memory, four of eight inputs side by side (16 bytes) and the other four `half`
+// words on. Neighbouring channels or positions are 16 bytes apart; eight of them are one fragment, the next one begins `row` words on.
+//
+// warpgroup_mma_tf32: d += a b, where a is 64 channels x 8 and b is 8 x 8 F positions, `at_a` and `at_b` words behind where the operands
+// begin. A warp holds 16 of the channels, its fragments as in mma_tf32, every STEP-th from d[first] on. On Hopper (warpgroup_mma_tf32_F)
+// it runs on its own until warpgroup_wait; elsewhere at once.
 #ifdef CUDA_ON_CPU
+struct WarpgroupOperand {
+  const float* at;
+  int half, row;
+};
+inline WarpgroupOperand warpgroup_operand(const float* at, int half, int row) { return {at, half, row}; }
 template <int F, int STEP, int ALL>
-inline void warpgroup_mma_tf32(float (&d)[ALL][4], int first, const float* a, int a_half, const float* b, int b_half, int b_row) {
+inline void warpgroup_mma_tf32(float (&d)[ALL][4], int first, const WarpgroupOperand& a, int at_a, const WarpgroupOperand& b, int at_b) {
   const int lane = threadIdx.x % 32, channel = threadIdx.x / 32 % 4 * 16 + lane / 4;
   for (int f = 0; f < F; ++f)
     for (int r = 0; r < 4; ++r) {
       float& to = d[first + f * STEP][r];
       double sum = to;
       for (int k = 0; k < 8; ++k)
-        sum += double(a[k / 4 * a_half + (channel + r / 2 * 8) * 4 + k % 4]) *
-               b[k / 4 * b_half + f * b_row + (lane % 4 * 2 + r % 2) * 4 + k % 4];
+        sum += double(a.at[at_a + k / 4 * a.half + channel / 8 * a.row + (channel % 8 + r / 2 * 8) * 4 + k % 4]) *
+               b.at[at_b + k / 4 * b.half + f * b.row + (lane % 4 * 2 + r % 2) * 4 + k % 4];
       const float near = float(sum);
       to = fabs(double(near)) > fabs(sum) ? nextafterf(near, 0.0f) : near;  // what does not fit is cut off
     }
 }
 #else
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// An operand as the tensor cores are told of it.
-__device__ __forceinline__ uint64_t warpgroup_operand(const float* at, int half, int row) {
-  return static_cast<uint64_t>(__cvta_generic_to_shared(at)) >> 4 | static_cast<uint64_t>(half / 4) << 16 |
-         static_cast<uint64_t>(row / 4) << 32;
+struct WarpgroupOperand {
+  uint32_t low, high;  // of the tensor cores' description: where it begins and half a row, in 16 bytes; how far fragments are apart
+};
+__device__ __forceinline__ WarpgroupOperand warpgroup_operand(const float* at, int half, int row) {
+  return {static_cast<uint32_t>(__cvta_generic_to_shared(at)) >> 4 | static_cast<uint32_t>(half / 4) << 16, static_cast<uint32_t>(row / 4)};
 }
 #else
+struct WarpgroupOperand {
+  const float* at;
+  int half, row;
+};
+__device__ __forceinline__ WarpgroupOperand warpgroup_operand(const float* at, int half, int row) { return {at, half, row}; }
 template <int F, int STEP, int ALL>
-__device__ __forceinline__ void warpgroup_mma_tf32(float (&d)[ALL][4], int first, const float* a, int a_half, const float* b,
-                                                   int b_half, int b_row) {
-  const int lane = threadIdx.x % 32, at_a = (threadIdx.x / 32 % 4 * 16 + lane / 4) * 4 + lane % 4;
-  const uint32_t weight[4] = {__float_as_uint(a[at_a]), __float_as_uint(a[at_a + 32]), __float_as_uint(a[a_half + at_a]),
-                              __float_as_uint(a[a_half + at_a + 32])};
+__device__ __forceinline__ void warpgroup_mma_tf32(float (&d)[ALL][4], int first, const WarpgroupOperand& a, int at_a,
+                                                   const WarpgroupOperand& b, int at_b) {
+  const int lane = threadIdx.x % 32;
+  const float *const own_a = a.at + at_a + threadIdx.x / 32 % 4 * 2 * a.row + lane, *const own_b = b.at + at_b + lane;
+  const uint32_t weight[4] = {__float_as_uint(own_a[0]), __float_as_uint(own_a[a.row]), __float_as_uint(own_a[a.half]),
+                              __float_as_uint(own_a[a.half + a.row])};
 #pragma unroll
   for (int f = 0; f < F; ++f) {
-    const uint32_t x[2] = {__float_as_uint(b[f * b_row + lane]), __float_as_uint(b[b_half + f * b_row + lane])};
+    const uint32_t x[2] = {__float_as_uint(own_b[f * b.row]), __float_as_uint(own_b[b.half + f * b.row])};
     mma_tf32(d[first + f * STEP], weight, x);
   }
 }
@@ -325,24 +340,25 @@ __device__ __forceinline__ void warpgroup_mma_tf32(float (&d)[ALL][4], int first
 // warpgroup_mma_tf32 of $positions positions.
 #ifdef CUDA_ON_CPU
 template <int STEP, int ALL>
-inline void warpgroup_mma_tf32_$F(float (&d)[ALL][4], int first, const float* a, int a_half, const float* b, int b_half, int b_row) {
-  warpgroup_mma_tf32<$F, STEP>(d, first, a, a_half, b, b_half, b_row);
+inline void warpgroup_mma_tf32_$F(float (&d)[ALL][4], int first, const WarpgroupOperand& a, int at_a, const WarpgroupOperand& b, int at_b) {
+  warpgroup_mma_tf32<$F, STEP>(d, first, a, at_a, b, at_b);
 }
 #else
 template <int STEP, int ALL>
-__device__ __forceinline__ void warpgroup_mma_tf32_$F(float (&d)[ALL][4], int first, const float* a, int a_half, const float* b,
-                                                     int b_half, int b_row) {
+__device__ __forceinline__ void warpgroup_mma_tf32_$F(float (&d)[ALL][4], int first, const WarpgroupOperand& a, int at_a,
+                                                     const WarpgroupOperand& b, int at_b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define LANE(f) "+f"(d[first + f * STEP][0]), "+f"(d[first + f * STEP][1]), "+f"(d[first + f * STEP][2]), "+f"(d[first + f * STEP][3])
   asm volatile(
+      "{ .reg .b64 a, b; mov.b64 a, {%$a0, %$a1}; mov.b64 b, {%$b0, %$b1}; "
       "wgmma.mma_async.sync.aligned.m64n${positions}k8.f32.tf32.tf32 {"
 $registers
-      "}, %$a, %$b, 1, 1, 1;"
+      "}, a, b, 1, 1, 1; }"
       : $lanes
-      : "l"(warpgroup_operand(a, a_half, 32)), "l"(warpgroup_operand(b, b_half, b_row)));
+      : "r"(a.low + at_a / 4), "r"(a.high), "r"(b.low + at_b / 4), "r"(b.high));
 #undef LANE
 #else
-  warpgroup_mma_tf32<$F, STEP>(d, first, a, a_half, b, b_half, b_row);
+  warpgroup_mma_tf32<$F, STEP>(d, first, a, at_a, b, at_b);
 #endif
 }
 #endif

@@ -130,11 +130,12 @@ def test_logsumexp_of_numbers_whose_exponentials_are_none(channels: int) -> None
 
 
 def test_what_is_refused() -> None:
-    conv, kept = conv2d(8, 64, 3), Epilogue(reduce=OverChannels("LogSumExp", keep=True))
+    conv = conv2d(8, 62, 3)
     for tile, epilogue, why in (
-        (SMALL, kept, "four channels at a time"),
-        (replace(SMALL, fragments=(1, 4, 1)), Epilogue(), "64 or 128 positions"),
-        (replace(SMALL, warps_c=2), Epilogue(), "four warps"),
+        (SMALL, Epilogue(window=Window("max", (2, 2)), reduce=OverChannels("Max")), "four channels at a time"),
+        (replace(SMALL, fragments=(1, 3, 1)), Epilogue(), "32 to 136 positions"),
+        (replace(SMALL, warps_c=2), Epilogue(), "four or eight warps"),
+        (replace(SMALL, producers=True, stages=1), Epilogue(), "two to six stages"),
         (SMALL, Epilogue(window=Window("max", (3, 3))), "neighbouring"),
     ):
         with pytest.raises(ValueError, match=why):

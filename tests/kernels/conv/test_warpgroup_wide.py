@@ -7,10 +7,28 @@ from dataclasses import replace
 import pytest
 import torch.nn.functional as F
 from kernels.conv.chains import SOFTMAX
-from kernels.conv.reference import explain
-from kernels.conv.test_conv_host import AWKWARD, PHASED, REDUCTIONS, check_moments, check_sanitized, conv2d, run, transposed
+from kernels.conv.reference import explain, operands
+from kernels.conv.test_conv_host import (
+    AWKWARD,
+    PHASED,
+    REDUCTIONS,
+    check_moments,
+    check_sanitized,
+    conv2d,
+    run,
+    transposed,
+)
 
-from fusewright.codegen.mma.conv import Conv, Epilogue, OverChannels, OverPositions, Tile, Window, candidate_tiles, conv_kernel
+from fusewright.codegen.mma.conv import (
+    Conv,
+    Epilogue,
+    OverChannels,
+    OverPositions,
+    Tile,
+    Window,
+    candidate_tiles,
+    conv_kernel,
+)
 from fusewright.codegen.mma.conv_layout import INSTRUCTIONS, layout, refusal
 from fusewright.codegen.mma.conv_tiles import best_tile, for_sizes
 
@@ -21,6 +39,9 @@ TILES = {
     "a row of 136": replace(ROW, fragments=(1, 1, 17), weights="staged", chunk=16),
     "eight warps over channels": replace(ROW, fragments=(1, 1, 4), warps_c=8, weights="staged"),
     "eight warps over channels, eight columns": replace(ROW, fragments=(1, 8, 1), warps_c=8, warps=(1, 1, 2)),
+    "producers": replace(ROW, weights="staged", producers=True, stages=3),
+    "producers, eight columns": replace(ROW, fragments=(1, 16, 1), warps=(1, 1, 2), producers=True, chunk=16),
+    "producers, eight warps over channels": replace(ROW, fragments=(1, 2, 5), warps_c=8, weights="staged", producers=True, stages=2),
     "256 channels, deep": replace(ROW, channel_tiles=2, fragments=(2, 1, 4), warps_c=8, weights="staged"),
 }
 # In input positions; each has all of its phases.
@@ -29,6 +50,8 @@ PHASED_TILES = {
     "two rows of 40": replace(ROW, fragments=(1, 2, 5), warps=(1, 2, 1), weights="staged"),
     "eight columns": replace(ROW, fragments=(1, 4, 1), warps=(1, 1, 2), weights="staged"),
     "eight warps over channels": replace(ROW, fragments=(1, 8, 1), warps_c=8, weights="staged", chunk=16),
+    "producers": replace(ROW, fragments=(1, 1, 4), warps=(1, 2, 1), weights="staged", producers=True, stages=2),
+    "producers, eight warps over channels": replace(ROW, fragments=(1, 8, 1), warps_c=8, producers=True, stages=4),
 }
 EPILOGUES = {
     "elements": Epilogue(),
@@ -59,7 +82,7 @@ def test_elements(case: str, in_runs: bool) -> None:
     conv = replace(conv, in_runs=in_runs)
     tiles = [tile for tile in TILES.values() if refusal(layout(conv, Epilogue(), tile), Epilogue()) is None]
     assert bool(tiles) == (conv.stride[-1] == 1), "neighbouring positions read neighbouring inputs"
-    for tile in (tiles[0], tiles[-1]) if tiles else ():
+    for tile in (tiles[0], *[tile for tile in tiles if tile.producers][:2], tiles[-1]) if tiles else ():
         check(conv, "elements", batch, sizes, tile)
 
 
@@ -79,7 +102,7 @@ def test_phases(case: str, in_runs: bool) -> None:
     conv = replace(conv, in_runs=in_runs)
     tiles = [tile for tile in PHASED_TILES.values() if refusal(layout(conv, Epilogue(), tile), Epilogue()) is None]
     assert tiles or "stride 4" in case or "1d stride 8" in case, "too many phases for the registers of a thread"
-    for tile in (tiles[0], tiles[-1]) if tiles else ():
+    for tile in (tiles[0], *[tile for tile in tiles if tile.producers][:1], tiles[-1]) if tiles else ():
         check(conv, "elements", batch, sizes, tile)
 
 
@@ -99,8 +122,8 @@ def test_tiles_of_phases(name: str, epilogue: str) -> None:
 def test_windows(window: Window, kind: str) -> None:
     epilogue = Epilogue(window=window, reduce=OverChannels("Max") if kind == "rows" else None)
     pool = F.max_pool2d if window.kind == "max" else F.avg_pool2d
-    cases = (conv2d(8, 24, 3, padding=1, in_runs=True), TILES["two rows of 40"]), (transposed(2, 8, 24, 3, 2, 1, 1), PHASED_TILES["a row of 32"])
-    for conv, tile in cases:
+    plain, phased = conv2d(8, 24, 3, padding=1, in_runs=True), transposed(2, 8, 24, 3, 2, 1, 1)
+    for conv, tile in ((plain, TILES["two rows of 40"]), (phased, PHASED_TILES["a row of 32"])):
         if refusal(layout(conv, epilogue, tile), epilogue):
             assert window.size == (2, 1) and conv.is_phased  # which is not as wide as the stride
             continue
@@ -124,24 +147,39 @@ def test_rows_choose_their_instruction() -> None:
     assert for_sizes(three, Epilogue(), (64, 64, 64)).row_fragments == 9
     assert for_sizes(three, Epilogue(), (64, 128, 128)).row_fragments == 17
     assert for_sizes(transposed(2, 64, 64, 4, 2, 1), Epilogue(), (64, 64, 64)).row_fragments == 8
-    for conv, sizes in ((conv, (64, 128, 128)), (transposed(2, 64, 128, 4, 2, 1), (32, 64, 64)), (Conv(1, 64, 128, (3,), (1,), (1,), (1,)), (64, 8192))):
-        assert best_tile(for_sizes(conv, Epilogue(), sizes), Epilogue(), sizes).warpgroups
+    line, phased = Conv(1, 64, 128, (3,), (1,), (1,), (1,)), transposed(2, 64, 128, 4, 2, 1)
+    for of, sizes in ((conv, (64, 128, 128)), (phased, (32, 64, 64)), (line, (64, 8192))):
+        assert best_tile(for_sizes(of, Epilogue(), sizes), Epilogue(), sizes).producers
 
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
-@pytest.mark.parametrize("kind", ["in runs", "phases"])
+@pytest.mark.parametrize("kind", ["in runs", "phases", "producers", "producers of phases"])
 def test_sanitized(sanitize: str, kind: str) -> None:
-    conv = conv2d(11, 20, 3, padding=1, in_runs=True, kept=True) if kind == "in runs" else transposed(2, 11, 20, 3, 2, 1, 1)
-    text = conv_kernel("k", conv, Epilogue(), TILES["two rows of 40"] if kind == "in runs" else PHASED_TILES["eight columns"])
+    tile = {"in runs": TILES["two rows of 40"], "phases": PHASED_TILES["eight columns"], "producers": TILES["producers"]}.get(kind)
+    conv = transposed(2, 11, 20, 3, 2, 1, 1) if "phases" in kind else conv2d(11, 20, 3, padding=1, in_runs=True, kept=True)
+    text = conv_kernel("k", conv, Epilogue(), tile or PHASED_TILES["producers"])
     size = 20 * 18 * 26
     floats = {"input": 2 * 11 * 9 * 13, "weight": 20 * 11 * 9, "bias": 20, "out": 2 * size, "kept": 2 * size}
     floats |= {buffer: eval(count) for buffer, count in text.workspace.items()}
     check_sanitized(text, floats, {"batch": 2, "in_h": 9, "in_w": 13}, sanitize)
 
 
+@pytest.mark.parametrize("channels", [22, 64])
+def test_logsumexp_of_numbers_whose_exponentials_are_none(channels: int) -> None:
+    """With producers too: only the warps that multiply meet, to learn that one of them has sums that overflow or vanish."""
+    conv = conv2d(8, channels, 3, padding=1)
+    x, _, _ = operands(conv, 2, (20, 75))
+    x[0, :, :10] *= 900.0
+    x[1, :, 5, 5] = -700.0
+    out, found = run(conv, Epilogue(reduce=OverChannels("LogSumExp")), 2, (20, 75), TILES["producers"], input=x)
+    value, allowed = REDUCTIONS["LogSumExp"](*found)
+    assert float(value.max()) > 100 and bool(out.isfinite().all())
+    assert explain(out, value, allowed + 1e-6 * value.abs()) is None
+
+
 def test_proposed_tiles_are_within_the_machine() -> None:
     conv = replace(conv2d(64, 128, 3), in_runs=True, row_fragments=16)
     wide = [tile for tile in candidate_tiles(conv, Epilogue()) if tile.warpgroups and tile.fragments[2] > 1]
-    assert wide and {tile.warps_c for tile in wide} == {4, 8}
+    assert wide and {tile.warps_c for tile in wide} == {4, 8} and {tile.producers for tile in wide} == {False, True}
     assert all(layout(conv, Epilogue(), tile).turns_rows for tile in wide)

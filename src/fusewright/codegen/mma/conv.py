@@ -24,6 +24,7 @@ from .conv_layout import Layout, layout, refusal
 from .conv_pieces import chunks_of, input_names, inputs_handed, products, staging, warpgroup_staging
 from .conv_spec import (
     IDENTITY,
+    PRODUCERS,
     Conv,
     Epilogue,
     KernelText,
@@ -47,7 +48,7 @@ __all__ = [
     "Window", "candidate_tiles", "conv_kernel", "fits", "predicted_ms",
 ]  # fmt: skip
 
-TEMPLATE, WARPGROUPS = (pieces_of(file)["kernel"] for file in ("conv.cuh", "conv_warpgroup.cuh"))
+TEMPLATE, WARPGROUPS = pieces_of("conv.cuh")["kernel"], pieces_of("conv_warpgroup.cuh")
 TABLES_COMPLETE = "__syncthreads();  // what all threads prepared is complete\n"
 
 
@@ -76,7 +77,7 @@ def conv_kernel(name: str, conv: Conv, epilogue: Epilogue, tile: Tile | None = N
     }
     if tile.warpgroups:
         pieces |= warpgroup_staging(shape) | {"state": finished.state.moved(2), "finish": finished.finish.moved(4)}
-        made = WARPGROUPS.filled(**pieces)
+        made = WARPGROUPS["kernel with producers" if tile.producers else "kernel"].filled(**pieces)
     else:
         tables = TABLES_COMPLETE if shape.tables or shape.offset_words or tile.resident else ""
         pieces |= {
@@ -168,8 +169,13 @@ def constants(shape: Layout) -> str:
     ]  # fmt: skip
     of_shared = line(f"SHARED_BYTES = {shared}", "" if fixed or not tile.resident else "besides the weights")
     if tile.warpgroups:
+        producers = [
+            line(f"ALL_THREADS = THREADS + {PRODUCERS}", "with those of four warps that fill the stages"),
+            line(f"STAGES = {tile.stages}, FULL = 2, EMPTY = {2 + tile.stages}", "barriers of the first stage"),
+        ]  # fmt: skip
         return "\n".join([
             *lines,
+            *(producers if tile.producers else []),
             line(f"LEAD = {shape.lead}, PITCH = {shape.pitch}", "columns before the first, positions of an input row"),
             line(f"PLANE = {shape.plane}, ROWS = {shape.row_groups}", "positions of all rows; rows of four channels"),
             line("INPUT_STAGE = CHUNK * PLANE"),
@@ -216,12 +222,12 @@ def prologue(shape: Layout, epilogue: Epilogue) -> dict[str, Code | str]:
     pooled = [f"out_{a} = conv_{a}" + (f" / {p}" if p > 1 else "") for a, p in zip("dhw", shape.window, strict=False)]
     sizes += [f"  const int {', '.join(pooled)};"]
     tables = [table for body in epilogue.bodies for table in body.tables]
-    bias = (Table("bias_of", bias_of_channel(shape.conv)),) if shape.conv.bias else ()
+    bias, tile = (Table("bias_of", bias_of_channel(shape.conv)),) if shape.conv.bias else (), shape.tile
     base = {
         "resident": f"weight_stages + {input_names(shape.conv)['CHUNKS']} * WEIGHT_STAGE",
-        "staged": "weight_stages + 2 * WEIGHT_STAGE",
+        "staged": f"weight_stages + {tile.stages if tile.producers else 2} * WEIGHT_STAGE",
         "direct": f"shared + {shape.input_stages} * INPUT_STAGE",
-    }[shape.tile.weights]
+    }[tile.weights]
     shared, compute = [f"  {chunks_of(shape.conv)}"] if shape.conv.open_inputs else [], list[Statement]()
     for k, table in enumerate((*bias, *tables)):
         shared.append(f"  float* const {table.name} = {base} + {k} * BLOCK_CHANNELS;")
@@ -238,7 +244,7 @@ def prologue(shape: Layout, epilogue: Epilogue) -> dict[str, Code | str]:
     if compute:
         last = "" if shape.whole_channels else "min({}, channel_end - 1)"
         channel = last.format("channel0 + local") if last else "channel0 + local"
-        setup.append("  for (int local = threadIdx.x; local < BLOCK_CHANNELS; local += THREADS) {")
+        setup.append(f"  for (int local = threadIdx.x; local < BLOCK_CHANNELS; local += {all_threads(shape.tile)}) {{")
         setup.append(f"    const int c = {channel};")
         setup += [*printed(compute, 2), "  }"]
     return {
@@ -246,6 +252,10 @@ def prologue(shape: Layout, epilogue: Epilogue) -> dict[str, Code | str]:
         "shared_tables": "\n".join(shared),
         "setup": calling("\n".join(setup), *words(compute)),
     }
+
+
+def all_threads(tile: Tile) -> str:
+    return "ALL_THREADS" if tile.producers else "THREADS"
 
 
 def bias_of_channel(conv: Conv) -> Expr:
@@ -318,7 +328,7 @@ def launcher(name: str, shape: Layout, epilogue: Epilogue, machine: Machine) -> 
     call = ", ".join(handed)
     vectors = (4, 1) if conv.packed_in == 1 else (4, 2, 1)
     lines += ["  const auto launch = [&](auto variant) {"]
-    lines += [f"    {line}" for line in launched("variant", "grid", "THREADS", shared, call)] + ["  };"]
+    lines += [f"    {line}" for line in launched("variant", "grid", all_threads(tile), shared, call)] + ["  };"]
     for vector in vectors:
         condition = f"if (in_w % {vector} == 0 && (size_t)input % {vector * conv.item_bytes} == 0) " if vector > 1 else ""
         lines.append(f"  {'' if vector == 4 else 'else '}{condition}launch(kernel<{vector}>);")

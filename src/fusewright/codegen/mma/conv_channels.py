@@ -162,7 +162,7 @@ def rows_exchanged(shape: Layout, epilogue: Epilogue, reduce: OverChannels, valu
         "constexpr int ROW = BLOCK_CHANNELS + 4;  // words, so that no bank is met twice",
         "float* const exchange = scratch_words + warp / 4 * POSITIONS * ROW;",
         each_element(f"exchange[(f * {4 * shape.pair} + {column}) * ROW + lane_channel + 8 * i] = {value};", "HELD", "PAIR").rstrip(),
-        "__syncthreads();",
+        shape.meeting.text,
         "#pragma unroll 1",
         "for (int task = threadIdx.x % 128; task < POSITIONS * SHARERS; task += 128) {",
         f"  const int p = task / SHARERS, first = task % SHARERS, f = p / {4 * shape.pair};",
@@ -178,7 +178,7 @@ def rows_exchanged(shape: Layout, epilogue: Epilogue, reduce: OverChannels, valu
         "  }",
         "}",
     ]
-    meeting = ("meet", "shuffle_xor") if threads > 1 else ()
+    meeting = (*shape.meeting.calls, *(("meet", "shuffle_xor") if threads > 1 else ()))
     return calling("\n".join(lines) + "\n", name, *exponential(reduce), *meeting, *of_halves(shape, "to_memory"))
 
 
@@ -199,7 +199,7 @@ def summed_rows(shape: Layout, reduce: OverChannels, value: Held, met: Code, hel
     slow = (
         f"float* const pivots = scratch_words + (warp * 4 + quad) * {held + 1};\nposition = 0;\n{{\n"
         + (largest + met + across_warps(shape, "Max", held, count, own)).moved(2)
-        + f"\n  __syncthreads();  // all have read what met\n{unroll}  {each}{{\n"
+        + f"\n  {shape.meeting.text}  // all have read what met\n{unroll}  {each}{{\n"
         + f"    reduced[{k}] = fabsf(total[{k}].result()) < INFINITY ? total[{k}].result() : 0.0f;\n"
         + f"    pivots[position + {k}] = reduced[{k}];\n  }}\n}}\n__syncwarp();\nposition = 0;\n"
         + relative
@@ -212,10 +212,18 @@ def summed_rows(shape: Layout, reduce: OverChannels, value: Held, met: Code, hel
         + (plain + met + across_warps(shape, "Sum", held, count, own)).moved(2)
         + f"\n{unroll}  {each}{{\n    const float sum = total[{k}].result();\n    fits = fits && sum > 1e-30f && sum < 1e30f;\n"
         + f"    reduced[{k}] = logf(sum);\n  }}\n}}\n"
-        + "if (__syncthreads_or(!fits)) {  // relative to the largest\n"
+        + some_of_all(shape, "!fits")
+        + " {  // relative to the largest\n"
         + slow.moved(2)
         + "\n}\n"
     )
+
+
+def some_of_all(shape: Layout, condition: str) -> Code:
+    """Whether the condition holds in some thread of those that multiply: all of them learn it."""
+    if not shape.tile.producers:
+        return Code(f"if (__syncthreads_or({condition}))")
+    return Code(f"if ({condition}) *odd_tile = tile;\n") + shape.meeting + "\nif (*odd_tile == tile)"
 
 
 def across_warps(shape: Layout, name: str, held: int, count: int, own: str) -> Code:
@@ -225,11 +233,11 @@ def across_warps(shape: Layout, name: str, held: int, count: int, own: str) -> C
         f"{name}* const scratch = reinterpret_cast<{name}*>(scratch_words);\n"
         f"#pragma unroll\nfor (int k = 0; k < {count}; ++k)\n"
         f"  if ({own}) scratch[{index.format(c='warp_c')}] = total[k];\n"
-        "__syncthreads();\n"
+        f"{shape.meeting.text}\n"
         f"#pragma unroll\nfor (int k = 0; k < {count}; ++k) {{\n"
         f"  total[k] = scratch[{index.format(c='0')}];\n"
         f"  for (int other = 1; other < WARPS_C; ++other) meet(total[k], scratch[{index.format(c='other')}]);\n}}\n",
-        name, "meet",
+        name, "meet", *shape.meeting.calls,
     )  # fmt: skip
 
 

@@ -19,6 +19,10 @@ from .conv_spec import Epilogue, OverChannels, OverPositions, Pointwise
 from .conv_store import as_stored, store_elements
 
 NOTHING = Code()
+ODD_TILE = (
+    "int* const odd_tile = reinterpret_cast<int*>(rows + ROWS + 3);  // the last one with sums that overflow, or vanish\n"
+    "if (threadIdx.x == 0) *odd_tile = -1;\n"
+)
 
 
 @dataclass(frozen=True)
@@ -155,7 +159,7 @@ def partials(shape: Layout, reduce: OverPositions, shifted: bool = False) -> Cod
           total.merge(shuffle_xor(total, 2));
           if (quad == 0) scratch[warp / WARPS_C * BLOCK_CHANNELS + lane_channel + 8 * i] = total;
         }}
-        __syncthreads();
+        {shape.meeting.text}
         for (int local = threadIdx.x; local < BLOCK_CHANNELS; local += THREADS) {{
           {name} total = scratch[local];
           for (int other = 1; other < {warps}; ++other)
@@ -166,7 +170,7 @@ def partials(shape: Layout, reduce: OverPositions, shifted: bool = False) -> Cod
         }}
     """).strip("\n")
         + "\n",
-        name, "shuffle_xor",
+        name, "shuffle_xor", *shape.meeting.calls,
     )  # fmt: skip
 
 
@@ -243,6 +247,6 @@ def epilogue_text(shape: Layout, epilogue: Epilogue) -> EpilogueText:
         case OverChannels(keep=True) as reduce:
             return EpilogueText(finish=finish + softmax_like(shape, epilogue, reduce, value))
         case OverChannels() as reduce:
-            return EpilogueText(finish=finish + rows(shape, epilogue, reduce, value))
+            return EpilogueText(Code(ODD_TILE if shape.tile.producers else ""), finish + rows(shape, epilogue, reduce, value))
         case _:
             return EpilogueText(finish=finish + store_elements(shape, value))

@@ -8,10 +8,12 @@ from itertools import product
 from math import prod
 
 from ...target.machine import H200, Machine
-from .conv_spec import Conv, Epilogue, OverChannels, OverPositions, Tile, triple, widened
+from .code import Code, calling
+from .conv_spec import PRODUCERS, Conv, Epilogue, OverChannels, OverPositions, Tile, triple, widened
 
 FEW_HELD = 16  # positions of a lane: below, threads share what is left of four warps' elements
 WORDS = {"LogSumExp": 2, "Sum": 1, "Max": 1, "Min": 1, "CloseMoments": 4}  # 32-bit words of an accumulator
+STRAIGHT_STEP = 144  # instructions of four warps in a step, where producers fill stages: it is straight code
 STRAIGHT_PRODUCTS = 1024  # of a strided transposed convolution, whose taps are written out
 WINDOW_REGISTERS = 48  # most registers for input rows kept for several kernel rows
 FOLDED_TURNS = 64  # most products deep that taps are folded into; beyond, input channels fill the depth on their own
@@ -238,7 +240,8 @@ class Layout:
 
     @functools.cached_property
     def shared_words(self) -> int:
-        weight_stages = {"resident": self.chunks, "staged": 2, "direct": 0}[self.tile.weights]
+        stages = self.tile.stages if self.tile.producers else 2
+        weight_stages = {"resident": self.chunks, "staged": stages, "direct": 0}[self.tile.weights]
         return (
             self.input_stages * self.input_stage
             + weight_stages * self.weight_stage
@@ -246,7 +249,7 @@ class Layout:
             + self.scratch_words
             + self.run_words
             + self.offset_words
-            + (4 * (self.row_groups + 1) if self.tile.warpgroups else 0)
+            + (4 * (self.row_groups + (4 if self.tile.producers else 1)) if self.tile.warpgroups else 0)
         )
 
     @functools.cached_property
@@ -257,7 +260,8 @@ class Layout:
     @functools.cached_property
     def turns_rows(self) -> bool:
         """Elements go through shared memory, so that all lanes of a warp write side by side: two sectors at least."""
-        return self.conv.in_runs and self.run_columns * self.conv.item_bytes >= 64
+        runs = self.conv.in_runs or (self.is_wide and not self.conv.is_phased)
+        return runs and self.run_columns * self.conv.item_bytes >= 64
 
     @functools.cached_property
     def run_columns(self) -> int:
@@ -285,6 +289,16 @@ class Layout:
         return self.tile.fragments[2 if self.is_wide else 1]
 
     @functools.cached_property
+    def producer_rounds(self) -> int:
+        """How often each producer copies four columns of four channels in a step."""
+        return -(-self.row_groups * -(-(self.lead + self.pitch) // 4) // PRODUCERS)
+
+    @property
+    def meeting(self) -> Code:
+        """The barrier of all warps that multiply."""
+        return calling("barrier_sync(1, THREADS);", "barrier_sync") if self.tile.producers else Code("__syncthreads();")
+
+    @functools.cached_property
     def is_wide(self) -> bool:
         """The positions that four warps multiply in one instruction are neighbours in a row, not eight columns of several rows."""
         return self.tile.warpgroups and self.tile.fragments[2] > 1
@@ -298,6 +312,8 @@ class Layout:
 
     @functools.cached_property
     def input_stages(self) -> int:
+        if self.tile.producers:
+            return self.tile.stages
         return 2 * (prod(self.tile.warps) if self.tile.alone else 1)
 
     @functools.cached_property
@@ -389,6 +405,10 @@ def refusal(shape: Layout, epilogue: Epilogue, machine: Machine = H200) -> str |
     straight = prod(conv.kernel) * tile.channel_tiles * prod(tile.fragments)
     if conv.is_phased and straight > STRAIGHT_PRODUCTS * (shape.instruction if tile.warpgroups else 1):
         return "more products in straight code than are worth compiling"
+    if tile.producers and shape.turns * conv.kernel[1] * tile.channel_tiles * prod(tile.fragments) > STRAIGHT_STEP * shape.instruction:
+        return "more products in a step than are worth compiling"
+    if tile.producers and not (tile.warpgroups and 2 <= tile.stages <= 6):
+        return "producers fill two to six stages of four warps' operands"
     if tile.warpgroups and (reason := refused_by_warpgroups(shape, epilogue)):
         return reason
     if epilogue.stored and not isinstance(epilogue.reduce, OverPositions):
@@ -407,19 +427,20 @@ def refusal(shape: Layout, epilogue: Epilogue, machine: Machine = H200) -> str |
         return "a block must hold all channels it reduces"
     if isinstance(epilogue.reduce, OverChannels) and epilogue.reduce.keep:
         accumulators += WORDS[epilogue.reduce.accumulator] * prod(shape.held) * shape.pair
-    if tile.warpgroups:
+    if tile.warpgroups and not tile.producers:
         accumulators += 16 * -(-shape.rounds // shape.turns)  # four columns of four channels on their way
     if conv.packed_in > 1:
         accumulators += shape.held_words
     if conv.is_strict:  # what the tensor cores sum on its own, and the second part of each input
         accumulators += 4 * prod(tile.fragments) + WINDOW_REGISTERS // 2
-    if accumulators + (ROOM_FOR_ROWS if shape.is_wide or (tile.warpgroups and conv.is_phased) else ROOM) > min(tile.registers, machine.registers // (tile.threads * tile.blocks_per_sm)):
+    room = ROOM_FOR_ROWS if shape.is_wide or (tile.warpgroups and conv.is_phased) else ROOM
+    if accumulators + room > tile.registers * machine.registers // 65536:
         return "too many accumulators for the registers of a thread"
     if not tile.warpgroups and -(-shape.rows[0] * shape.rows[1] * shape.pitch // shape.stagers) > 32:
         return "more rounds of copies than a word has bits, where they are of single elements"
     if not machine.has_tf32 or (tile.warpgroups and not machine.has_wgmma):
         return "the machine has no such tensor cores"
-    if tile.threads > 1024 or tile.threads * tile.blocks_per_sm > machine.threads:
+    if tile.all_threads > 1024 or tile.all_threads * tile.blocks_per_sm > machine.threads:
         return "more threads than a multiprocessor has"
     if 4 * shape.shared_words > machine.shared_per_block // tile.blocks_per_sm - 1024:
         return "more shared memory than a multiprocessor has"

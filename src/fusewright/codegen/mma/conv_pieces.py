@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .code import Code, calling, pieces_of, shifted
 from .conv_layout import Layout
-from .conv_spec import Conv
+from .conv_spec import PRODUCER_REGISTERS, Conv
 
 MULTIPLY, STAGING, WARPGROUPS = (pieces_of(file) for file in ("conv_multiply.cuh", "conv_staging.cuh", "conv_warpgroup.cuh"))
 STRAIGHT_PRODUCTS = 16  # of four warps in one stretch of straight code
@@ -105,11 +105,14 @@ def warpgroup_staging(shape: Layout) -> dict[str, Code | str]:
         "const int w0 = tile_w * TILE_W + warp_w * FRAGMENTS_W * 8;"
     )
     steps = lane_steps(shape)
+    both = with_producers(shape) if tile.producers else {}
     return {
+        "ordered_weight": WARPGROUPS["ordered weight"].filled(
+            told=", int in_channels" if conv.open_inputs else "", GROUP_IN=names["GROUP_IN"], weight_at=weight_at(conv)
+        ).stripped(),
         "multiply": warpgroup_products(shape, straight),
         "own_channels": "" if tile.warps_c == 4 else " + warp_c / 4 * (CHANNEL_TILES * 512)",
         **{name: steps[name] for name in ("warp_step_d", "warp_step_h", "warp_step_w")},
-        "weight_at": weight_at(conv),
         "pack_kernel": "" if resident else pack_kernel(conv),
         "exists": "" if shape.group_in % tile.chunk == 0 else f" && chunk * CHUNK + int(row.w) + j < {names['GROUP_IN']}",
         "warp_place": WARP_PLACE,
@@ -123,6 +126,28 @@ def warpgroup_staging(shape: Layout) -> dict[str, Code | str]:
         "weight_at_step": f"weight_stages{step}",
         "next_weight": "" if resident else "        if (turn == 0) stage_weight(next_chunk, buffer ^ 1);",
         "origin_early": shifted(place, 4),
+        **both,
+    }
+
+
+def with_producers(shape: Layout) -> dict[str, Code | str]:
+    """Where warps of their own fill the stages."""
+    resident, conv, tile = shape.tile.resident, shape.conv, shape.tile
+    fewer = calling(f"warpgroup_registers<{PRODUCER_REGISTERS}, false>();", "warpgroup_registers")
+    more = calling(f"warpgroup_registers<{tile.registers}, true>();", "warpgroup_registers")
+    step = "stage * WEIGHT_STAGE"
+    if resident:
+        step = "0" if shape.chunks == 1 else "chunk * WEIGHT_STAGE"
+    return {
+        "first_weight": pack_in_kernel(conv, "ALL_THREADS").moved(2) if resident else START_WEIGHTS.moved(2),
+        "stage_weight": "" if resident else PRODUCED_WEIGHTS.filled(**input_names(conv)).moved(4),
+        "next_weight": "" if resident else f"      stage_weight(fill % {input_names(conv)['CHUNKS']}, stage);",
+        "wait_weight": "" if resident else WAIT_PRODUCED.moved(6),
+        "next_phase": "" if resident else ", phase ^= 1",
+        "weight_at_step": f"weight_stages + {step}",
+        "weight_stages": "  float* const weight_stages = shared + STAGES * INPUT_STAGE;",
+        "fewer_registers": fewer.moved(4) if tile.moves_registers else "",
+        "more_registers": more.moved(2) if tile.moves_registers else "",
     }
 
 
@@ -138,9 +163,9 @@ def warpgroup_products(shape: Layout, straight: bool) -> Code:
         first = f"((fd * PHASES_D + phase_d) * FRAGMENTS_H + {of_row}) * FRAGMENTS_W + phase_w"
     else:
         step, first = "1", "(fd * FRAGMENTS_H + fh) * FRAGMENTS_W" if wide else "fd * FRAGMENTS_H"
-    of_weight = "weight + ((turn * KERNEL_H + kh) * (BLOCK_TILES / 4) + tile) * 512, 256"
+    of_weight = "weights, ((turn * KERNEL_H + kh) * (BLOCK_TILES / 4) + tile) * 512"
     of_input = f"at + 4 * ({deep} + {high}) * PITCH" if wide else f"at + 4 * {deep} * PITCH"
-    product = f"{mma}<{step}>(acc[tile], {first}, {of_weight},\n    {of_input}, 4 * PLANE, {row});"
+    product = f"{mma}<{step}>(acc[tile], {first},\n    {of_weight}, inputs, {of_input});"
     if wide:
         rows = "FRAGMENTS_H / PHASES_H" if phased else "FRAGMENTS_H"
         product = f"#pragma unroll\nfor (int fh = 0; fh < {rows}; ++fh)\n  " + product.replace("\n", "\n  ")
@@ -148,7 +173,32 @@ def warpgroup_products(shape: Layout, straight: bool) -> Code:
     indent = 12 if phased else 10
     products = calling(shifted(product, indent).lstrip(" "), mma)
     places = MULTIPLY["places"] if phased else Code()
-    return places + WARPGROUPS[kind].filled(products=products, unrolled=str(shape.turns if straight else 1))
+    interleaved = STAGED_BETWEEN if not shape.tile.producers else ONLY_MULTIPLIED
+    one_group = shape.tile.producers  # a step's products are waited for together: they are straight code
+    unrolled = str(shape.turns if straight or one_group else 1)
+    eights = str(shape.tile.chunk // 8 if one_group else 1)
+    return places + WARPGROUPS[kind].filled(products=products, row=row, unrolled=unrolled, unrolled_eights=eights, **interleaved)
+
+
+STAGED_BETWEEN: dict[str, Code | str] = {
+    "remark": "Before the products of each of its TURNS it calls stage(turn), and after the\n"
+    "// last stage(TURNS): the next step's operands are on their way while the tensor cores are at work.",
+    "template_of_stage": "template <class Stage>\n",
+    "stage": ", Stage stage",
+    "arrive": calling("  warpgroup_arrive(acc);", "warpgroup_arrive"),
+    "stage_turn": "    stage(turn);\n    warpgroup_go_on();",
+    "commit_turn": "    warpgroup_commit();",
+    "last": calling("  stage(TURNS);\n  warpgroup_wait(acc);", "warpgroup_wait"),
+}
+ONLY_MULTIPLIED: dict[str, Code | str] = {
+    "remark": "The products are on their way when it returns.",
+    "template_of_stage": "",
+    "stage": "",
+    "arrive": "  warpgroup_go_on();",
+    "stage_turn": "",
+    "commit_turn": "",
+    "last": "  warpgroup_commit();",
+}
 
 
 def staging(shape: Layout) -> dict[str, Code | str]:
@@ -261,7 +311,7 @@ WARP_PLACE = """\
 WARP_ALONE = "  constexpr int warp_c = 0, warp_d = 0, warp_h = 0, warp_w = 0;  // each warp has its own tiles"
 PACK_IN_KERNEL = Code("""\
 #pragma unroll 6
-for (int i = threadIdx.x; i < $CHUNKS * WEIGHT_STAGE; i += THREADS)
+for (int i = threadIdx.x; i < $CHUNKS * WEIGHT_STAGE; i += $threads)
   weight_stages[i] = $word;""")
 PACK_KERNEL = Code("""
 // $what; `kernel` reads them so.
@@ -276,9 +326,9 @@ $chunks
 LAST_INPUT = "if (part + 1 == PARTS && repeat + 1 == REPEATS) stage_input(next_chunk, ALL_TURNS, buffer ^ 1);"
 
 
-def pack_in_kernel(conv: Conv) -> Code:
+def pack_in_kernel(conv: Conv, threads: str = "THREADS") -> Code:
     """A block orders its weights itself."""
-    return PACK_IN_KERNEL.filled(**input_names(conv), word=packed_word(conv, "blockIdx.y"))
+    return PACK_IN_KERNEL.filled(**input_names(conv), threads=threads, word=packed_word(conv, "blockIdx.y"))
 
 
 def pack_kernel(conv: Conv) -> Code:
@@ -324,6 +374,16 @@ auto stage_weight = [&](int chunk, int buffer) {
 };
 if (threadIdx.x == 0) bulk_start(weights_come);
 __syncthreads();""", "bulk_copy", "bulk_start")  # fmt: skip
+START_WEIGHTS = calling("""\
+unsigned long long* const weights_come = reinterpret_cast<unsigned long long*>(rows + ROWS);
+if (threadIdx.x < STAGES) bulk_start(weights_come + threadIdx.x);""", "bulk_start")  # fmt: skip
+PRODUCED_WEIGHTS = calling("""\
+unsigned phase = 0;
+auto stage_weight = [&](int chunk, int stage) {
+  bulk_copy(weight_stages + stage * WEIGHT_STAGE, weight + ((long long)blockIdx.y * $CHUNKS + chunk) * WEIGHT_STAGE,
+            4 * WEIGHT_STAGE, weights_come + stage, own, 128);
+};""", "bulk_copy")  # fmt: skip
+WAIT_PRODUCED = calling("bulk_wait(weights_come + stage, phase);", "bulk_wait")
 WAIT_WEIGHT = calling("bulk_wait(weights_come, phase);\nphase ^= 1;", "bulk_wait")
 NEXT_WEIGHT = "stage_weight(next_step, turn, weight_buffer ^ 1);"
 

@@ -17,6 +17,7 @@ from ...ir.expr import Expr, Kind, Name, Pointer, names_in, substituted, words_i
 from ...ir.stmt import Declare, Statement, names_read, renamed, statements, words
 from ...target.helpers import Helper
 
+PRODUCERS, PRODUCER_REGISTERS = 128, 88  # threads that fill stages, and the registers each keeps
 ELEMENTS = {"float32": ("float", 4), "float16": ("__half", 2), "bfloat16": ("__nv_bfloat16", 2)}  # C type, bytes
 
 
@@ -332,15 +333,29 @@ class Tile:
     together: bool = True  # an input row in registers serves every kernel row that needs it
     folded: bool = False  # eight taps of any input channels are a product's depth, in the order of the weight tensor
     warpgroups: bool = False  # four warps (over channels) multiply together, from shared memory, on their own: Hopper's way
+    producers: bool = False  # four further warps fill the stages, and those that multiply do nothing else
+    stages: int = 2  # that lie in shared memory, where there are producers
 
     @property
     def threads(self) -> int:
         return 32 * self.warps_c * prod(self.warps)
 
     @property
+    def all_threads(self) -> int:
+        return self.threads + (PRODUCERS if self.producers else 0)
+
+    @property
+    def moves_registers(self) -> bool:
+        """Producers hand registers over to those that multiply."""
+        return self.producers and self.all_threads * self.blocks_per_sm > 256
+
+    @property
     def registers(self) -> int:
-        """Most that a thread may have."""
-        return min(255, 65536 // (self.threads * self.blocks_per_sm))
+        """Most that a thread may have, of those that multiply."""
+        each = min(255, 65536 // (self.all_threads * self.blocks_per_sm))
+        if not self.moves_registers:
+            return each
+        return min(240, (each // 8 * 8 * self.all_threads - PRODUCERS * PRODUCER_REGISTERS) // self.threads // 8 * 8)
 
     @property
     def resident(self) -> bool:

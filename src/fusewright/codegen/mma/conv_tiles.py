@@ -39,6 +39,11 @@ FOUR_WARPS_TFLOPS = 390.0  # H200: products of four warps with nothing copied in
 # H200, products of four warps, fitted to 24 tiles of six convolutions (benchmarks/results/tiles.txt): what they lose, what an element
 # costs on its way to shared memory, and the cycles it takes: where it is stored earlier than that after its load, warps wait.
 FOUR_WARPS_OVERHEAD, FOUR_WARPS_STAGED_MS, FOUR_WARPS_LATENCY = 1.15, 0.6e-9, 1500
+# H200, 82 tiles of twelve convolutions (benchmarks/results/rows.txt), which take 0.7 to 1.3 times what is expected: cycles of a producer
+# for a round of copies and for a stage, and what products lose where producers keep up.
+ROUND_CYCLES, STAGE_CYCLES, PRODUCED_OVERHEAD = 700, 600, 1.2
+# H200: rows that four warps' blocks write without shared memory, eight or sixteen columns at a time, cost 4 and 2 times their bytes.
+NARROW_COLUMNS = 32
 # H200: what it costs more to write rows that do not begin at whole sectors, eight elements at a time: 110 columns instead of 112 took
 # 0.26 ms for 200 MB (benchmarks/results/widths.txt); of runs by way of shared memory, two sectors of each at this rate: 443 MB in rows of
 # 81 take 0.32 ms in runs of 32 and 0.29 in runs of 64, in rows of 80 0.19 (benchmarks/results/transposed.txt).
@@ -47,6 +52,7 @@ HALF_SECTORS = 1.3  # not measured: eight halves of a fragment's row are half a 
 # Folded taps: what they lose beside what is counted (H200, benchmarks/results/few_channels.txt: 1.14 to 1.35), and the slots for each
 # product that PRODUCT_TFLOPS contains (3×3 of 32 products: 20 reads, two instructions to round each and 12 reads of weights for 96).
 FOLDED_OVERHEAD, TAPS_SLOTS = 1.2, 0.75
+DEEP_WARPS: dict[int, tuple[tuple[int, int, int], ...]] = {1: (), 2: (), 3: ((2, 1, 1), (2, 2, 1))}
 FOLDED_STRAIGHT = 640  # products of a warp in one stretch of straight code, where taps are folded
 # Functions by their units: the special-function unit's, with what is made of them, and single instructions. Others are not counted.
 SPECIAL = {name for function in (
@@ -83,7 +89,7 @@ def has_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> bool:
 @functools.lru_cache(maxsize=1024)
 def tiles_of(conv: Conv, epilogue: Epilogue, machine: Machine) -> tuple[Tile, ...]:
     found = [islice(able(conv, epilogue, machine, proposed), CANDIDATES) for proposed in (proposed_tiles, warpgroup_tiles, folded_tiles)]
-    found.append(islice(able(conv, epilogue, machine, wide_tiles), WIDE_CANDIDATES))
+    found += [islice(able(conv, epilogue, machine, proposed), WIDE_CANDIDATES) for proposed in (wide_tiles, producer_tiles)]
     tiles = tuple(dict.fromkeys(chain.from_iterable(found)))
     return tiles if tiles or not conv.is_phased else tuple(islice(able(conv, epilogue, machine, fewer_tiles), CANDIDATES))
 
@@ -104,7 +110,7 @@ def for_sizes(conv: Conv, epilogue: Epilogue, sizes: Sequence[int], machine: Mac
 
 def can_be_wide(conv: Conv, machine: Machine) -> bool:
     """Tiles whose products are of neighbours in a row are worth trying: others are eight columns wide."""
-    return has_warpgroups(conv, machine) and (conv.in_runs or conv.is_phased or conv.dims == 1)
+    return has_warpgroups(conv, machine) and conv.stride[-1] == conv.phases[-1]
 
 
 def suiting(conv: Conv, sizes: Sequence[int]) -> int:
@@ -187,24 +193,58 @@ def wide_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterator[Til
     Eight warps over channels share an input tile."""
     if not can_be_wide(conv, machine):
         return
-    wanted, phases = -(-conv.out_channels // conv.groups // 64), prod(conv.phases)
+    for (channel_tiles, fours), fragments in product(of_fours(conv, epilogue), wide_shapes(conv, epilogue)):
+        if channel_tiles * prod(fragments) * prod(conv.phases) > MOST_HELD:
+            continue
+        for warps in ((1, 2, 1), (1, 4, 1), (1, 1, 2), (1, 1, 1), *DEEP_WARPS[conv.dims]):
+            for blocks in (1, 2, 3):
+                for weights, chunk in (("resident", 16), ("resident", 8), ("staged", 16), ("staged", 8)):
+                    base = Tile(channel_tiles, fragments, warps, 4 * fours, chunk, blocks_per_sm=blocks, weights=weights)
+                    yield replace(base, warpgroups=True)
+
+
+def producer_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterator[Tile]:
+    """The same, and tiles eight columns wide, with four warps more that fill the stages, as many of these as there is room for."""
+    if not can_be_wide(conv, machine):
+        return
     deep, high, _ = window_fragments(conv, epilogue)
+    columns = [(deep, rows, 1) for rows in (16, 8) if rows % high == 0 and conv.dims > 1 and not conv.is_phased]
+    for fragments, (channel_tiles, fours) in product([*wide_shapes(conv, epilogue), *columns], reversed(of_fours(conv, epilogue))):
+        if channel_tiles * prod(fragments) * prod(conv.phases) > MOST_HELD:
+            continue
+        for warps in ((1, 2, 1), (1, 1, 2), (1, 1, 1), *DEEP_WARPS[conv.dims][:1]):
+            threads = 128 * fours * prod(warps)
+            for blocks in ((1, 2) if threads == 128 else (1,) if threads == 256 else ()):
+                base = Tile(channel_tiles, fragments, warps, 4 * fours, blocks_per_sm=blocks)
+                yield from filled_by_producers(conv, epilogue, machine, base)
+
+
+def filled_by_producers(conv: Conv, epilogue: Epilogue, machine: Machine, base: Tile) -> Iterator[Tile]:
+    """The tile with its weights in shared memory if they all fit, and as many stages as do: many short ones rather than few long ones."""
+    for chunk, fewest in ((8, 2), (16, 3)):
+        tiles = (
+            replace(base, chunk=chunk, weights=weights, warpgroups=True, producers=True, stages=stages)
+            for weights in ("resident", "staged") for stages in range(4, fewest - 1, -1)
+        )  # fmt: skip
+        yield from islice((tile for tile in tiles if refusal(layout(conv, epilogue, tile), epilogue, machine) is None), 1)
+
+
+def wide_shapes(conv: Conv, epilogue: Epilogue) -> list[tuple[int, int, int]]:
+    """Fragments of four warps, deep, high and wide: one instruction a row, or of phases eight columns of several rows too."""
+    phases, (deep, high, _) = prod(conv.phases), window_fragments(conv, epilogue)
     widest = min(conv.row_fragments, MOST_HELD // (phases * deep * high))
     halves = (widest, widest // 2) if widest >= 16 else (widest,)  # more rows, which share more of the input
     deeps = (2 * deep, deep) if conv.dims == 3 else (deep,)
     shapes = [(d, rows * high, across) for d in deeps for across in halves for rows in (4, 2, 1)]
     if conv.is_phased and conv.dims > 1:
         shapes += [(deep, rows, 1) for rows in (8, 4) if rows % high == 0]
-    of_warps = ((1, 2, 1), (1, 4, 1), (1, 1, 2), (1, 1, 1), *(((2, 1, 1), (2, 2, 1)) if conv.dims == 3 else ()))
-    of_channels = (split for fours in ((1, 2) if wanted > 1 else (1,)) for split in channels_of_fours(epilogue, wanted, fours))
-    for (channel_tiles, fours), fragments in product(tuple(of_channels), shapes):
-        if channel_tiles * prod(fragments) * phases > MOST_HELD or fragments[1] * fragments[2] < INSTRUCTIONS[0]:
-            continue
-        for warps in of_warps:
-            for blocks in (1, 2, 3):
-                for weights, chunk in (("resident", 16), ("resident", 8), ("staged", 16), ("staged", 8)):
-                    base = Tile(channel_tiles, fragments, warps, 4 * fours, chunk, blocks_per_sm=blocks, weights=weights)
-                    yield replace(base, warpgroups=True)
+    return [shape for shape in shapes if (shape[2] if shape[2] > 1 else shape[1]) in INSTRUCTIONS]
+
+
+def of_fours(conv: Conv, epilogue: Epilogue) -> list[tuple[int, int]]:
+    """How many times 64 channels four warps have, and how many times four warps there are over channels."""
+    wanted = -(-conv.out_channels // conv.groups // 64)
+    return [split for fours in ((1, 2) if wanted > 1 else (1,)) for split in channels_of_fours(epilogue, wanted, fours)]
 
 
 def channels_of_fours(epilogue: Epilogue, wanted: int, fours: int) -> list[tuple[int, int]]:
@@ -437,12 +477,14 @@ def predicted_ms(conv: Conv, epilogue: Epilogue, sizes: Sequence[int], tile: Til
     writing = written / memory * 1e-9  # hardly overlaps where there are few blocks to a multiprocessor
     if conv.packed_in > 1 and shape.run == 1 and not shape.turns_rows:
         writing *= HALF_SECTORS
-    if conv.in_runs:
+    if conv.in_runs or shape.turns_rows:
         ends = SECTOR / conv.item_bytes / shape.run_columns / RUN_ENDS_TB_PER_S if shape.turns_rows else 1.0 / UNALIGNED_TB_PER_S
         writing += ends * written * 1e-9 / machine.by_memory(1.0)
     launch = machine.by_launch(LAUNCH_MS)
     launches = launch + (0.0 if tile.resident else launch / 2)  # with that which packs the weights
     if tile.warpgroups:
+        if not conv.in_runs and not shape.turns_rows:
+            writing *= max(1.0, NARROW_COLUMNS / shape.tile_sizes[2])
         return max(warpgroup_ms(shape, epilogue, work * crowd, rounds, machine) + writing, least) + launches
     small = SMALL_TILE if 4 * tile.channel_tiles * shape.fragments <= 64 and not conv.is_strict else 1.0
     few = FEW_WARPS if tile.threads * tile.blocks_per_sm < 512 else 1.0
@@ -470,7 +512,8 @@ def element_slots(shape: Layout, epilogue: Epilogue, machine: Machine) -> float:
 def written_bytes(shape: Layout, epilogue: Epilogue, batch: int, out: Sequence[int]) -> float:
     if isinstance(epilogue.reduce, OverPositions) and not epilogue.stored:
         return 0  # partial results only
-    channels = 1 if isinstance(epilogue.reduce, OverChannels) else shape.conv.out_channels
+    rows = isinstance(epilogue.reduce, OverChannels) and not epilogue.reduce.keep
+    channels = 1 if rows else shape.conv.out_channels
     return shape.conv.item_bytes * batch * prod(out) // prod(shape.window) * channels
 
 
@@ -481,6 +524,10 @@ def warpgroup_ms(shape: Layout, epilogue: Epilogue, work: float, rounds: float, 
     product_ms = longer * 2e-9 * elements * shape.depth / machine.by_wgmma(FOUR_WARPS_TFLOPS)
     epilogue_ms = elements / 32 * element_slots(shape, epilogue, machine) / issue_per_ms(machine)
     staged_ms = work * shape.chunks * shape.input_stage * FOUR_WARPS_STAGED_MS / machine.by_issue(1.0)
+    if tile.producers:
+        cycles = shape.producer_rounds * ROUND_CYCLES + STAGE_CYCLES
+        filling_ms = rounds * shape.chunks * cycles / machine.by_clock(CYCLES_PER_MS)
+        return max(PRODUCED_OVERHEAD * product_ms, filling_ms) + FOUR_WARPS_OVERHEAD * epilogue_ms
     # What is loaded at one turn is stored some turns later; all products of a multiprocessor are made in between.
     copies = -(-shape.rounds // -(-shape.rounds // shape.turns))  # in a step
     in_a_turn = shape.conv.kernel[1] * tile.channel_tiles * 4 * prod(tile.fragments)  # cycles

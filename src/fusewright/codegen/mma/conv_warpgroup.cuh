@@ -3,20 +3,7 @@ namespace ${name}_detail {
 
 $constants
 
-// The weight that lies at `index` in the order the tensor cores read: [chunk][8 inputs][column][kernel row]
-// [64 channels][four inputs][channel][4]. A warp has 16 channels of each 64; those of a warp are neighbours.
-__device__ __forceinline__ float ordered_weight(const float* __restrict__ weight$told, int block, int index) {
-  const int word = index % 4, row = index / 4 % 64, four = index / 256 % 2;
-  constexpr int TILES = CHANNEL_TILES * WARPS_C / 4;
-  const int tile = index / 512 % CHANNEL_TILES, fours = index / 512 % TILES / CHANNEL_TILES, kh = index / (512 * TILES) % KERNEL_H;
-  const int turn = index / (512 * TILES * KERNEL_H), column = turn % PART_COLUMNS;
-  const int kd = column / KERNEL_W, kw = column % KERNEL_W;
-  const int group = block / GROUP_BLOCKS;
-  const int out = block % GROUP_BLOCKS * BLOCK_CHANNELS + ((fours * 4 + row / 16) * CHANNEL_TILES + tile) * 16 + row % 16;
-  const int in = turn / PART_COLUMNS * 8 + four * 4 + word;
-  const bool real = out < GROUP_OUT && in < $GROUP_IN;
-  return real ? $weight_at : 0.0f;
-}
+$ordered_weight
 $pack_kernel
 $multiply
 template <int VECTOR>
@@ -136,56 +123,218 @@ $conclude
 
 $launcher
 
-//: taps calls warpgroup_arrive warpgroup_commit warpgroup_go_on warpgroup_wait
-// acc += weight x input for CHUNK input channels. Before the products of each of its TURNS it calls stage(turn), and after the
-// last stage(TURNS): the next step's operands are on their way while the tensor cores are at work.
-template <class Stage>
-__device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* input, const float* weight,
-                                         Stage stage) {
-  warpgroup_arrive(acc);
+//: ordered weight
+// The weight that lies at `index` in the order the tensor cores read: [chunk][8 inputs][column][kernel row]
+// [64 channels][four inputs][channel][4]. A warp has 16 channels of each 64; those of a warp are neighbours.
+__device__ __forceinline__ float ordered_weight(const float* __restrict__ weight$told, int block, int index) {
+  const int word = index % 4, row = index / 4 % 64, four = index / 256 % 2;
+  constexpr int TILES = CHANNEL_TILES * WARPS_C / 4;
+  const int tile = index / 512 % CHANNEL_TILES, fours = index / 512 % TILES / CHANNEL_TILES, kh = index / (512 * TILES) % KERNEL_H;
+  const int turn = index / (512 * TILES * KERNEL_H), column = turn % PART_COLUMNS;
+  const int kd = column / KERNEL_W, kw = column % KERNEL_W;
+  const int group = block / GROUP_BLOCKS;
+  const int out = block % GROUP_BLOCKS * BLOCK_CHANNELS + ((fours * 4 + row / 16) * CHANNEL_TILES + tile) * 16 + row % 16;
+  const int in = turn / PART_COLUMNS * 8 + four * 4 + word;
+  const bool real = out < GROUP_OUT && in < $GROUP_IN;
+  return real ? $weight_at : 0.0f;
+}
+
+//: kernel with producers calls barrier_arrive barrier_sync load_if rotate to_tf32_even warpgroup_arrive warpgroup_operands warpgroup_wait warpgroup_wait_but_one
+namespace ${name}_detail {
+
+$constants
+
+$ordered_weight
+$pack_kernel
+$multiply
+template <int VECTOR>
+__global__ void __launch_bounds__(ALL_THREADS, BLOCKS_PER_SM)
+kernel($parameters) {
+  extern __shared__ __align__(128) float shared[];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int group = lane / 4, quad = lane % 4;  // a lane holds channels group + 8i at positions 2 quad, 2 quad + 1
+$warp_place
+  float* const input_stages = shared;
+$weight_stages
+$shared_tables
+  uint4* const rows = reinterpret_cast<uint4*>(shared + SHARED_BYTES / 4 - 4 * (ROWS + 4));
+  const int n = int(blockIdx.x) / slices, slice = int(blockIdx.x) % slices;
+$channel_origin
+$out_sizes
+$tiles
+  const int first = int((long long)tiles * slice / slices), last = int((long long)tiles * (slice + 1) / slices);
+  const long long plane = (long long)in_d * in_h * in_w;
+  const float* const sample = input + ((long long)n * $IN_CHANNELS + $group_first_input) * plane;
+  for (int i = threadIdx.x; i < ROWS; i += ALL_THREADS) {  // where each row of four channels lies, and its place in the tile
+    const int four = i / (ROWS_D * ROWS_H), d = i / ROWS_H % ROWS_D, h = i % ROWS_H;
+    rows[i] = make_uint4(unsigned(4 * four * plane) + (d * in_h + h) * in_w, d, h, 4 * four);
+  }
+$first_weight
+$setup
+  warpgroup_operands();
+  __syncthreads();  // what all threads prepared is complete
+
+  if (warp >= THREADS / 32) {
+    // Producers: four warps that fill one stage after the other, as soon as its last products are made. A thread loads VECTOR columns
+    // of four channels and stores them as positions side by side: [four channels][position][4], rounded to TF32. Places outside the
+    // input become zeros. As soon as it stored one load it starts the next: TOGETHER of them are on their way, of the next stage too.
+$fewer_registers
+    constexpr int ROW_PLACES = (LEAD + PITCH + VECTOR - 1) / VECTOR, PLACES = ROWS * ROW_PLACES;
+    constexpr int ROUNDS = (PLACES + 127) / 128, MOST = 12 / VECTOR;
+    constexpr int TOGETHER = (ROUNDS + (ROUNDS + MOST - 1) / MOST - 1) / ((ROUNDS + MOST - 1) / MOST);
+    const int own = threadIdx.x - THREADS, by = VECTOR == 4 ? own / 2 % 4 : 0;  // lanes store other columns first: no bank is met twice
+    float held[TOGETHER][4][VECTOR];
+    int tile_d = first / (tiles_h * tiles_w), tile_h = first / tiles_w % tiles_h, tile_w = first % tiles_w;  // that is loaded
+    int tile = first, chunk = 0, from_d, from_h, from_w;
+    const float* from;
+    auto locate = [&] {
+      from_d = tile_d * STEP_D - HALO_D, from_h = tile_h * STEP_H - HALO_H, from_w = tile_w * STEP_W - HALO_W - LEAD;
+      from = sample + chunk * CHUNK * plane + ((long long)from_d * in_h + from_h) * in_w + from_w;
+    };
+    auto load_round = [&](int round, float (&to)[4][VECTOR]) {
+      const int place = round * 128 + own, w = place % ROW_PLACES * VECTOR;
+      const uint4 row = rows[min(place / ROW_PLACES, ROWS - 1)];
+      const bool real = tile < last && place < PLACES && from_d + row.y < unsigned(in_d) && from_h + row.z < unsigned(in_h) &&
+                        unsigned(from_w + w) < unsigned(in_w);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) load_if<VECTOR>(real$exists, from + row.x + w + j * plane, to[j]);
+    };
+    auto store_round = [&](int round, float (&x)[4][VECTOR], uint4* into) {
+      const int place = round * 128 + own, column = place % ROW_PLACES * VECTOR - LEAD;
+      uint4* const to = into + place / ROW_PLACES * PITCH + column;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) rotate<VECTOR>(x[j], by);
+#pragma unroll
+      for (int v = 0; v < VECTOR; ++v) {
+        const int at = (v + by) % VECTOR;
+        if (place < PLACES && unsigned(column + at) < unsigned(PITCH))
+          to[at] = make_uint4(to_tf32_even(x[0][v]), to_tf32_even(x[1][v]), to_tf32_even(x[2][v]), to_tf32_even(x[3][v]));
+      }
+    };
+    locate();
+#pragma unroll
+    for (int k = 0; k < TOGETHER; ++k) load_round(k, held[k]);
+    const int fills = (last - first) * $CHUNKS;
+    int stage = 0, next_round = TOGETHER;
+$stage_weight
+#pragma unroll 1
+    for (int fill = 0; fill < fills; ++fill) {
+      if (fill >= STAGES) barrier_sync(EMPTY + stage, ALL_THREADS);
+$next_weight
+      uint4* const into = reinterpret_cast<uint4*>(input_stages + stage * INPUT_STAGE);
+#pragma unroll 1
+      for (int round = 0; round < ROUNDS; round += TOGETHER) {
+        if (next_round >= ROUNDS) {  // those of the next stage
+          next_round = 0;
+          if (++chunk == $CHUNKS) {
+            chunk = 0, ++tile;
+            if (++tile_w == tiles_w) {
+              tile_w = 0;
+              if (++tile_h == tiles_h) tile_h = 0, ++tile_d;
+            }
+          }
+          locate();
+        }
+#pragma unroll
+        for (int k = 0; k < TOGETHER; ++k) {
+          store_round(round + k, held[k], into);
+          load_round(next_round + k, held[k]);
+        }
+        next_round += TOGETHER;
+      }
+$wait_weight
+      warpgroup_operands();
+      barrier_arrive(FULL + stage, ALL_THREADS);
+      if (++stage == STAGES) stage = 0$next_phase;
+    }
+    for (int i = 0; i < STAGES; ++i)
+      if (i < fills) barrier_sync(EMPTY + i, ALL_THREADS);
+    return;
+  }
+
+  // Consumers multiply, and finish a tile while producers fill the stages of the next one.
+$more_registers
+  const int lane_channel = warp_c * CHANNEL_TILES * 16 + group;
+  const float* const warp_input = input_stages + 4 * (warp_w * $warp_step_w + (warp_d * $warp_step_d * ROWS_H +
+      warp_h * $warp_step_h) * PITCH);
+  int stage = 0;
+$state
+  for (int tile = first; tile < last; ++tile) {
+    float acc[CHANNEL_TILES][FRAGMENTS][4];
+#pragma unroll
+    for (int tile_c = 0; tile_c < CHANNEL_TILES; ++tile_c)
+#pragma unroll
+      for (int f = 0; f < FRAGMENTS; ++f)
+#pragma unroll
+        for (int r = 0; r < 4; ++r) acc[tile_c][f][r] = 0.0f;
+    warpgroup_arrive(acc);
+#pragma unroll 1
+    for (int chunk = 0; chunk < $CHUNKS; ++chunk) {
+      barrier_sync(FULL + stage, ALL_THREADS);
+      multiply(acc, warp_input + stage * INPUT_STAGE, $weight_at_step$own_channels);
+      if (chunk > 0) {  // the step before is through
+        warpgroup_wait_but_one();
+        barrier_arrive(EMPTY + (stage == 0 ? STAGES - 1 : stage - 1), ALL_THREADS);
+      }
+      stage = stage + 1 == STAGES ? 0 : stage + 1;
+    }
+    warpgroup_wait(acc);
+    barrier_arrive(EMPTY + (stage == 0 ? STAGES - 1 : stage - 1), ALL_THREADS);
+    const int tile_d = tile / (tiles_h * tiles_w), tile_h = tile / tiles_w % tiles_h, tile_w = tile % tiles_w;
+$origin_early
+$finish
+  }
+$conclude
+}
+
+}  // namespace ${name}_detail
+
+$launcher
+
+//: taps calls warpgroup_commit warpgroup_go_on
+// acc += weight x input for CHUNK input channels. $remark
+${template_of_stage}__device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* input,
+                                         const float* weight$stage) {
+  const WarpgroupOperand weights = warpgroup_operand(weight, 256, 32), inputs = warpgroup_operand(input, 4 * PLANE, $row);
+$arrive
 #pragma unroll $unrolled
   for (int turn = 0; turn < TURNS; ++turn) {
     const int k8 = turn / PART_COLUMNS, column = turn % PART_COLUMNS;
     const int kd = column / KERNEL_W, kw = column % KERNEL_W;
-    stage(turn);
-    warpgroup_go_on();
+$stage_turn
 #pragma unroll
     for (int kh = 0; kh < KERNEL_H; ++kh) {
-      const float* const at =
-          input + 4 * (k8 * 2 * PLANE + (kd * DILATION_D * ROWS_H + kh * DILATION_H) * PITCH + kw * DILATION_W);
+      const int at = 4 * (k8 * 2 * PLANE + (kd * DILATION_D * ROWS_H + kh * DILATION_H) * PITCH + kw * DILATION_W);
 #pragma unroll
       for (int tile = 0; tile < CHANNEL_TILES; ++tile)
 #pragma unroll
         for (int fd = 0; fd < FRAGMENTS_D; ++fd)
           $products
     }
-    warpgroup_commit();
+$commit_turn
   }
-  stage(TURNS);
-  warpgroup_wait(acc);
+$last
 }
 
-//: phases calls warpgroup_arrive warpgroup_commit warpgroup_go_on warpgroup_wait
-// acc += weight x input for all taps and CHUNK input channels; fragments of all phases are in acc, in the output's order. Before the
-// products of each of its TURNS, one for each kernel column, it calls stage(turn), and after the last stage(TURNS): the next step's
-// operands are on their way while the tensor cores are at work.
-template <class Stage>
-__device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* input, const float* weight,
-                                         Stage stage) {
-  warpgroup_arrive(acc);
-#pragma unroll 1
+//: phases calls warpgroup_commit warpgroup_go_on
+// acc += weight x input for all taps and CHUNK input channels; fragments of all phases are in acc, in the output's order.
+// $remark
+${template_of_stage}__device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* input,
+                                         const float* weight$stage) {
+  const WarpgroupOperand weights = warpgroup_operand(weight, 256, 32), inputs = warpgroup_operand(input, 4 * PLANE, $row);
+$arrive
+#pragma unroll $unrolled_eights
   for (int k8 = 0; k8 < CHUNK / 8; ++k8)
 #pragma unroll
     for (int column = 0; column < PART_COLUMNS; ++column) {
       const int turn = k8 * PART_COLUMNS + column, kd = column / KERNEL_W, kw = column % KERNEL_W;
       const int phase_d = phase_of(kd, PADDING_D, PHASES_D), phase_w = phase_of(kw, PADDING_W, PHASES_W);
-      stage(turn);
-      warpgroup_go_on();
+$stage_turn
 #pragma unroll
       for (int kh = 0; kh < KERNEL_H; ++kh) {
         const int phase_h = phase_of(kh, PADDING_H, PHASES_H);
-        const float* const at =
-            input + 4 * (k8 * 2 * PLANE + (place_of(kd, PADDING_D, PHASES_D, HALO_D) * ROWS_H +
+        const int at =
+            4 * (k8 * 2 * PLANE + (place_of(kd, PADDING_D, PHASES_D, HALO_D) * ROWS_H +
                                            place_of(kh, PADDING_H, PHASES_H, HALO_H)) * PITCH +
                          place_of(kw, PADDING_W, PHASES_W, HALO_W));
 #pragma unroll
@@ -194,8 +343,7 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
           for (int fd = 0; fd < FRAGMENTS_D / PHASES_D; ++fd)
             $products
       }
-      warpgroup_commit();
+$commit_turn
     }
-  stage(TURNS);
-  warpgroup_wait(acc);
+$last
 }
