@@ -39,9 +39,9 @@ FOUR_WARPS_TFLOPS = 390.0  # H200: products of four warps with nothing copied in
 # H200, products of four warps, fitted to 24 tiles of six convolutions (benchmarks/results/tiles.txt): what they lose, what an element
 # costs on its way to shared memory, and the cycles it takes: where it is stored earlier than that after its load, warps wait.
 FOUR_WARPS_OVERHEAD, FOUR_WARPS_STAGED_MS, FOUR_WARPS_LATENCY = 1.15, 0.6e-9, 1500
-# H200, 82 tiles of twelve convolutions (benchmarks/results/rows.txt), which take 0.7 to 1.3 times what is expected: cycles of a producer
-# for a round of copies and for a stage, and what products lose where producers keep up.
-ROUND_CYCLES, STAGE_CYCLES, PRODUCED_OVERHEAD = 700, 600, 1.2
+# H200, 82 tiles of twelve convolutions (benchmarks/results/rows.txt), most of which take 0.8 to 1.2 times what is expected: cycles of
+# producers for a round of copies, for each line of memory that a warp reads in it, and for a stage; and what products lose otherwise.
+ROUND_CYCLES, LINE_CYCLES, STAGE_CYCLES, PRODUCED_OVERHEAD = 500, 40, 500, 1.2
 # H200: rows that four warps' blocks write without shared memory, eight or sixteen columns at a time, cost 4 and 2 times their bytes.
 NARROW_COLUMNS = 32
 # H200: what it costs more to write rows that do not begin at whole sectors, eight elements at a time: 110 columns instead of 112 took
@@ -212,7 +212,7 @@ def producer_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterator
     for fragments, (channel_tiles, fours) in product([*wide_shapes(conv, epilogue), *columns], reversed(of_fours(conv, epilogue))):
         if channel_tiles * prod(fragments) * prod(conv.phases) > MOST_HELD:
             continue
-        for warps in ((1, 2, 1), (1, 1, 2), (1, 1, 1), *DEEP_WARPS[conv.dims][:1]):
+        for warps in ((1, 1, 2), (1, 2, 1), (1, 1, 1), *DEEP_WARPS[conv.dims][:1]):
             threads = 128 * fours * prod(warps)
             for blocks in ((1, 2) if threads == 128 else (1,) if threads == 256 else ()):
                 base = Tile(channel_tiles, fragments, warps, 4 * fours, blocks_per_sm=blocks)
@@ -525,7 +525,8 @@ def warpgroup_ms(shape: Layout, epilogue: Epilogue, work: float, rounds: float, 
     epilogue_ms = elements / 32 * element_slots(shape, epilogue, machine) / issue_per_ms(machine)
     staged_ms = work * shape.chunks * shape.input_stage * FOUR_WARPS_STAGED_MS / machine.by_issue(1.0)
     if tile.producers:
-        cycles = shape.producer_rounds * ROUND_CYCLES + STAGE_CYCLES
+        places = -(-(shape.lead + shape.pitch) // 4)  # of four columns, in a row; 32 of them are a warp's
+        cycles = shape.producer_rounds * (ROUND_CYCLES + LINE_CYCLES * (4 + 32 / places)) + STAGE_CYCLES
         filling_ms = rounds * shape.chunks * cycles / machine.by_clock(CYCLES_PER_MS)
         return max(PRODUCED_OVERHEAD * product_ms, filling_ms) + FOUR_WARPS_OVERHEAD * epilogue_ms
     # What is loaded at one turn is stored some turns later; all products of a multiprocessor are made in between.
