@@ -241,17 +241,31 @@ def across_warps(shape: Layout, name: str, held: int, count: int, own: str) -> C
     )  # fmt: skip
 
 
+def totals_of_all_warps(shape: Layout, name: str, held: int) -> Code:
+    """Every lane learns the totals of all of its positions, accumulators called `name`: each joins those of a few, and hands them on."""
+    met, count, shared = lanes_met(held)
+    own = f"(lane & {shared}) == 0" if shared else "true"
+    handed_on = (
+        f"{name}* const handed_on = scratch + (THREADS / 32 + warp) * 4 * {held + 1} + quad * {held + 1};  // of a warp\n"
+        f"#pragma unroll\nfor (int k = 0; k < {count}; ++k)\n  if ({own}) handed_on[position + k] = total[k];\n__syncwarp();\n"
+        f"#pragma unroll\nfor (int k = 0; k < {held}; ++k) total[k] = handed_on[k];\n"
+    )
+    first = "int position = 0;  // the first position that is whole in this lane\n"
+    return first + met + across_warps(shape, name, held, count, own) + handed_on
+
+
 def softmax_like(shape: Layout, epilogue: Epilogue, reduce: OverChannels, value: Held) -> Code:
     """Reduce over channels, then let `after` see every element together with its position's total."""
     held = shape.held[0] * shape.held[1] * shape.held[2] * shape.pair
     text = lane_total(shape, reduce, value)
-    text += calling(
-        "#pragma unroll\nfor (int k = 0; k < HELD * PAIR; ++k)\n#pragma unroll\n"
-        "  for (int mask = 4; mask < 32; mask *= 2) meet(total[k], shuffle_xor(total[k], mask));\n",
-        "meet", "shuffle_xor",
-    )  # fmt: skip
     if shape.tile.warps_c > 1:
-        text += "const int position = 0;\n" + across_warps(shape, accumulator(reduce), held, held, "group == 0")
+        text += totals_of_all_warps(shape, accumulator(reduce), held)
+    else:
+        text += calling(
+            "#pragma unroll\nfor (int k = 0; k < HELD * PAIR; ++k)\n#pragma unroll\n"
+            "  for (int mask = 4; mask < 32; mask *= 2) meet(total[k], shuffle_xor(total[k], mask));\n",
+            "meet", "shuffle_xor",
+        )  # fmt: skip
     names = ("d", "h", "w")[3 - shape.conv.dims :]
     of_position: dict[Expr, Expr] = {TOTAL: element(TOTAL, Name("f") * Name("PAIR") + Name("e"))}
     statements, result = with_values(epilogue.after.statements, of_position), substituted(epilogue.after.result, of_position)

@@ -375,8 +375,8 @@ def layout(conv: Conv, epilogue: Epilogue, tile: Tile) -> Layout:
     match epilogue.reduce:
         case OverChannels(keep=False) if shape.exchanges:
             scratch = positions * (shape.block_channels + 4)
-        case OverChannels(accumulator=accumulator) if tile.warps_c > 1:
-            scratch = tile.warps_c * (positions + 4 * prod(tile.warps)) * WORDS[accumulator]
+        case OverChannels(accumulator=accumulator, keep=keep) if tile.warps_c > 1:
+            scratch = tile.warps_c * (positions + 4 * prod(tile.warps)) * WORDS[accumulator] * (2 if keep else 1)
         case OverPositions(accumulator=accumulator):
             scratch = prod(tile.warps) * shape.block_channels * WORDS[accumulator]
         case _:
