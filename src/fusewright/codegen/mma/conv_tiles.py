@@ -37,11 +37,16 @@ MOST_HELD = 34  # fragments of four warps' tiles, times channel tiles: 136 accum
 RESIDENT_BYTES = 40 * 1024  # weights up to here stay in shared memory; first founding model: 18 KB
 FOUR_WARPS_TFLOPS = 390.0  # H200: products of four warps with nothing copied in between, 379 to 393 (conv_founding.py)
 # H200, products of four warps, fitted to 24 tiles of six convolutions (benchmarks/results/tiles.txt): what they lose, what an element
-# costs on its way to shared memory, and the cycles it takes: where it is stored earlier than that after its load, warps wait.
-FOUR_WARPS_OVERHEAD, FOUR_WARPS_STAGED_MS, FOUR_WARPS_LATENCY = 1.15, 0.6e-9, 1500
+# costs on its way to shared memory, and the cycles it takes: where it is stored earlier than that after its load, warps wait. Since lanes
+# meet in no bank, an element costs a third less (benchmarks/results/rows.txt).
+FOUR_WARPS_OVERHEAD, FOUR_WARPS_STAGED_MS, FOUR_WARPS_LATENCY = 1.15, 0.4e-9, 1500
+HALVES_STAGED_MS = 0.6e-9  # of an element of 16 bits, through registers; counted, not measured
 # H200, 82 tiles of twelve convolutions (benchmarks/results/rows.txt), most of which take 0.8 to 1.2 times what is expected: cycles of
 # producers for a round of copies, for each line of memory that a warp reads in it, and for a stage; and what products lose otherwise.
-ROUND_CYCLES, LINE_CYCLES, STAGE_CYCLES, PRODUCED_OVERHEAD = 500, 40, 500, 1.2
+ROUND_CYCLES, LINE_CYCLES, STAGE_CYCLES, PRODUCED_OVERHEAD = 400, 40, 300, 1.0
+# H200, first founding model, whose tiles are one step: 0.118 ms for its statistics where 0.092 were expected; the second kernel 0.210, 0.203.
+TILE_CYCLES = 1200  # until the last products of a tile are through and the first ones of the next one begin
+TWO_STAGES, MORE_STAGES = 0.4, 0.1  # of the shorter of copies and products, what the longer does not hide
 # H200: rows that four warps' blocks write without shared memory, eight or sixteen columns at a time, cost 4 and 2 times their bytes.
 NARROW_COLUMNS = 32
 # H200: what it costs more to write rows that do not begin at whole sectors, eight elements at a time: 110 columns instead of 112 took
@@ -495,7 +500,7 @@ def predicted_ms(conv: Conv, epilogue: Epilogue, sizes: Sequence[int], tile: Til
     copied = machine.by_issue(COPY_TB_PER_S)  # as shared memory takes them
     staged_ms = (4 * inputs + weights) / copied * 1e-9
     if conv.packed_in > 1:  # as those of four warps: through registers
-        staged_ms = weights / copied * 1e-9 + inputs * FOUR_WARPS_STAGED_MS / machine.by_issue(1.0)
+        staged_ms = weights / copied * 1e-9 + inputs * HALVES_STAGED_MS / machine.by_issue(1.0)
     epilogue_ms = few * work * positions * shape.block_channels / 32 * element_slots(shape, epilogue, machine) / issue_per_ms(machine)
     steps = 0 if tile.alone else rounds * shape.chunks * shape.parts
     busy = (product_ms + epilogue_ms + staged_ms) * crowd + steps * STEP_MS / machine.by_clock(1.0)
@@ -524,14 +529,17 @@ def warpgroup_ms(shape: Layout, epilogue: Epilogue, work: float, rounds: float, 
     product_ms = longer * 2e-9 * elements * shape.depth / machine.by_wgmma(FOUR_WARPS_TFLOPS)
     epilogue_ms = elements / 32 * element_slots(shape, epilogue, machine) / issue_per_ms(machine)
     staged_ms = work * shape.chunks * shape.input_stage * FOUR_WARPS_STAGED_MS / machine.by_issue(1.0)
+    drained_ms = rounds * TILE_CYCLES / machine.by_clock(CYCLES_PER_MS)
     if tile.producers:
         places = -(-(shape.lead + shape.pitch) // 4)  # of four columns, in a row; 32 of them are a warp's
         cycles = shape.producer_rounds * (ROUND_CYCLES + LINE_CYCLES * (4 + 32 / places)) + STAGE_CYCLES
         filling_ms = rounds * shape.chunks * cycles / machine.by_clock(CYCLES_PER_MS)
-        return max(PRODUCED_OVERHEAD * product_ms, filling_ms) + FOUR_WARPS_OVERHEAD * epilogue_ms
+        short, long = sorted((PRODUCED_OVERHEAD * product_ms, filling_ms))
+        long += drained_ms
+        return long + (TWO_STAGES if tile.stages == 2 else MORE_STAGES) * short + FOUR_WARPS_OVERHEAD * epilogue_ms
     # What is loaded at one turn is stored some turns later; all products of a multiprocessor are made in between.
     copies = -(-shape.rounds // -(-shape.rounds // shape.turns))  # in a step
     in_a_turn = shape.conv.kernel[1] * tile.channel_tiles * 4 * prod(tile.fragments)  # cycles
     between = shape.turns // copies * in_a_turn * tile.threads // 128 * tile.blocks_per_sm
     waits_ms = max(0, FOUR_WARPS_LATENCY - between) * copies * shape.chunks * rounds / machine.by_clock(CYCLES_PER_MS)
-    return FOUR_WARPS_OVERHEAD * (product_ms + epilogue_ms) + staged_ms + waits_ms
+    return FOUR_WARPS_OVERHEAD * (product_ms + epilogue_ms) + staged_ms + waits_ms + drained_ms
