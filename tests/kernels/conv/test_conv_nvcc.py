@@ -41,6 +41,11 @@ def transposed(dims: int, cin: int, cout: int, kernel: int) -> Conv:
     )  # fmt: skip
 
 
+def few(dims: int, cin: int, cout: int, kernel: int, padding: int | None = None, groups: int = 1) -> Conv:
+    around = kernel // 2 if padding is None else padding
+    return Conv(dims, cin, cout, (kernel,) * dims, (1,) * dims, (around,) * dims, (1,) * dims, groups)
+
+
 STORED = Epilogue(reduce=OverPositions("CloseMoments"), stored=True)
 KERNELS = {
     "statistics of the first founding model": (CONV1, STATISTICS),
@@ -69,7 +74,7 @@ FOUR_WARPS = [
     "plain 1x1", "maximum over 256 channels", "average pool", "sum over positions",
 ]  # fmt: skip
 # A size or two, once a tile and outside the products.
-SPILLED_BESIDE_FOUR_WARPS = {"plain 1x1": 32, "the rest of the first founding model": 16}
+SPILLED_BESIDE_FOUR_WARPS = {"plain 1x1": 32, "the rest of the first founding model": 64}
 # Values that a whole tile leaves alone (running statistics, sizes) wait in local memory; the products never do.
 SPILLED_OUTSIDE = {
     "transposed 3d, statistics": 300,
@@ -199,6 +204,49 @@ def test_products_of_four_warps(case: str, tmp_path: Path) -> None:
     compiled(text, tmp_path, "sm_80")
 
 
+ELEMENTS = Epilogue()
+
+
+def of_sizes(conv: Conv, sizes: tuple[int, ...], epilogue: Epilogue = ELEMENTS) -> tuple[Conv, Epilogue, tuple[int, ...]]:
+    return conv, epilogue, sizes
+
+
+# With the tile that they get at these sizes: four warps more fill the stages. In parentheses what is spilled, outside the products.
+PRODUCED = {
+    "3x3, rows of 126": (of_sizes(few(2, 64, 128, 3, 0), (64, 128, 128)), 16),
+    "3x3, stored beside statistics": (of_sizes(few(2, 64, 128, 3, 0), (64, 128, 128), STORED), 64),
+    "3x3 of 256 channels": (of_sizes(few(2, 256, 256, 3, 1), (16, 56, 56)), 64),
+    "1d": (of_sizes(few(1, 64, 128, 3, 0), (64, 16384)), 280),
+    "transposed 2d, stride 1": (of_sizes(replace(few(2, 64, 64, 3, 0), transposed=True), (64, 128, 128)), 64),
+    "transposed 2d": (of_sizes(transposed(2, 64, 128, 4), (64, 64, 64)), 160),
+    "transposed 3d": (of_sizes(transposed(3, 64, 128, 3), (8, 24, 24, 24)), 120),
+}
+
+
+@pytest.mark.parametrize("case", PRODUCED, ids=lambda name: name.replace(" ", "-"))
+def test_producers(case: str, tmp_path: Path) -> None:
+    """The compiler hands their registers over, puts no products in a row, and waits for a step's products once; others compile too."""
+    (conv, epilogue, sizes), allowed = PRODUCED[case]
+    conv = for_sizes(conv, epilogue, sizes)
+    tile = best_tile(conv, epilogue, sizes)
+    assert tile.producers
+    text = conv_kernel("k", conv, epilogue, tile)
+    found, report, cubin = cubin_of(source_of(text), tmp_path, "sm_90a")
+    assert "serialized" not in report and "C7508" not in report, "setmaxnreg is heeded"
+    kernels = [resources for name, resources in found.items() if "kernelILi" in name]
+    assert len(kernels) == 2
+    for registers, spilled in kernels:
+        assert spilled <= allowed
+        assert not tile.moves_registers or registers == 65536 // (tile.all_threads * tile.blocks_per_sm) // 8 * 8, "the pool is shared out"
+    disassembler = shutil.which("cuobjdump")
+    if disassembler:
+        listing = subprocess.run([disassembler, "-sass", str(cubin)], capture_output=True, text=True).stdout
+        wide = next(part for part in listing.split("Function :") if "kernelILi4E" in part.split("\n")[0])
+        assert len(re.findall(r"HGMMA.*gsb0", wide)) == 1
+    for arch in ("sm_90", "sm_80"):
+        compiled(text, tmp_path, arch)
+
+
 # Of few input channels, whose taps are folded into the depth of the products.
 FOLDED = {
     "7x7 stride 2": (plain(3, 64, 7, 2), Epilogue()),
@@ -232,10 +280,6 @@ def test_folded_taps_compile_within_the_plan(case: str, tf32: bool, tmp_path: Pa
         assert "HMMA.1688.F32.TF32" in wide and not spills_between_products(wide)
 
 
-def few(dims: int, cin: int, cout: int, kernel: int, groups: int = 1) -> Conv:
-    return Conv(dims, cin, cout, (kernel,) * dims, (1,) * dims, (kernel // 2,) * dims, (1,) * dims, groups)
-
-
 POOLED_ROWS = Epilogue(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
 # Convolutions that the library computes in float32 although TF32 is allowed, with the tile that they get at these sizes.
 FEW_CHANNELS = {
@@ -247,7 +291,7 @@ FEW_CHANNELS = {
     "1d of 4": (few(1, 4, 64, 5), Epilogue(), (64, 4096)),
     "3d of 3": (few(3, 3, 16, 3), Epilogue(), (16, 16, 32, 32)),
     "3d of 3, softmax": (few(3, 3, 16, 3), Epilogue(reduce=OverChannels("LogSumExp", keep=True)), (16, 16, 32, 32)),
-    "groups of 4": (few(2, 32, 64, 3, 8), Epilogue(), (32, 64, 64)),
+    "groups of 4": (few(2, 32, 64, 3, groups=8), Epilogue(), (32, 64, 64)),
     "transposed 2d of 16": (transposed(2, 16, 32, 3), Epilogue(), (64, 32, 32)),
     "transposed 3d of 16, statistics": (transposed(3, 16, 32, 3), STATISTICS, (16, 8, 16, 16)),
 }
