@@ -28,7 +28,8 @@ from torch.utils import _pytree as pytree
 from ..ir.reads import Methods, Reads
 from .following import _ABSENT, _HOOKS, _TABLES, _VALUES, _asked, _declared, _home, _is_fixed, _is_plain, _Words
 
-OF_MODULES = (frozenset(vars(nn.Module())) | frozenset(vars(nn.Module))) - {"training", "forward"}  # what every module has
+# What PyTorch keeps on every module. A method's name is no such thing: `self.half = 3` is the model's own.
+OF_MODULES = (frozenset(vars(nn.Module())) | {"_compiled_call_impl"}) - {"training"}
 TRACERS = tuple(str(Path(torch.__file__).parent / folder) for folder in ("fx", "export", "_export", "_functorch", "_dynamo"))
 HERE = str(Path(__file__).parents[1])
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -56,6 +57,8 @@ class Watch:
         if name.startswith("__") or (name in OF_MODULES and name not in _TABLES) or name in held or (path, name) in self.stored:
             return
         declared = _declared(type(module), name)
+        if name != "forward" and name not in vars(module) and declared is not None and declared is vars(nn.Module).get(name):
+            return  # what every module does
         if declared is not None and name not in vars(module) and not isinstance(declared, _VALUES):  # a method, a property, a constant
             owner = next(cls for cls in type(module).__mro__ if name in vars(cls))
             if not is_installed(owner.__module__):
@@ -81,6 +84,8 @@ class Watch:
             for name in _HOOKS if path else ():
                 if found := vars(modules[path])[name]:
                     attributes[path][name] = self.words.of(list(found.values()))
+            for name in hiding(modules[path]) - attributes[path].keys():
+                attributes[path][name] = self.words.of(vars(modules[path])[name])
         own = type(self.model).__module__
         spoken = {place: self.words.of(value) for place, value in self.globals.items() if place not in placed}
         methods = [
@@ -125,6 +130,11 @@ class Watch:
 
     def global_tensors(self) -> dict[tuple[str, str], Tensor]:
         return {place: value for place, value in self.globals.items() if isinstance(value, Tensor)}
+
+
+def hiding(module: nn.Module) -> set[str]:
+    """Attributes of its own that go by the name of a method. Put there later, one stands for a method that was replaced."""
+    return {name for name in vars(module) if name not in OF_MODULES and callable(getattr(type(module), name, None))}
 
 
 def tied(model: nn.Module) -> tuple[tuple[str, ...], ...]:
