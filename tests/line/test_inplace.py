@@ -138,3 +138,38 @@ def test_a_copied_model_has_buffers_of_its_own(tmp_path: Path) -> None:
     (x,) = made.problem.inputs()
     made.new(x)
     assert twin.n.running_mean.abs().max() == 0 < made.new.n.running_mean.abs().max()
+
+
+UNDER_NO_GRAD = {  # beside the body of forward: its other input
+    "an average": ("with torch.no_grad():\n            self.m.mul_(0.9).add_(y.mean(0), alpha=0.1)\n        return torch.tanh(y) * self.m", ""),
+    "a part of one": ("with torch.no_grad():\n            self.m[:3].lerp_(y.mean(0)[:3], 0.1)\n        return torch.tanh(y) * self.m", ""),
+    "a copy": ("with torch.no_grad():\n            self.m.copy_(0.9 * self.m + 0.1 * y.mean(0))\n        return torch.tanh(y) * self.m", ""),
+    "an input": ("with torch.no_grad():\n            state.mul_(0.9).add_(y.mean(0), alpha=0.1)\n        return torch.tanh(y) * state", ", torch.ones(5)"),
+}
+
+
+@pytest.mark.parametrize("case", UNDER_NO_GRAD, ids=lambda name: name.replace(" ", "-"))
+def test_what_changes_without_gradients_leaves_training_its_kernels(case: str, tmp_path: Path) -> None:
+    """Of what was trained: the loss has no path through the new value. Where the changed tensor itself asks for a gradient, it has."""
+    body, other = UNDER_NO_GRAD[case]
+    path = tmp_path / "model.py"
+    given = "x, state" if other else "x"
+    made = f"self.w = nn.Linear(5, 5)\n        {BUFFER}\n\n    def forward(self, {given}):\n        y = self.w(x).relu()"
+    path.write_text(f"{HEAD}        {made}\n        {body}\n{TAIL.format(shape='7, 5').replace(')]', f'){other}]')}")
+    problem = load_problem(path)
+    candidate = load_candidate(compile_problem(problem, Options())[2].text, "host", name=path.name)
+    old, new = problem.model(), candidate.build_model(problem)
+    for asks in (False, True):
+        given = [[t.clone() for t in problem.inputs()] for _ in range(2)]
+        asking = [inputs[-1] if other else model.m for model, inputs in zip((old, new), given, strict=True)]
+        for tensor in asking if asks else ():
+            tensor.requires_grad_()
+        with candidate.launches() as launched:
+            for model, inputs in zip((old, new), given, strict=True):
+                model.zero_grad()
+                model(*inputs).square().sum().backward()
+        assert any(name.endswith("_grad") for name in launched) == (not asks)
+        torch.testing.assert_close(new.w.weight.grad, old.w.weight.grad, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(asking[1].grad, asking[0].grad)
+        torch.testing.assert_close(given[1][-1], given[0][-1])
+        same_state(new, old)

@@ -175,13 +175,16 @@ class ForwardValues(Values):
         return sorted(self.held.values(), key=lambda node: modules.index(str(node.args[0]).rpartition(".")[0]))
 
     def behind_changes(self) -> list[str]:
-        """Leaves whose gradients would flow into an input or a buffer that `forward` changes in place: by name."""
+        """Leaves whose gradients would flow into an input or a buffer that `forward` changes in place: by name. What it changes under
+        `no_grad` is one itself: it stays the tensor whose gradient was asked for."""
         smooth, found = self.regions.flow.smooth, dict[str, None]()
         held = {node.name for node in self.held_leaves()}
+        leaves = {(node.target, str(node.args[0])): node.name for node in self.graph.nodes if node.target == "buffer"}
         for output in self.graph.outputs:
             if output.kind == "return" or is_batch_norm(output, self.graph):
                 continue
-            waiting, seen = [output.value.name], set[str]()
+            itself = output.path if output.kind == "input" else leaves.get((output.kind, output.path))
+            waiting, seen = [output.value.name, *([itself] if itself else [])], set[str]()
             while waiting:
                 name = waiting.pop()
                 node = self.graph[name]
