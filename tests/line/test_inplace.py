@@ -140,20 +140,21 @@ def test_a_copied_model_has_buffers_of_its_own(tmp_path: Path) -> None:
     assert twin.n.running_mean.abs().max() == 0 < made.new.n.running_mean.abs().max()
 
 
-UNDER_NO_GRAD = {  # beside the body of forward: its other input
-    "an average": ("with torch.no_grad():\n            self.m.mul_(0.9).add_(y.mean(0), alpha=0.1)\n        return torch.tanh(y) * self.m", ""),
-    "a part of one": ("with torch.no_grad():\n            self.m[:3].lerp_(y.mean(0)[:3], 0.1)\n        return torch.tanh(y) * self.m", ""),
-    "a copy": ("with torch.no_grad():\n            self.m.copy_(0.9 * self.m + 0.1 * y.mean(0))\n        return torch.tanh(y) * self.m", ""),
-    "an input": ("with torch.no_grad():\n            state.mul_(0.9).add_(y.mean(0), alpha=0.1)\n        return torch.tanh(y) * state", ", torch.ones(5)"),
+UNDER_NO_GRAD = {  # what changes, and forward's other input
+    "an average": ("self.m.mul_(0.9).add_(y.mean(0), alpha=0.1)", ""),
+    "a part of one": ("self.m[:3].lerp_(y.mean(0)[:3], 0.1)", ""),
+    "a copy": ("self.m.copy_(0.9 * self.m + 0.1 * y.mean(0))", ""),
+    "an input": ("m.mul_(0.9).add_(y.mean(0), alpha=0.1)", ", torch.ones(5)"),
 }
 
 
 @pytest.mark.parametrize("case", UNDER_NO_GRAD, ids=lambda name: name.replace(" ", "-"))
 def test_what_changes_without_gradients_leaves_training_its_kernels(case: str, tmp_path: Path) -> None:
     """Of what was trained: the loss has no path through the new value. Where the changed tensor itself asks for a gradient, it has."""
-    body, other = UNDER_NO_GRAD[case]
+    change, other = UNDER_NO_GRAD[case]
     path = tmp_path / "model.py"
-    given = "x, state" if other else "x"
+    given = "x, m" if other else "x"
+    body = f"with torch.no_grad():\n            {change}\n        return torch.tanh(y) * {'m' if other else 'self.m'}"
     made = f"self.w = nn.Linear(5, 5)\n        {BUFFER}\n\n    def forward(self, {given}):\n        y = self.w(x).relu()"
     path.write_text(f"{HEAD}        {made}\n        {body}\n{TAIL.format(shape='7, 5').replace(')]', f'){other}]')}")
     problem = load_problem(path)
