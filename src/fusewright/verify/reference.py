@@ -89,6 +89,7 @@ RANDOM = frozenset(
     "uniform_ random random_ exponential_ multinomial poisson geometric_ cauchy_ log_normal_ rrelu_with_noise "
     "rrelu_with_noise_".split()
 )
+DRAWING = RANDOM | {"native_dropout"}
 
 
 TO_NEAREST = 100  # the seed of the first of the rounded references
@@ -328,6 +329,8 @@ class _InFloat64(TorchDispatchMode):
         name, kwargs = base_name(func), dict(kwargs or {})
         convolution = convolution_of(func, args, kwargs) if name in CONVOLUTIONS else None
         self.met |= {name} if convolution is None else {name, convolution}
+        if name in ("rrelu_with_noise", "rrelu_with_noise_"):
+            return self._leaky(func, *args, **kwargs)
         if name in RANDOM:
             return self._random(func, args, kwargs)
         if name == "native_dropout":
@@ -453,6 +456,16 @@ class _InFloat64(TorchDispatchMode):
             return args[0].copy_(narrowed)
         result = func(*pytree.tree_map(narrow, args), **kwargs)
         return pytree.tree_map_only(Tensor, lambda t: t.to(WIDE.get(t.dtype, t.dtype)), result)
+
+    def _leaky(self, func: OpOverload, x: Tensor, noise: Tensor, *settings: Any, **named: Any) -> Any:
+        """In training slopes are drawn, in the model's own type: that of what is positive is 1."""
+        trains = settings[2] if len(settings) > 2 else named.get("training", False)
+        if not trains:
+            return func(x, noise, *settings, **named)
+        drawn = torch.empty_like(noise, dtype=self.low)
+        func(x.to(self.low, copy=True), drawn, *settings, **named)
+        noise.copy_(drawn)
+        return x.mul_(noise) if 0 in _written(func) else x * noise
 
     def _dropout(self, func: OpOverload, x: Tensor, p: float, train: bool | None) -> Any:
         if train is False:
