@@ -88,7 +88,8 @@ def in_order_of(given: Tensor, x: Tensor) -> Tensor:
     """Laid out as the file's own input is: its dimensions one after another in memory, without gaps."""
     if given.is_contiguous() or given.dim() != x.dim():
         return x.contiguous()
-    order = sorted(range(x.dim()), key=lambda d: -given.stride(d))
+    strides = given.stride()
+    order = sorted(range(x.dim()), key=lambda d: -strides[d])
     return x.permute(order).contiguous().permute([order.index(d) for d in range(x.dim())])
 
 
