@@ -80,7 +80,8 @@ def written(graph: torch.fx.Graph) -> list[torch.fx.Node]:
         schema = getattr(node.target, "_schema", None)
         if node.op != "call_function" or schema is None or not schema.is_mutable:
             continue
-        for argument, value in zip(schema.arguments, node.args, strict=False):
+        given = [*zip(schema.arguments, node.args, strict=False), *((a, node.kwargs.get(a.name)) for a in schema.arguments)]
+        for argument, value in given:
             while argument.is_write and isinstance(value, torch.fx.Node) and is_memory_of_another(value):
                 value = value.args[0]
             if argument.is_write and isinstance(value, torch.fx.Node) and value.op == "placeholder":
