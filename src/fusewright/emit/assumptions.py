@@ -10,7 +10,7 @@ import torch
 from ..codegen.loops.text import wrapped
 from ..errors import Unsupported
 from ..ir import sizes
-from ..ir.graph import Dim, Node, Ref
+from ..ir.graph import Dim, Node, Ref, draws_in_order
 from ..ir.index import contiguous
 from ..ir.pytext import plain_text, quoted, shape_text
 from ..ir.reads import Methods
@@ -127,6 +127,8 @@ class Assumptions:
             planned = self.regions.plan.machine.with_article
             tests.append(f"{allowed}_has_tensor_cores({self.values.device()}, {shared})  # planned for {planned}")
         read = ", ".join([*inputs, *([f"*{tensors}"] if self.held else [])])
+        if self.graph.in_grad_mode:
+            tests.append("torch.is_grad_enabled()  # forward asks")
         if self.graph.own_gradients:
             tests.append(f"not _needs_gradients({read})  # the model has its own")
         elif self.training.original:
@@ -156,7 +158,7 @@ class Assumptions:
 
     def strides_tests(self, tensors: str) -> list[str]:
         """Tests that they lie as in the example, and so does what is read of the model."""
-        remark = "  # random numbers are drawn in the order of memory"
+        remark = "  # random numbers are drawn in the order of memory" if self.only_drawn else "  # forward looks at how they lie in memory"
         tests = []
         if ordered := self.ordered_inputs():
             given = ", ".join([*(f"{name}.shape" for name in self.graph.inputs), *(f"{name}.stride()" for name in ordered)])
@@ -170,10 +172,16 @@ class Assumptions:
     def orders(self, leaf: Node) -> list[tuple[Dim, ...]]:
         """Strides with which an input lies in memory as in the example; without gaps too, where that has some."""
         strides, shape = leaf.strides[0] or (), leaf.shape or ()
-        hinted = [(self.graph.hint(stride), self.graph.hint(size)) for stride, size in zip(strides, shape, strict=True)]
-        steps = [stride for stride, size in hinted if size > 1]
-        straight = steps == sorted(steps, reverse=True) and 0 not in steps
-        return [strides, contiguous(shape)] if straight and strides != contiguous(shape) else [strides]
+        if not self.only_drawn or 0 in strides:
+            return [strides]
+        order = sorted(range(len(shape)), key=lambda d: -self.graph.hint(strides[d]))
+        dense = dict(zip(order, contiguous(tuple(shape[d] for d in order)), strict=True))
+        return list(dict.fromkeys((strides, tuple(dense[d] for d in range(len(shape))))))
+
+    @property
+    def only_drawn(self) -> bool:
+        """Only the order counts: gaps in memory do not."""
+        return all(draws_in_order(node) for node in self.graph.nodes if node.strides and not node.is_leaf) and not self.graph.asks_layout
 
     def strides_text(self) -> str:
         """The function that says whether inputs with these strides do."""

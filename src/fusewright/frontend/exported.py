@@ -34,9 +34,11 @@ def _structured(spec: Any, leaves: Iterator[int]) -> Any:
 class ExportReader(Tracer):
     """Reads one exported program; only lives for the length of `capture`."""
 
-    def __init__(self, exported: torch.export.ExportedProgram, inputs: Sequence[Any], file: str, assigns: bool = False):
+    def __init__(
+        self, exported: torch.export.ExportedProgram, inputs: Sequence[Any], file: str, assigns: bool = False, in_order: bool = False
+    ):
         super().__init__()
-        self.exported, self.inputs, self.file, self.assigns = exported, inputs, file, assigns
+        self.exported, self.inputs, self.file, self.assigns, self.in_order = exported, inputs, file, assigns, in_order
         self.symbols: dict[sympy.Symbol, Binding] = {}
         self.constants: dict[str, Any] = {}
 
@@ -107,8 +109,9 @@ class ExportReader(Tracer):
         return Node(self.name(fx.name), kind, (path,), kwargs, shape, value.dtype)
 
     def _with_strides(self, nodes: list[Node]) -> list[Node]:
-        """Leaves on which it depends in what order random numbers are drawn for the elements of a tensor, with their strides."""
-        reached: set[str] = set()
+        """Leaves on which it depends in what order random numbers are drawn for the elements of a tensor, with their strides; all
+        leaves where forward itself asks."""
+        reached = {node.name for node in nodes if node.is_leaf and self.in_order}
         for node in reversed(nodes):
             if node.strides:
                 read = [ref.name for ref in refs((node.args, dict(node.kwargs)))]

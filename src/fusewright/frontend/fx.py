@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import Unsupported
 from ..ir import sizes
-from ..ir.graph import Binding, Graph, Node, Output, Ref, Where, draws_in_order
+from ..ir.graph import Binding, Graph, Node, Output, Ref, Where, shows_memory
 from ..ir.names import RESERVED, value_name
 
 FRAME = re.compile(r'File "(.+)", line (\d+), in [^\n]*\n\s*([^\n]*)')  # of a stack trace: file, line, code
@@ -81,7 +81,7 @@ class Tracer:
             value.dtype if single else None,
             where,
         )
-        return replace(node, strides=tuple(map(self.strides_read, self.tensors_read(fx)))) if draws_in_order(node) else node
+        return replace(node, strides=tuple(map(self.strides_read, self.tensors_read(fx)))) if shows_memory(node) else node
 
     def tensors_read(self, fx: torch.fx.Node) -> list[torch.fx.Node]:
         """As the node refers to them: in order, one twice where it is read twice."""

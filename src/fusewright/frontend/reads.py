@@ -32,6 +32,8 @@ from .following import _ABSENT, _HOOKS, _TABLES, _VALUES, _asked, _declared, _ho
 OF_MODULES = (frozenset(vars(nn.Module())) | {"_compiled_call_impl"}) - {"training"}
 TRACERS = tuple(str(Path(torch.__file__).parent / folder) for folder in ("fx", "export", "_export", "_functorch", "_dynamo"))
 HERE = str(Path(__file__).parents[1])
+LAYOUT = frozenset({"stride", "is_contiguous"})  # how a tensor lies in memory
+ASKED = LAYOUT | {"is_grad_enabled", "is_inference_mode_enabled"}
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 PACKAGES = {"site-packages", "dist-packages"}  # folders of packages in any environment: torch may lie in another one than this
@@ -329,18 +331,23 @@ def of_a_package(file: str) -> bool:
     return file.startswith(INSTALLED) or not PACKAGES.isdisjoint(Path(file).parts)
 
 
-def executed(run: Callable[[], Any]) -> list[tuple[CodeType, dict[str, Any]]]:
-    """The user's functions that run meanwhile, of whatever kind: their code, and their globals."""
+def executed(run: Callable[[], Any], asked: set[str]) -> list[tuple[CodeType, dict[str, Any]]]:
+    """The user's functions that run meanwhile, of whatever kind: their code, and their globals. `asked` grows by what they ask PyTorch
+    that stands in no graph (`ASKED`)."""
     found: dict[CodeType, dict[str, Any]] = {}
     theirs: dict[str, bool] = {}
     known = set(sys.modules)  # what is imported meanwhile is not read, it is run
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
-        if event == "call" and code not in found:
+        asks = event == "c_call" and getattr(argument, "__name__", "") in ASKED
+        if asks or (event == "call" and code not in found):
             file = code.co_filename
             if file not in theirs:
                 theirs[file] = not file.startswith((HERE, "<frozen")) and not of_a_package(file)
+            if asks:
+                asked.update([argument.__name__] if theirs[file] else [])
+                return
             name = str(frame.f_globals.get("__name__"))
             if theirs[file] and name in known and code.co_name != "<module>" and not is_installed(name):
                 found[code] = frame.f_globals

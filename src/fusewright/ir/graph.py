@@ -51,8 +51,9 @@ class Node:
     """One aten call, an element of one (`getitem`), or a leaf: input, parameter, buffer or constant.
 
     A leaf's only argument is its path (`conv.weight`) or, for an input, its position. A call that gives several tensors has
-    `shape` None; its elements are `getitem` nodes. Of a call that draws random numbers, `strides` are those that the tensors it reads
-    have in eager, one after another; None where they cannot be others. Of a leaf that these depend on, its own.
+    `shape` None; its elements are `getitem` nodes. Of a call that draws random numbers, or looks into memory by itself, `strides`
+    are those that the tensors it reads have in eager, one after another; None where they cannot be others. Of a leaf that these
+    depend on, its own.
     """
 
     name: str
@@ -117,6 +118,8 @@ class Graph:
     reads: Reads = field(default_factory=Reads)  # what it took from Python
     trained: frozenset[str] = frozenset()  # inputs whose gradients training asks for, beside those of parameters
     trains_others: bool = False  # tensors that are no inputs, parameters or buffers have gradients: those of layers in a plain list
+    asks_layout: bool = False  # forward asks how tensors lie in memory
+    in_grad_mode: bool = False  # forward does something else where gradients are not enabled
     own_gradients: bool = False  # its derivatives are not its operators': a torch.autograd.Function, a complex tensor written to
 
     def __getitem__(self, name: str) -> Node:
@@ -198,6 +201,11 @@ def draws(node: Node) -> bool:
 def draws_in_order(node: Node) -> bool:
     """It draws a number for each element of what it reads, in the order in which that lies in memory."""
     return draws(node) and str(node.target).split(".")[1] in DRAWN_IN_ORDER
+
+
+def shows_memory(node: Node) -> bool:
+    """What it gives depends on how what it reads lies in memory."""
+    return draws_in_order(node) or node.target is torch.ops.aten.as_strided.default
 
 
 def refs(tree: Any) -> Iterator[Ref]:

@@ -90,6 +90,7 @@ RANDOM = frozenset(
     "rrelu_with_noise_".split()
 )
 DRAWING = RANDOM | {"native_dropout"}
+OF_MEMORY = DRAWING | {"stride", "as_strided"}  # the order in memory shows in what these give
 
 
 TO_NEAREST = 100  # the seed of the first of the rounded references
@@ -231,7 +232,7 @@ def in_float64(
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with autocasts() as entered, _InFloat64(low, rounding, seed, part, entered) as mode, _LaterKeysLeftOut():
+        with autocasts() as entered, _InFloat64(low, rounding, seed, part, entered) as mode, _LaterKeysLeftOut(mode.met):
             yield mode.met
     finally:
         torch.set_default_dtype(default)
@@ -270,12 +271,19 @@ def autocasts() -> Iterator[Autocasts]:
 
 
 class _LaterKeysLeftOut(TorchFunctionMode):
-    """Causal attention in which no later key counts, a NaN among them neither, as PyTorch's fused kernels have it.
+    """Causal attention in which no later key counts, a NaN among them neither, as PyTorch's fused kernels have it; and whether the model
+    asks how a tensor lies in memory.
 
-    Its plain one, which float64 and some sizes take, adds -infinity to scores, and a NaN stays one: either is right.
+    PyTorch's plain attention, which float64 and some sizes take, adds -infinity to scores, and a NaN stays one: either is right.
     """
 
+    def __init__(self, met: set[str | Convolution]):
+        super().__init__()
+        self.met = met
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (Tensor.stride, Tensor.is_contiguous):
+            self.met.add("stride")
         if func is nn.functional.scaled_dot_product_attention:
             found = left_out(*args, **(kwargs or {}))
             if found is not None:

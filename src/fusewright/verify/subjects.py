@@ -20,7 +20,7 @@ from .candidate import Candidate
 from .held import Place, own, put_back
 from .observe import Met, Observed, Once, Way, copied, filled_memory, observe, without_onednn
 from .reference import (
-    DRAWING,
+    OF_MEMORY,
     TO_NEAREST,
     OneOfParts,
     Rounding,
@@ -367,7 +367,7 @@ class Subjects:
             with in_float64(self.low, rounding, seed) as met:
                 seen = parked(self.observed(self.exact, inputs, variant))
             if sum(t.numel() for t in seen.tensors.values()) <= KNOWN:
-                self.known[in_order if met & DRAWING else key] = seen
+                self.known[in_order if met & OF_MEMORY else key] = seen
                 while len(self.known) > MOST_KNOWN:
                     del self.known[next(iter(self.known))]
             return seen
