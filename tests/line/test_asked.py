@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from line.test_follows import Pair
+from line.test_follows import HEAD, TAIL, Pair
 from torch import Tensor
 
+from fusewright.driver.pipeline import optimize
 from fusewright.errors import Unsupported
+from fusewright.frontend.problem import load_problem
+from fusewright.options import Options
 
 ASKING = {
     "whether it is contiguous": "x * 2 if x.is_contiguous() else x * 3",
@@ -104,3 +107,40 @@ def test_a_forward_that_the_constructor_chooses_is_refused(tmp_path: Path) -> No
     """
     with warnings.catch_warnings(), pytest.raises(Unsupported, match=r"constructor assigns self\.forward"):
         Pair(tmp_path, source)
+
+
+DRAWN_OUTSIDE = {
+    "random": "float(random.uniform(0.5, 1.5))",
+    "numpy": "float(numpy.random.uniform(0.5, 1.5))",
+    "a generator of its own": "self.own.uniform(0.5, 1.5)",
+    "a generator of numpy's": "float(self.numpys.uniform(0.5, 1.5))",
+    "a state of numpy's": "float(self.state.uniform(0.5, 1.5))",
+}
+
+
+@pytest.mark.parametrize("case", DRAWN_OUTSIDE, ids=lambda name: name.replace(" ", "-"))
+def test_numbers_that_python_draws_are_refused(case: str, tmp_path: Path) -> None:
+    """Each would stand in the file as the one number that the capture drew."""
+    source = """
+    import random
+    import numpy
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.own, self.numpys, self.state = random.Random(3), numpy.random.default_rng(3), numpy.random.RandomState(3)
+
+        def forward(self, x):
+            return torch.tanh(x * DRAWN) * 2
+    """
+    with pytest.raises(Unsupported, match=r"model\.py:15: forward keeps state in (the global (numpy\.)?random|self\.\w+)"):
+        Pair(tmp_path, source.replace("DRAWN", DRAWN_OUTSIDE[case]))
+
+
+def test_an_original_that_no_seed_repeats_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    body = "class Model(nn.Module):\n    def forward(self, x):\n        return torch.tanh(x * (time.perf_counter_ns() % 1000 + 1)) * 2\n"
+    path.write_text(HEAD + "import time\n\n" + body + TAIL.format(arguments="[]"))
+    run = optimize(load_problem(path), Options(target="host", seeds=1))
+    assert not run.verdict.passed
+    assert "the original itself gives another output 0" in run.verdict.worst

@@ -43,6 +43,7 @@ from .reads import (
     Counter,
     KeepsState,
     Watch,
+    drawn,
     effects,
     executed,
     globals_of,
@@ -95,6 +96,7 @@ def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[s
     """What the user's functions read of globals, what a call changes of attributes and globals, and what they ask PyTorch, by running
     the model without computing. Before anything else does: a list may grow with every call."""
     asked: set[str] = set()
+    at_first = drawn()
 
     def run() -> None:
         with torch.no_grad():
@@ -113,8 +115,9 @@ def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[s
             after = effects(model, {place: _now(place, own) for place in found})
             before |= {name: words for name, words in first.items() if name in after}
     except Exception:  # an operator that cannot run without values: what its methods name is all that is known
+        changed = [name for name, words in drawn().items() if at_first.get(name) != words]
         codes = [(f.__code__, f.__globals__) for f in _functions_of(model)]
-        return globals_of(codes, own), [], {name for code, _ in codes for name in ASKED.intersection(code.co_names)}
+        return globals_of(codes, own), changed, {name for code, _ in codes for name in ASKED.intersection(code.co_names)}
     return found, [name.removeprefix("self.") for name, words in after.items() if before.get(name) != words], asked
 
 
@@ -270,7 +273,8 @@ def assigned_at(file: str, attribute: str) -> int | None:
     except (OSError, SyntaxError, ValueError):
         return None
     methods = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name != "__init__"]
-    named = [n for method in methods for n in ast.walk(method) if isinstance(n, ast.Attribute) and n.attr == attribute]
+    every = [n for method in methods for n in ast.walk(method) if isinstance(n, ast.Attribute)]
+    named = [n for n in every if attribute in (n.attr, getattr(n.value, "id", ""))]
     stored = [n for n in named if isinstance(n.ctx, ast.Store)]
     return min((n.lineno for n in stored or named), default=None)
 

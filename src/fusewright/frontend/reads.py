@@ -11,6 +11,7 @@ import contextlib
 import dis
 import functools
 import itertools
+import random
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -375,12 +376,29 @@ def globals_of(codes: Iterable[tuple[CodeType, dict[str, Any]]], own: str) -> di
 def effects(model: nn.Module, globals_: Mapping[tuple[str, str], Any]) -> dict[str, str]:
     """All that a call could leave behind, in words: attributes of modules and of their classes, and globals."""
     words = _Words(model, type(model).__module__)
-    found = {f"the global {name}": words.of(value) for (_, name), value in globals_.items()}
+    found = {f"the global {name}": said(value, words) for (_, name), value in globals_.items()} | drawn()
     for path, module in model.named_modules():
         if not is_installed(type(module).__module__):
             held = {**words.parts(module), **vars(module)}
-            found |= {f"self.{path}.{name}" if path else f"self.{name}": words.of(v) for name, v in held.items() if name not in OF_MODULES}
+            place = f"self.{path}." if path else "self."
+            found |= {place + name: said(value, words) for name, value in held.items() if name not in OF_MODULES}
     return found
+
+
+def drawn() -> dict[str, str]:
+    """Where the generators of Python and of numpy have come to: what forward draws of them would stand in the graph as a number."""
+    numpy = sys.modules.get("numpy")
+    generators = {"the global random": random, "the global numpy.random": numpy.random if numpy else None}
+    return {name: said(generator, None) for name, generator in generators.items() if generator is not None}
+
+
+def said(value: Any, words: _Words | None) -> str:
+    """A value in words; of a generator of random numbers where it has come to."""
+    if value is random or isinstance(value, random.Random):
+        return repr(value.getstate())
+    if type(value).__module__.startswith("numpy.random") or value is getattr(sys.modules.get("numpy"), "random", _ABSENT):
+        return repr(value.get_state() if hasattr(value, "get_state") else getattr(getattr(value, "bit_generator", None), "state", value))
+    return words.of(value) if words is not None else repr(value)
 
 
 def names_read(code: CodeType, space: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
