@@ -174,3 +174,19 @@ def test_what_changes_without_gradients_leaves_training_its_kernels(case: str, t
         torch.testing.assert_close(asking[1].grad, asking[0].grad)
         torch.testing.assert_close(given[1][-1], given[0][-1])
         same_state(new, old)
+
+
+def test_a_part_of_a_buffer_that_becomes_a_trained_value(tmp_path: Path) -> None:
+    """What the copy takes the place of is no part of the region: nothing that foresees its memory may read it."""
+    path = tmp_path / "model.py"
+    made = 'self.w = nn.Linear(5, 5)\n        self.register_buffer("m", torch.ones(7, 9, 5))\n\n    def forward(self, x):\n'
+    body = "k = self.w(x).relu()\n        self.m[:, 2:4] = k[:, None]\n        return (self.m * 2).softmax(1) + k.mean()"
+    path.write_text(f"{HEAD}        {made}        {body}\n{TAIL.format(shape='7, 5')}")
+    problem = load_problem(path)
+    candidate = load_candidate(compile_problem(problem, Options())[2].text, "host", name=path.name)
+    old, new = problem.model(), candidate.build_model(problem)
+    (x,) = problem.inputs()
+    with torch.no_grad(), candidate.launches() as launched:
+        torch.testing.assert_close(new(x), old(x), rtol=1e-4, atol=1e-5)
+    assert launched
+    same_state(new, old)
