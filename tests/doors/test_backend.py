@@ -466,3 +466,26 @@ print([(g.kind, g.by) for g in fusewright.backend.stats().graphs])
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "[('whole', 'inductor'), ('forward', 'fusewright'), ('backward', 'inductor')]"
+
+
+class Drawing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.drop = nn.Conv2d(4, 4, 3, padding=1), nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.drop(self.conv(x).transpose(1, 3).relu())
+        return torch.tanh(torch.rand_like(y) * y) * 2
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_random_numbers_are_drawn_in_the_order_of_memory(order: torch.memory_format) -> None:
+    model, x = Drawing(), torch.randn(3, 4, 6, 5).to(memory_format=order)
+    results, gradients = [], []
+    for one in (compiled(model), model):
+        torch.manual_seed(3)
+        results.append(one(x))
+        gradients.append(torch.autograd.grad(results[-1].sum(), list(model.parameters())))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-4)
+    all_launched()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,4 +148,60 @@ def test_an_attribute_in_the_place_of_one_that_is_computed(name: str, tmp_path: 
     pair.same(old, new, kernels=True)
     for model in (old, new):
         setattr(model, name, 5.0)
+    pair.same(old, new, kernels=False)
+
+
+OF_A_METHODS_NAME: dict[str, tuple[str, Callable[[Any], None]]] = {
+    "an attribute": (
+        """
+        def __init__(self):
+            super().__init__(); self.half, self.type, self.float = 3, "a", 2.0
+        def forward(self, x): return (x * self.half + self.float).relu() if self.type == "a" else x * self.float
+        """,
+        lambda m: setattr(m, "half", 5),
+    ),
+    "an attribute that forward does not read": (
+        """
+        def __init__(self):
+            super().__init__(); self.type = "a"
+        def forward(self, x): return torch.tanh(x) * 2
+        """,
+        lambda m: setattr(m, "type", lambda kind: m),
+    ),
+    "an attribute of the class, set on the model": (
+        "half = 3\ndef forward(self, x): return torch.tanh(x) * self.half",
+        lambda m: setattr(m, "half", 5),
+    ),
+    "an attribute of the class, set on the class": (
+        "half = 3\ndef forward(self, x): return torch.tanh(x) * self.half",
+        lambda m: setattr(type(m), "half", 5),
+    ),
+    "an attribute where PyTorch has a number": (
+        """
+        def __init__(self):
+            super().__init__(); self._version = 3
+        def forward(self, x): return torch.tanh(x) * self._version
+        """,
+        lambda m: setattr(m, "_version", 5),
+    ),
+    "a method of the model's own": (
+        "def half(self, x): return x * 3\ndef forward(self, x): return self.half(torch.tanh(x))",
+        lambda m: setattr(type(m), "half", lambda self, x: x * 5),
+    ),
+    "a property": (
+        "@property\ndef half(self): return 3\ndef forward(self, x): return torch.tanh(x) * self.half",
+        lambda m: setattr(type(m), "half", property(lambda self: 5)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OF_A_METHODS_NAME, ids=lambda name: name.replace(" ", "-"))
+def test_what_has_the_name_of_a_method_of_every_module(case: str, tmp_path: Path) -> None:
+    """`self.half = 3` is the model's own, as is `half` of its class; nn.Module has methods and numbers under such names."""
+    body, change = OF_A_METHODS_NAME[case]
+    pair = Pair(tmp_path, "\nclass Model(nn.Module):\n" + textwrap.indent(textwrap.dedent(body), "    "))
+    old, new = pair.models()
+    pair.same(old, new, kernels=True)
+    change(old)
+    change(new)
     pair.same(old, new, kernels=False)

@@ -138,3 +138,55 @@ def test_a_copied_model_has_buffers_of_its_own(tmp_path: Path) -> None:
     (x,) = made.problem.inputs()
     made.new(x)
     assert twin.n.running_mean.abs().max() == 0 < made.new.n.running_mean.abs().max()
+
+
+UNDER_NO_GRAD = {  # what changes, and forward's other input
+    "an average": ("self.m.mul_(0.9).add_(y.mean(0), alpha=0.1)", ""),
+    "a part of one": ("self.m[:3].lerp_(y.mean(0)[:3], 0.1)", ""),
+    "a copy": ("self.m.copy_(0.9 * self.m + 0.1 * y.mean(0))", ""),
+    "an input": ("m.mul_(0.9).add_(y.mean(0), alpha=0.1)", ", torch.ones(5)"),
+}
+
+
+@pytest.mark.parametrize("case", UNDER_NO_GRAD, ids=lambda name: name.replace(" ", "-"))
+def test_what_changes_without_gradients_leaves_training_its_kernels(case: str, tmp_path: Path) -> None:
+    """Of what was trained: the loss has no path through the new value. Where the changed tensor itself asks for a gradient, it has."""
+    change, other = UNDER_NO_GRAD[case]
+    path = tmp_path / "model.py"
+    given = "x, m" if other else "x"
+    body = f"with torch.no_grad():\n            {change}\n        return torch.tanh(y) * {'m' if other else 'self.m'}"
+    made = f"self.w = nn.Linear(5, 5)\n        {BUFFER}\n\n    def forward(self, {given}):\n        y = self.w(x).relu()"
+    path.write_text(f"{HEAD}        {made}\n        {body}\n{TAIL.format(shape='7, 5').replace(')]', f'){other}]')}")
+    problem = load_problem(path)
+    candidate = load_candidate(compile_problem(problem, Options())[2].text, "host", name=path.name)
+    old, new = problem.model(), candidate.build_model(problem)
+    for asks in (False, True):
+        given = [[t.clone() for t in problem.inputs()] for _ in range(2)]
+        asking = [inputs[-1] if other else model.m for model, inputs in zip((old, new), given, strict=True)]
+        for tensor in asking if asks else ():
+            tensor.requires_grad_()
+        with candidate.launches() as launched:
+            for model, inputs in zip((old, new), given, strict=True):
+                model.zero_grad()
+                model(*inputs).square().sum().backward()
+        assert any(name.endswith("_grad") for name in launched) == (not asks)
+        torch.testing.assert_close(new.w.weight.grad, old.w.weight.grad, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(asking[1].grad, asking[0].grad)
+        torch.testing.assert_close(given[1][-1], given[0][-1])
+        same_state(new, old)
+
+
+def test_a_part_of_a_buffer_that_becomes_a_trained_value(tmp_path: Path) -> None:
+    """What the copy takes the place of is no part of the region: nothing that foresees its memory may read it."""
+    path = tmp_path / "model.py"
+    made = 'self.w = nn.Linear(5, 5)\n        self.register_buffer("m", torch.ones(7, 9, 5))\n\n    def forward(self, x):\n'
+    body = "k = self.w(x).relu()\n        self.m[:, 2:4] = k[:, None]\n        return (self.m * 2).softmax(1) + k.mean()"
+    path.write_text(f"{HEAD}        {made}        {body}\n{TAIL.format(shape='7, 5')}")
+    problem = load_problem(path)
+    candidate = load_candidate(compile_problem(problem, Options())[2].text, "host", name=path.name)
+    old, new = problem.model(), candidate.build_model(problem)
+    (x,) = problem.inputs()
+    with torch.no_grad(), candidate.launches() as launched:
+        torch.testing.assert_close(new(x), old(x), rtol=1e-4, atol=1e-5)
+    assert launched
+    same_state(new, old)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fusewright.driver.pipeline import optimize
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
+from fusewright.schedule.training import KERNELS
 from fusewright.verify.candidate import load_candidate
 from fusewright.verify.checks import Trial, values
 from fusewright.verify.shrink import Shapes
@@ -482,3 +484,38 @@ def test_where_nothing_was_compared_nothing_passes(tmp_path: Path) -> None:
     trial = Trial(found, Shapes(sizes, sizes, sizes, {}), (), True)
     assert values.group("seeds")(trial).skipped
     assert not values.precision(trial).passed and not values.own_spread(trial).passed
+
+
+CACHED = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.mask = nn.Linear(8, 8), None
+
+    def forward(self, x):
+        if self.mask is None:
+            self.mask = torch.linspace(-1, 1, 8).sigmoid()
+        return torch.tanh(self.inner(x) * self.mask) * 2
+
+def get_inputs():
+    return [torch.randn(5, 8)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_kernels_of_later_calls_are_trained(tmp_path: Path) -> None:
+    """A table that the first call makes is constant from then on: only calls in a row, with gradients, launch kernels backward."""
+    path = tmp_path / "model.py"
+    path.write_text(CACHED)
+    run = optimize(load_problem(path), Options(target="host", seeds=1))
+    assert run.verdict.passed and not run.degraded
+    assert set(run.emitted.training.values()) == {KERNELS}
+    text = run.text.replace('_launch("linear_grad"', 'if False: _launch("linear_grad"')
+    assert text != run.text
+    verdict = verify(load_problem(path), load_candidate(text, "host"), options=Options(target="host", seeds=1))
+    assert "several calls in a row" in {check.name for check in verdict.checks if not check.passed}

@@ -90,7 +90,7 @@ def test_nothing_narrow_is_left() -> None:
     assert torch.get_default_dtype() == torch.float32
 
 
-@pytest.mark.parametrize("draw", ["dropout", "rand", "randn_like", "bernoulli"])
+@pytest.mark.parametrize("draw", ["dropout", "rand", "randn_like", "bernoulli", "rrelu"])
 def test_random_numbers_are_the_models_own(draw: str) -> None:
     def model(x: Tensor) -> Tensor:
         torch.manual_seed(3)
@@ -98,6 +98,8 @@ def test_random_numbers_are_the_models_own(draw: str) -> None:
             return F.dropout(x, 0.4, training=True)
         if draw == "rand":
             return x + torch.rand(7)
+        if draw == "rrelu":
+            return F.rrelu(x, training=True) + F.rrelu(x)
         return x + torch.randn_like(x) if draw == "randn_like" else x * torch.bernoulli(torch.full_like(x, 0.3))
 
     x = torch.randn(5, 7)

@@ -85,8 +85,22 @@ def test_layouts_hold_the_same_values(source: Source, name: str) -> None:
         assert x.storage_offset() == 1
     elif name == "channels last":
         assert x.is_contiguous(memory_format=torch.channels_last)
-    elif name != "contiguous":
+    elif name not in ("as given", "contiguous"):
         assert not x.is_contiguous()
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_values_lie_as_given(name: str, tmp_path: Path) -> None:
+    """In a file whose inputs are channels-last: a model that draws random numbers draws them in that order."""
+    path = tmp_path / "model.py"
+    path.write_text(MODEL.replace("torch.rand(8, 3, 32, 20)", "torch.rand(8, 3, 32, 20).to(memory_format=torch.channels_last)"))
+    source = Source(load_problem(path))
+    x, _ = source.inputs(variant(distribution=name, sizes=((9, 3, 8, 40), (9,))), CPU)
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    x, _ = source.inputs(variant(distribution=name, layout="contiguous"), CPU)
+    assert x.is_contiguous()
+    layouts = [{v.layout for v in planned(Shapes(source.sizes, source.sizes, source.sizes, {}), 2, straight)} for straight in (True, False)]
+    assert layouts[1] - layouts[0] == {"contiguous"}
 
 
 def test_sizes_can_grow(source: Source) -> None:

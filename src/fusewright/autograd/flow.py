@@ -7,7 +7,7 @@ import functools
 import torch
 from torch import nn
 
-from ..ir.graph import Graph, Node, Ref
+from ..ir.graph import Graph, Node, Ref, refs
 from ..ir.plan import Plan
 from .trace import plain_form
 
@@ -23,7 +23,10 @@ STOPS = frozenset(
 
 
 def reference_reads(node: Node) -> tuple[str, ...]:
-    """What the node's call reads where only its derivative matters: batch norm without its running statistics."""
+    """What the node's call reads where only its derivative matters: batch norm without its running statistics, a copy without what
+    it takes the place of."""
+    if node.target is torch.ops.aten.copy.default:
+        return tuple(ref.name for ref in refs(node.args[1:]))
     return plain_form(node).inputs
 
 

@@ -63,6 +63,10 @@ def by_pytorch(region: Region, regions: Regions, wanted: Sequence[str]) -> Held 
         with torch.enable_grad(), Footprint() as footprint:
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
                 for node in map(plain_form, regions.reference_nodes(region)):
+                    if node.target is torch.ops.aten.copy.default:  # what it takes the place of is not read
+                        size = tuple(map(graph.hint, node.shape or ()))
+                        values[node.name] = values[node.args[1].name].to(node.dtype).expand(size).clone()
+                        continue
                     values[node.name] = call(node, values, symbols)
             targets, results = [values[name] for name in wanted], {name: values[name] for name in outputs}
             values.clear()

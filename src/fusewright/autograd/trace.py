@@ -171,11 +171,12 @@ class Trace:
         for node in self.nodes:
             plain = plain_form(node)
             target: Any = plain.target
-            given = _filled((plain.args, dict(plain.kwargs)), values, self.extent_of)
+            read = plain.args[1:] if target is aten.copy.default else plain.args  # not what the copy takes the place of
+            given = _filled((read, dict(plain.kwargs)), values, self.extent_of)
             if target == "getitem":
                 values[node.name] = given[0][0][given[0][1]]
             elif target is aten.copy.default:
-                values[node.name] = given[0][1].to(node.dtype).expand(self.empty(node).shape).clone()
+                values[node.name] = given[0][0].to(node.dtype).expand(self.empty(node).shape).clone()
             else:
                 values[node.name] = target(*given[0], **given[1])
             if node.name in kept:

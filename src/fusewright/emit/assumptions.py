@@ -10,7 +10,8 @@ import torch
 from ..codegen.loops.text import wrapped
 from ..errors import Unsupported
 from ..ir import sizes
-from ..ir.graph import Dim, Node, Ref
+from ..ir.graph import Dim, Node, Ref, draws_in_order
+from ..ir.index import contiguous
 from ..ir.pytext import plain_text, quoted, shape_text
 from ..ir.reads import Methods
 from ..schedule.training import AS_PREDICTED, PYTORCH, WHOLE, Training, why
@@ -118,6 +119,7 @@ class Assumptions:
         tests += [f"{name}.dtype == {self.graph[name].dtype}" for name in inputs]
         shapes = ", ".join(f"{name}.shape" for name in inputs)
         tests += [f"_shapes_fit({shapes})"] if shapes else []
+        tests += self.strides_tests(tensors)
         on_tensor_cores = self.launches.on_tensor_cores
         if on_tensor_cores:
             shared = self.shared_bytes()
@@ -125,6 +127,8 @@ class Assumptions:
             planned = self.regions.plan.machine.with_article
             tests.append(f"{allowed}_has_tensor_cores({self.values.device()}, {shared})  # planned for {planned}")
         read = ", ".join([*inputs, *([f"*{tensors}"] if self.held else [])])
+        if self.graph.in_grad_mode:
+            tests.append("torch.is_grad_enabled()  # forward asks")
         if self.graph.own_gradients:
             tests.append(f"not _needs_gradients({read})  # the model has its own")
         elif self.training.original:
@@ -146,7 +150,49 @@ class Assumptions:
         every = self.signature.argument_names()
         arguments = ", ".join([*([tensors] if self.held else []), *every])
         body = "\n".join(f"        and {test}" for test in tests[1:])
-        return f"{self.shapes_text()}def _planned_for({arguments}):\n    return (\n        {tests[0]}\n{body}\n    )"
+        return f"{self.shapes_text()}{self.strides_text()}def _planned_for({arguments}):\n    return (\n        {tests[0]}\n{body}\n    )"
+
+    def ordered_inputs(self) -> list[str]:
+        """Inputs on whose order in memory it depends in what order random numbers are drawn."""
+        return [name for name in self.graph.inputs if any(self.graph[name].strides)]
+
+    def strides_tests(self, tensors: str) -> list[str]:
+        """Tests that they lie as in the example, and so does what is read of the model."""
+        remark = "  # random numbers are drawn in the order of memory" if self.only_drawn else "  # forward looks at how they lie in memory"
+        tests = []
+        if ordered := self.ordered_inputs():
+            given = ", ".join([*(f"{name}.shape" for name in self.graph.inputs), *(f"{name}.stride()" for name in ordered)])
+            tests.append(f"_strides_fit({given}){remark}")
+        held = {i: node.strides[0] for i, node in enumerate(self.values.held_leaves()) if any(node.strides)}
+        if held:
+            texts = ", ".join(shape_text(strides or ()) for strides in held.values())
+            tests.append(f"[{tensors}[i].stride() for i in {tuple(held)}] == [{texts}]{remark}")
+        return tests
+
+    def orders(self, leaf: Node) -> list[tuple[Dim, ...]]:
+        """Strides with which an input lies in memory as in the example; without gaps too, where that has some."""
+        strides, shape = leaf.strides[0] or (), leaf.shape or ()
+        if not self.only_drawn or 0 in strides:
+            return [strides]
+        order = sorted(range(len(shape)), key=lambda d: -self.graph.hint(strides[d]))
+        dense = dict(zip(order, contiguous(tuple(shape[d] for d in order)), strict=True))
+        return list(dict.fromkeys((strides, tuple(dense[d] for d in range(len(shape))))))
+
+    @property
+    def only_drawn(self) -> bool:
+        """Only the order counts: gaps in memory do not."""
+        return all(draws_in_order(node) for node in self.graph.nodes if node.strides and not node.is_leaf) and not self.graph.asks_layout
+
+    def strides_text(self) -> str:
+        """The function that says whether inputs with these strides do."""
+        if not (ordered := self.ordered_inputs()):
+            return ""
+        inputs, given = self.graph.inputs, {name: self.values.free_name(f"strides_of_{name}") for name in ordered}
+        lines = ["@functools.lru_cache(maxsize=256)", f"def _strides_fit({', '.join([*inputs, *given.values()])}):"]
+        lines += [f"    {self.sizes_text(p)}" for p in dict.fromkeys(binding.input for binding in self.graph.symbols.values())]
+        accepted = {name: [shape_text(strides) for strides in self.orders(self.graph[name])] for name in ordered}
+        tests = [f"{given[name]} in ({', '.join(t)})" if len(t) > 1 else f"{given[name]} == {t[0]}" for name, t in accepted.items()]
+        return "\n".join([*lines, *all_of(tests)]) + "\n\n\n"
 
     def shared_bytes(self) -> int:
         """Most that a block takes of a kernel which no region guards."""

@@ -80,6 +80,7 @@ def with_kernels(joint: JointPlan, source: str, model: nn.Module, around: Surrou
     at_once = training.original and not plan.shortcuts
     there = {
         "needs gradients": looks, "trains": at_once or plan.graph.own_gradients, "trained": at_once, "copies": values.copies,
+        "laid out": values.lays_out,
         "plain gradients": values.plain_gradients,
         "elsewhere": not source and assumptions.names_its_own, "model": True,
         "constants": values.constants, "packed": values.packs, "backward": backward.kernels, "apart": launches.apart,

@@ -43,12 +43,6 @@ aten = torch.ops.aten
 $runtime
 
 
-def _laid_out(tensor, strides):  # as PyTorch's operators would have left it
-    if tensor.stride() == strides:
-        return tensor
-    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
-
-
 def _sharing(results, *places):
     """Results that lie in the memory of another: (which, whose, shape, strides, offset)."""
     found = list(results)
@@ -101,6 +95,7 @@ def emit_graph(plan: Plan, read: FxGraph, seen: Collection[int], owns_inputs: bo
         "convolves": any(one.tf32 for one in on_tensor_cores),
         "slices": any(one.sizes for one in on_tensor_cores),
         "steps": launches.steps,
+        "laid out": True,
         "many": len(launchers) > MANY,
         "hopper": any(helper.on_hopper for helper in unit.helpers),
     }

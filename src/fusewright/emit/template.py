@@ -187,6 +187,17 @@ def _trains(model, before=True):  # if: trains
     return asked and any(parameter.requires_grad for parameter in model.parameters())
 
 
+def _laid_out(tensor, strides):  # if: laid out
+    """With the strides that PyTorch's operators would have left it with: random numbers are drawn in the order of memory."""  # if: model
+    """As PyTorch's operators would have left it."""  # unless: model
+    same = zip(tensor.shape, tensor.stride(), strides)
+    if tensor.stride() == strides or all([size == 1 or mine == other for size, mine, other in same]):
+        return tensor
+    part = tensor[tuple([slice(None) if stride else slice(1) for stride in strides])]  # what is repeated, once
+    whole = torch.empty_strided(part.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(part)
+    return whole if part is tensor else whole.expand(tensor.shape)
+
+
 def _as_it_was(tensor):  # if: copies
     """What forward overwrites later, for a call whose backward may want it."""
     return tensor.clone() if torch.is_grad_enabled() else tensor

@@ -15,13 +15,15 @@ from ..autograd.storage import Variables
 from ..codegen.loops.text import wrapped
 from ..errors import Unsupported
 from ..ir import sizes
-from ..ir.graph import Dim, Graph, Node, Output
+from ..ir.graph import Dim, Graph, Node, Output, refs
 from ..ir.plan import operator_name
 from ..ir.prims import Diagonal, Expand, Permute, Reshape, Slice, Unfold
 from ..ir.pytext import attribute_text, call_pieces, plain_text, shape_text
 from ..schedule.layout import is_convolution, memory_format, with_coarse_gradients
 from .lines import WIDTH
 from .views import shorter
+
+aten = torch.ops.aten
 
 
 class Values(Variables):
@@ -30,6 +32,7 @@ class Values(Variables):
     def __init__(self, regions: Regions):
         super().__init__(regions)
         self.shaped: dict[str, tuple[Dim, ...]] = {}  # primitives that are allocated in another shape than theirs
+        self.lays_out = False  # what a call that draws random numbers is given
         self.copies = False  # of something that forward overwrites, which a call to PyTorch is given
 
     def text(self, name: str) -> str:
@@ -78,7 +81,10 @@ class Values(Variables):
 
     def library_call(self, node: Node) -> tuple[str, list[str], str]:
         """What stands before its arguments, the arguments, and what stands behind."""
-        return call_pieces(node, lambda name: self.operand(node, name), self.device())
+        head, arguments, tail = call_pieces(node, lambda name: self.operand(node, name), self.device())
+        if node.target is aten.bernoulli.p and node.strides[0] is not None:  # in place in the model: in the order of what is drawn into
+            return "aten.bernoulli_.float(", [f"{arguments[0]}.clone()", *arguments[1:]], tail
+        return head, arguments, tail
 
     def operand(self, node: Node, name: str) -> str:
         """A value as such a call is given it. A convolution whose result lies channels-last is given an input that does."""
@@ -87,7 +93,10 @@ class Values(Variables):
         text = self.text(name) if straight else f"{self.text(name)}.contiguous({layout})"
         changes = node.name in self.regions.flow.smooth and self.is_overwritten(name)
         self.copies |= changes
-        return f"_as_it_was({text})" if changes else text
+        text = f"_as_it_was({text})" if changes else text
+        strides = dict(zip((ref.name for ref in refs((node.args, dict(node.kwargs)))), node.strides, strict=False)).get(name)
+        self.lays_out |= strides is not None
+        return f"_laid_out({text}, {shape_text(strides)})" if strides is not None else text
 
     def is_overwritten(self, name: str) -> bool:
         """A node's value is a buffer or an input that `forward` will change, or a view of it."""
@@ -175,13 +184,16 @@ class ForwardValues(Values):
         return sorted(self.held.values(), key=lambda node: modules.index(str(node.args[0]).rpartition(".")[0]))
 
     def behind_changes(self) -> list[str]:
-        """Leaves whose gradients would flow into an input or a buffer that `forward` changes in place: by name."""
+        """Leaves whose gradients would flow into an input or a buffer that `forward` changes in place: by name. What it changes under
+        `no_grad` is one itself: it stays the tensor whose gradient was asked for."""
         smooth, found = self.regions.flow.smooth, dict[str, None]()
         held = {node.name for node in self.held_leaves()}
+        leaves = {(node.target, str(node.args[0])): node.name for node in self.graph.nodes if node.target == "buffer"}
         for output in self.graph.outputs:
             if output.kind == "return" or is_batch_norm(output, self.graph):
                 continue
-            waiting, seen = [output.value.name], set[str]()
+            itself = output.path if output.kind == "input" else leaves.get((output.kind, output.path))
+            waiting, seen = [output.value.name, *([itself] if itself else [])], set[str]()
             while waiting:
                 name = waiting.pop()
                 node = self.graph[name]

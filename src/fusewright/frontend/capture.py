@@ -28,7 +28,7 @@ from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from ..errors import Unsupported
 from ..ir import sizes
-from ..ir.graph import Graph, Node, Output, Ref, map_refs
+from ..ir.graph import Graph, Node, Output, Ref, Where, map_refs
 from . import stand_ins
 from .cast_inside import cast_what_is_cast_inside
 from .exported import ExportReader
@@ -36,7 +36,20 @@ from .following import _declared, _space
 from .functional import functional
 from .fx import FRAME
 from .no_grad import detach_what_needs_no_gradient, detached_under_autocast
-from .reads import OF_MODULES, Counter, KeepsState, Watch, effects, executed, globals_of, is_installed, watched
+from .reads import (
+    ASKED,
+    LAYOUT,
+    OF_MODULES,
+    Counter,
+    KeepsState,
+    Watch,
+    drawn,
+    effects,
+    executed,
+    globals_of,
+    is_installed,
+    watched,
+)
 from .tracing import Hopeless, batch_norms_whole, hopeless_beyond, lean, without_memory_formats
 
 WRITTEN_IN_PLACE = (torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default)
@@ -48,17 +61,22 @@ def capture(model: nn.Module, inputs: Sequence[Any], file: str = "", dynamic: bo
 
     A model that keeps state is captured as it is after a first call: what is None before it has a shape then.
     """
-    globals_, changed = _globals_read(model, inputs)
-    graph, watch = _capture(model, inputs, file, dynamic)
+    if "forward" in vars(model):
+        what = "the model's constructor assigns self.forward, which hides the forward of its class, and would hide that of ModelNew"
+        raise Unsupported(f"{file or 'the model'}: {what}; let forward call what was chosen")
+    globals_, changed, asked = _globals_read(model, inputs)
+    in_order = not asked.isdisjoint(LAYOUT)
+    graph, watch = _capture(model, inputs, file, dynamic, in_order)
     watch.globals, unsettled = globals_, _unsettled(watch)
     if left := [name for name in changed if name not in watch.assigned]:
         raise Unsupported(_keeps_state(KeepsState(left[0], "which no graph carries"), file))
     if unsettled:
         _call_once(model, inputs)
-        graph, watch = _capture(model, inputs, file, dynamic)
+        graph, watch = _capture(model, inputs, file, dynamic, in_order)
         watch.globals = globals_
         if left := _unsettled(watch):
             raise Unsupported(_keeps_state(KeepsState(left[0], "which each call makes of what it was"), file))
+    in_grad_mode = not asked.isdisjoint(ASKED - LAYOUT) and _depends_on_grad_mode(model, inputs, file, dynamic, graph)
     counted = {name: value - before for name, (before, value) in _carried(watch).items() if not isinstance(value, Tensor)}
     if counted:
         _check_counters(model, inputs, file, graph, counted, dynamic)
@@ -71,12 +89,14 @@ def capture(model: nn.Module, inputs: Sequence[Any], file: str = "", dynamic: bo
     reads = watch.reads(frozenset([*watch.assigned, *unsettled]), leaves, placed)
     others = any(node.target == "constant" and "global" not in node.kwargs for node in graph.nodes) and _trains_others(model, inputs)
     found = replace(graph, outputs=outputs, assigned={**assigned, **rebound}, counted=counted, reads=reads)
-    return replace(found, trains_others=others)
+    return replace(found, trains_others=others, asks_layout=in_order, in_grad_mode=in_grad_mode)
 
 
-def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[str, str], Any], list[str]]:
-    """What the user's functions read of globals, and what a call changes of attributes and globals, by running the model without
-    computing. Before anything else does: a list may grow with every call."""
+def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[str, str], Any], list[str], set[str]]:
+    """What the user's functions read of globals, what a call changes of attributes and globals, and what they ask PyTorch, by running
+    the model without computing. Before anything else does: a list may grow with every call."""
+    asked: set[str] = set()
+    at_first = drawn()
 
     def run() -> None:
         with torch.no_grad():
@@ -88,16 +108,17 @@ def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[s
     try:
         with stand_ins.kept(model):
             first = effects(model, mine)
-            found = globals_of(executed(run), own)
+            found = globals_of(executed(run, asked), own)
         with stand_ins.kept(model):
             before = effects(model, found)  # of other modules it is known only now
             run()
             after = effects(model, {place: _now(place, own) for place in found})
             before |= {name: words for name, words in first.items() if name in after}
     except Exception:  # an operator that cannot run without values: what its methods name is all that is known
+        changed = [name for name, words in drawn().items() if at_first.get(name) != words]
         codes = [(f.__code__, f.__globals__) for f in _functions_of(model)]
-        return globals_of(codes, own), []
-    return found, [name.removeprefix("self.") for name, words in after.items() if before.get(name) != words]
+        return globals_of(codes, own), changed, {name for code, _ in codes for name in ASKED.intersection(code.co_names)}
+    return found, [name.removeprefix("self.") for name, words in after.items() if before.get(name) != words], asked
 
 
 def _without_computing(model: nn.Module, inputs: Sequence[Any]) -> Any:
@@ -106,6 +127,14 @@ def _without_computing(model: nn.Module, inputs: Sequence[Any]) -> Any:
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         with lean(), batch_norms_whole(), fake:
             return model(*pytree.tree_map_only(Tensor, fake.from_tensor, list(inputs)))
+
+
+def _depends_on_grad_mode(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool, graph: Graph) -> bool:
+    """Forward asks, and does something else where gradients are not enabled. (A checkpoint computes the same.)"""
+    with torch.no_grad():
+        other, _ = _capture(model, inputs, file, dynamic)
+    calls = [str(replace(one, nodes=tuple(replace(node, where=Where()) for node in one.nodes))) for one in (graph, other)]
+    return calls[0] != calls[1]
 
 
 def _trains_others(model: nn.Module, inputs: Sequence[Any]) -> bool:
@@ -244,12 +273,14 @@ def assigned_at(file: str, attribute: str) -> int | None:
     except (OSError, SyntaxError, ValueError):
         return None
     methods = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name != "__init__"]
-    named = [n for method in methods for n in ast.walk(method) if isinstance(n, ast.Attribute) and n.attr == attribute]
+    every = [n for method in methods for n in ast.walk(method) if isinstance(n, ast.Attribute)]
+    named = [n for n in every if attribute in (n.attr, getattr(n.value, "id", ""))]
     stored = [n for n in named if isinstance(n.ctx, ast.Store)]
     return min((n.lineno for n in stored or named), default=None)
 
 
-def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool) -> tuple[Graph, Watch]:
+def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool, in_order: bool = False) -> tuple[Graph, Watch]:
+    """`in_order`: it depends on how inputs and parameters lie in memory, too."""
     given = tuple(inputs)
     every = tuple(pytree.tree_map(_dynamic_dims, argument) for argument in given)
     batches = tuple(pytree.tree_map(_dynamic_batch, argument) for argument in given)
@@ -269,7 +300,7 @@ def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool) 
                 exported = _export(model, given, shapes)
             odd = _made_of_values(exported)
             if odd is None and (shapes is None or _divides_by_numbers(exported)):
-                graph = ExportReader(exported, inputs, file, bool(watch.assigned)).graph()
+                graph = ExportReader(exported, inputs, file, bool(watch.assigned), in_order).graph()
                 graph = replace(graph, own_gradients=bool(own) or any(map(_has_none, graph.nodes)))
                 if shapes is None or _can_be_written(graph):
                     return graph.check(), watch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -13,9 +14,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..errors import Unsupported
-from ..ir.graph import Binding, Graph, Node, Output, Ref
+from ..ir.graph import Binding, Graph, Node, Output, Ref, refs
 from ..ops import indexed
-from .fx import Tracer
+from .fx import MADE_ANEW, Tracer
 
 # Guards made while the tracer decides about strides and contiguity: the graph's meaning does not depend on them.
 LAYOUT_GUARDS = ("torch/_prims_common", "torch/_prims/", "torch/_refs", "torch/_subclasses/fake_impls.py", "torch/_inductor")
@@ -33,9 +34,11 @@ def _structured(spec: Any, leaves: Iterator[int]) -> Any:
 class ExportReader(Tracer):
     """Reads one exported program; only lives for the length of `capture`."""
 
-    def __init__(self, exported: torch.export.ExportedProgram, inputs: Sequence[Any], file: str, assigns: bool = False):
+    def __init__(
+        self, exported: torch.export.ExportedProgram, inputs: Sequence[Any], file: str, assigns: bool = False, in_order: bool = False
+    ):
         super().__init__()
-        self.exported, self.inputs, self.file, self.assigns = exported, inputs, file, assigns
+        self.exported, self.inputs, self.file, self.assigns, self.in_order = exported, inputs, file, assigns, in_order
         self.symbols: dict[sympy.Symbol, Binding] = {}
         self.constants: dict[str, Any] = {}
 
@@ -56,6 +59,7 @@ class ExportReader(Tracer):
                     nodes.append(self._leaf(fx, kinds[fx.name], position))
             elif fx.op == "call_function" and self.is_tensor_call(fx):
                 nodes.append(self.call(fx, self.where(fx, self.file)))
+        nodes = self._with_strides(nodes)
         outputs = self._outputs()
         used = {ref.name for node in nodes for ref in map(Ref, node.inputs)}
         used |= {o.value.name for o in outputs if isinstance(o.value, Ref)}
@@ -103,6 +107,19 @@ class ExportReader(Tracer):
         value = fx.meta["val"]
         shape = tuple(self.size_of(size) for size in value.shape)
         return Node(self.name(fx.name), kind, (path,), kwargs, shape, value.dtype)
+
+    def _with_strides(self, nodes: list[Node]) -> list[Node]:
+        """Leaves on which it depends in what order random numbers are drawn for the elements of a tensor, with their strides; all
+        leaves where forward itself asks."""
+        reached = {node.name for node in nodes if node.is_leaf and self.in_order}
+        for node in reversed(nodes):
+            if node.strides:
+                read = [ref.name for ref in refs((node.args, dict(node.kwargs)))]
+                reached |= {name for name, strides in zip(read, node.strides, strict=True) if strides is not None}
+            if node.name in reached and node.target not in MADE_ANEW:
+                reached |= set(node.inputs)
+        own = {self.names[fx.name]: fx.meta["val"] for fx in self.exported.graph.nodes if fx.op == "placeholder" and fx.name in self.names}
+        return [replace(n, strides=(self.strides_of(own[n.name]),)) if n.is_leaf and n.name in reached else n for n in nodes]
 
     # ---- what leaves the graph
 

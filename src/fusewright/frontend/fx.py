@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -17,10 +18,11 @@ from torch.utils import _pytree as pytree
 
 from ..errors import Unsupported
 from ..ir import sizes
-from ..ir.graph import Binding, Graph, Node, Output, Ref, Where
+from ..ir.graph import Binding, Graph, Node, Output, Ref, Where, shows_memory
 from ..ir.names import RESERVED, value_name
 
 FRAME = re.compile(r'File "(.+)", line (\d+), in [^\n]*\n\s*([^\n]*)')  # of a stack trace: file, line, code
+MADE_ANEW = {getattr(torch.ops.aten, name).default for name in ("new_empty", "new_zeros", "new_ones", "new_full")}
 SIZES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -70,7 +72,7 @@ class Tracer:
         target: Any = fx.target
         if target is operator.getitem:
             target = "getitem"
-        return Node(
+        node = Node(
             self.name(fx.name),
             target,
             tuple(self.argument(a) for a in fx.args),
@@ -79,6 +81,29 @@ class Tracer:
             value.dtype if single else None,
             where,
         )
+        return replace(node, strides=tuple(map(self.strides_read, self.tensors_read(fx)))) if shows_memory(node) else node
+
+    def tensors_read(self, fx: torch.fx.Node) -> list[torch.fx.Node]:
+        """As the node refers to them: in order, one twice where it is read twice."""
+        given = [leaf for leaf in pytree.tree_leaves((list(fx.args), list(fx.kwargs.values()))) if isinstance(leaf, torch.fx.Node)]
+        return [leaf for leaf in given if isinstance(leaf.meta.get("val"), Tensor)]
+
+    def strides_read(self, fx: torch.fx.Node) -> tuple[Any, ...] | None:
+        return None if fx.target in MADE_ANEW else self.strides_of(fx.meta["val"])
+
+    def strides_of(self, value: Tensor) -> tuple[Any, ...] | None:
+        """None for what lies in one order only, or overlaps itself."""
+        if sum(not sizes.is_one(self.size_of(size)) for size in value.shape) < 2:
+            return None
+        hinted = sorted((stride, size) for stride, size in map(hints, value.stride(), value.shape) if size > 1 and stride)
+        apart = all(stride * size <= beyond for (stride, size), (beyond, _) in itertools.pairwise(hinted))
+        return tuple(map(self.stride_of, value.stride())) if apart else None
+
+    def stride_of(self, stride: Any) -> Any:
+        """As in the example where it is no matter of sizes."""
+        found = self.size_of(stride)
+        known = isinstance(found, int) or found.free_symbols <= set(self.rename.values())
+        return found if known else hints(stride)[0]
 
     def where(self, fx: torch.fx.Node, file: str = "") -> Where:
         """The place in the user's code that the call was traced from: in `file`, or else in what is not PyTorch's."""
@@ -92,6 +117,11 @@ class Tracer:
             return Where(module=module)
         path, line, code = mine[-1]
         return Where(path.rsplit("/", 1)[-1], int(line), code.strip(), module)
+
+
+def hints(*extents: Any) -> tuple[int, ...]:
+    """Sizes and strides in the example."""
+    return tuple(int(one.node.hint) if isinstance(one, torch.SymInt) else int(one) for one in extents)
 
 
 # ---- graphs of AOTAutograd ----

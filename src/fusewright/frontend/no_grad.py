@@ -61,9 +61,35 @@ def detach_what_needs_no_gradient(module: torch.nn.Module) -> None:
             graph = part.graph
             output = graph.output_node()
             with graph.inserting_before(output):
+                for changed in written(graph):
+                    new = graph.call_function(torch.ops.aten.detach.default, (changed,))
+                    put = graph.call_function(torch.ops.aten.copy_.default, (changed, new))
+                    new.meta, put.meta = dict(changed.meta), dict(changed.meta)
                 for result in output.all_input_nodes:
                     if isinstance(result.meta.get("val"), torch.Tensor):
                         detached = graph.call_function(torch.ops.aten.detach.default, (result,))
                         detached.meta = dict(result.meta)
                         output.replace_input_with(result, detached)
             part.recompile()
+
+
+def written(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """What such a part is given and changes in place: a buffer's average. Its new value has no gradient either."""
+    found: dict[torch.fx.Node, None] = {}
+    for node in graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if node.op != "call_function" or schema is None or not schema.is_mutable:
+            continue
+        given = [*zip(schema.arguments, node.args, strict=False), *((a, node.kwargs.get(a.name)) for a in schema.arguments)]
+        for argument, value in given:
+            while argument.is_write and isinstance(value, torch.fx.Node) and is_memory_of_another(value):
+                value = value.args[0]
+            if argument.is_write and isinstance(value, torch.fx.Node) and value.op == "placeholder":
+                found[value] = None
+    return list(found)
+
+
+def is_memory_of_another(node: torch.fx.Node) -> bool:
+    """It is its first argument, changed, or a view of it."""
+    schema = getattr(node.target, "_schema", None)
+    return node.op == "call_function" and schema is not None and bool(schema.returns) and schema.returns[0].alias_info is not None

@@ -11,6 +11,7 @@ import contextlib
 import dis
 import functools
 import itertools
+import random
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,9 +29,12 @@ from torch.utils import _pytree as pytree
 from ..ir.reads import Methods, Reads
 from .following import _ABSENT, _HOOKS, _TABLES, _VALUES, _asked, _declared, _home, _is_fixed, _is_plain, _Words
 
-OF_MODULES = (frozenset(vars(nn.Module())) | frozenset(vars(nn.Module))) - {"training", "forward"}  # what every module has
+# What PyTorch keeps on every module. A method's name is no such thing: `self.half = 3` is the model's own.
+OF_MODULES = (frozenset(vars(nn.Module())) | {"_compiled_call_impl"}) - {"training"}
 TRACERS = tuple(str(Path(torch.__file__).parent / folder) for folder in ("fx", "export", "_export", "_functorch", "_dynamo"))
 HERE = str(Path(__file__).parents[1])
+LAYOUT = frozenset({"stride", "is_contiguous"})  # how a tensor lies in memory
+ASKED = LAYOUT | {"is_grad_enabled", "is_inference_mode_enabled"}
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 PACKAGES = {"site-packages", "dist-packages"}  # folders of packages in any environment: torch may lie in another one than this
@@ -56,6 +60,8 @@ class Watch:
         if name.startswith("__") or (name in OF_MODULES and name not in _TABLES) or name in held or (path, name) in self.stored:
             return
         declared = _declared(type(module), name)
+        if name != "forward" and name not in vars(module) and declared is not None and declared is vars(nn.Module).get(name):
+            return  # what every module does
         if declared is not None and name not in vars(module) and not isinstance(declared, _VALUES):  # a method, a property, a constant
             owner = next(cls for cls in type(module).__mro__ if name in vars(cls))
             if not is_installed(owner.__module__):
@@ -81,6 +87,8 @@ class Watch:
             for name in _HOOKS if path else ():
                 if found := vars(modules[path])[name]:
                     attributes[path][name] = self.words.of(list(found.values()))
+            for name in hiding(modules[path]) - attributes[path].keys():
+                attributes[path][name] = self.words.of(vars(modules[path])[name])
         own = type(self.model).__module__
         spoken = {place: self.words.of(value) for place, value in self.globals.items() if place not in placed}
         methods = [
@@ -125,6 +133,11 @@ class Watch:
 
     def global_tensors(self) -> dict[tuple[str, str], Tensor]:
         return {place: value for place, value in self.globals.items() if isinstance(value, Tensor)}
+
+
+def hiding(module: nn.Module) -> set[str]:
+    """Attributes of its own that go by the name of a method. Put there later, one stands for a method that was replaced."""
+    return {name for name in vars(module) if name not in OF_MODULES and callable(getattr(type(module), name, None))}
 
 
 def tied(model: nn.Module) -> tuple[tuple[str, ...], ...]:
@@ -319,18 +332,23 @@ def of_a_package(file: str) -> bool:
     return file.startswith(INSTALLED) or not PACKAGES.isdisjoint(Path(file).parts)
 
 
-def executed(run: Callable[[], Any]) -> list[tuple[CodeType, dict[str, Any]]]:
-    """The user's functions that run meanwhile, of whatever kind: their code, and their globals."""
+def executed(run: Callable[[], Any], asked: set[str]) -> list[tuple[CodeType, dict[str, Any]]]:
+    """The user's functions that run meanwhile, of whatever kind: their code, and their globals. `asked` grows by what they ask PyTorch
+    that stands in no graph (`ASKED`)."""
     found: dict[CodeType, dict[str, Any]] = {}
     theirs: dict[str, bool] = {}
     known = set(sys.modules)  # what is imported meanwhile is not read, it is run
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
-        if event == "call" and code not in found:
+        asks = event == "c_call" and getattr(argument, "__name__", "") in ASKED
+        if asks or (event == "call" and code not in found):
             file = code.co_filename
             if file not in theirs:
                 theirs[file] = not file.startswith((HERE, "<frozen")) and not of_a_package(file)
+            if asks:
+                asked.update([argument.__name__] if theirs[file] else [])
+                return
             name = str(frame.f_globals.get("__name__"))
             if theirs[file] and name in known and code.co_name != "<module>" and not is_installed(name):
                 found[code] = frame.f_globals
@@ -358,12 +376,29 @@ def globals_of(codes: Iterable[tuple[CodeType, dict[str, Any]]], own: str) -> di
 def effects(model: nn.Module, globals_: Mapping[tuple[str, str], Any]) -> dict[str, str]:
     """All that a call could leave behind, in words: attributes of modules and of their classes, and globals."""
     words = _Words(model, type(model).__module__)
-    found = {f"the global {name}": words.of(value) for (_, name), value in globals_.items()}
+    found = {f"the global {name}": said(value, words) for (_, name), value in globals_.items()} | drawn()
     for path, module in model.named_modules():
         if not is_installed(type(module).__module__):
             held = {**words.parts(module), **vars(module)}
-            found |= {f"self.{path}.{name}" if path else f"self.{name}": words.of(v) for name, v in held.items() if name not in OF_MODULES}
+            place = f"self.{path}." if path else "self."
+            found |= {place + name: said(value, words) for name, value in held.items() if name not in OF_MODULES}
     return found
+
+
+def drawn() -> dict[str, str]:
+    """Where the generators of Python and of numpy have come to: what forward draws of them would stand in the graph as a number."""
+    numpy = sys.modules.get("numpy")
+    generators = {"the global random": random, "the global numpy.random": numpy.random if numpy else None}
+    return {name: said(generator, None) for name, generator in generators.items() if generator is not None}
+
+
+def said(value: Any, words: _Words | None) -> str:
+    """A value in words; of a generator of random numbers where it has come to."""
+    if value is random or isinstance(value, random.Random):
+        return repr(value.getstate())
+    if type(value).__module__.startswith("numpy.random") or value is getattr(sys.modules.get("numpy"), "random", _ABSENT):
+        return repr(value.get_state() if hasattr(value, "get_state") else getattr(getattr(value, "bit_generator", None), "state", value))
+    return words.of(value) if words is not None else repr(value)
 
 
 def names_read(code: CodeType, space: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:

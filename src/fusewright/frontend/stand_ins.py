@@ -18,6 +18,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 batch_norm_forward = _BatchNorm.forward
 plain_instance_norm = F.instance_norm
+plain_ctc_loss = F.ctc_loss
+plain_bernoulli = torch.bernoulli
 
 
 def gaussian_nll_loss(
@@ -69,6 +71,33 @@ def instance_norm(
     return result
 
 
+def ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Tensor:
+    """Each sequence's loss is divided by its length. PyTorch writes lengths that are numbers into a tensor's memory by itself, where
+    a tracer's tensor has none."""
+    of_numbers = reduction == "mean" and not isinstance(target_lengths, Tensor)
+    of_each = "none" if of_numbers else reduction
+    loss = plain_ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, of_each, zero_infinity)
+    if not of_numbers:
+        return loss
+    return (loss / torch.tensor([max(int(n), 1) for n in target_lengths], dtype=loss.dtype, device=loss.device)).mean()
+
+
+def bernoulli(input: Tensor, *p: Any, **named: Any) -> Tensor:
+    """With a probability that is a number it draws in the order of the dimensions; `bernoulli_`, the same call of a graph, in that of
+    memory."""
+    if not p and "p" not in named:
+        return plain_bernoulli(input, **named)
+    return torch.empty_like(input, memory_format=torch.contiguous_format).bernoulli_(*p, **named)
+
+
 def detect_is_causal_mask(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
     """PyTorch looks at the values of a mask, for a hint beside it. The mask alone says the same."""
     return is_causal is True
@@ -82,6 +111,8 @@ def in_place() -> Iterator[None]:
         for owner, name, stand_in in (
             (F, "gaussian_nll_loss", gaussian_nll_loss),
             (F, "instance_norm", instance_norm),
+            (F, "ctc_loss", ctc_loss),
+            (torch, "bernoulli", bernoulli),
             (_BatchNorm, "forward", batch_norm),
         ):
             stack.enter_context(mock.patch.object(owner, name, stand_in))

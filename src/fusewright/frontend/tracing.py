@@ -57,6 +57,7 @@ def lean() -> Iterator[None]:
         stack.enter_context(without_units())
         stack.enter_context(recurrent_layers_whole())
         stack.enter_context(losses_and_shrinks_whole())
+        stack.enter_context(ctc_losses_sized())
         if hasattr(torch.fx.graph, "_format_target"):
             stack.enter_context(mock.patch.object(torch.fx.graph, "_format_target", attribute))
         yield
@@ -100,6 +101,29 @@ def losses_and_shrinks_whole() -> Iterator[None]:
             operator._dispatch_cache.clear()
             stack.callback(operator._dispatch_cache.clear)
         yield
+
+
+@contextlib.contextmanager
+def ctc_losses_sized() -> Iterator[None]:
+    """The sizes of a CTC loss. PyTorch takes them for a matter of values: of its second result, which only backward reads, one is."""
+    import torch._subclasses.fake_impls as fake_impls
+
+    known = getattr(fake_impls, "op_implementations_dict", {})
+    operators = [getattr(torch.ops.aten._ctc_loss, overload) for overload in ("default", "Tensor")]
+    with mock.patch.dict(known, dict.fromkeys(operators, ctc_results)):
+        yield
+
+
+def ctc_results(
+    mode: Any, operator: Any, scores: torch.Tensor, targets: torch.Tensor, lengths: Any, target_lengths: Any, *options: Any, **named: Any
+) -> tuple[torch.Tensor, ...]:
+    """(loss of each sequence, what backward reads). A length that is a tensor's value is taken to be the longest that fits."""
+    steps, batch = scores.shape[:2]
+    for given in (lengths, target_lengths):
+        torch._check((given.numel() if isinstance(given, torch.Tensor) else len(given)) == batch)
+    longest = targets.shape[-1] if isinstance(target_lengths, torch.Tensor) else max(target_lengths, default=0)
+    with mode:
+        return scores.new_empty((batch,)), scores.new_empty((batch, steps, 2 * longest + 1))
 
 
 @functools.cache

@@ -15,6 +15,10 @@ from .reads import Reads
 
 Dim: TypeAlias = Any  # a size: an int, or a sympy expression in the symbols of the inputs' sizes
 
+DRAWN_IN_ORDER = frozenset(
+    "native_dropout dropout rand_like randn_like randint_like bernoulli uniform normal normal_functional exponential poisson binomial "
+    "random geometric cauchy log_normal rrelu rrelu_with_noise rrelu_with_noise_functional".split()
+)
 LEAVES = ("input", "parameter", "buffer", "constant")
 
 
@@ -47,7 +51,9 @@ class Node:
     """One aten call, an element of one (`getitem`), or a leaf: input, parameter, buffer or constant.
 
     A leaf's only argument is its path (`conv.weight`) or, for an input, its position. A call that gives several tensors has
-    `shape` None; its elements are `getitem` nodes.
+    `shape` None; its elements are `getitem` nodes. Of a call that draws random numbers, or looks into memory by itself, `strides`
+    are those that the tensors it reads have in eager, one after another; None where they cannot be others. Of a leaf that these
+    depend on, its own.
     """
 
     name: str
@@ -57,6 +63,7 @@ class Node:
     shape: tuple[Dim, ...] | None = None
     dtype: torch.dtype | None = None
     where: Where = Where()
+    strides: tuple[tuple[Dim, ...] | None, ...] = ()
 
     @property
     def is_leaf(self) -> bool:
@@ -111,6 +118,8 @@ class Graph:
     reads: Reads = field(default_factory=Reads)  # what it took from Python
     trained: frozenset[str] = frozenset()  # inputs whose gradients training asks for, beside those of parameters
     trains_others: bool = False  # tensors that are no inputs, parameters or buffers have gradients: those of layers in a plain list
+    asks_layout: bool = False  # forward asks how tensors lie in memory
+    in_grad_mode: bool = False  # forward does something else where gradients are not enabled
     own_gradients: bool = False  # its derivatives are not its operators': a torch.autograd.Function, a complex tensor written to
 
     def __getitem__(self, name: str) -> Node:
@@ -181,6 +190,22 @@ class Graph:
             lines.append(f"%{node.name}: {kind}[{shape}] = {target}({arguments}){place}")
         lines += [f"{output.kind} {output.value!r} {output.path}".rstrip() for output in self.outputs]
         return "\n".join(lines)
+
+
+def draws(node: Node) -> bool:
+    """It draws random numbers: attention does not, where nothing is dropped."""
+    random = isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    return random and node.bound().get("dropout_p") != 0.0
+
+
+def draws_in_order(node: Node) -> bool:
+    """It draws a number for each element of what it reads, in the order in which that lies in memory."""
+    return draws(node) and str(node.target).split(".")[1] in DRAWN_IN_ORDER
+
+
+def shows_memory(node: Node) -> bool:
+    """What it gives depends on how what it reads lies in memory."""
+    return draws_in_order(node) or node.target is torch.ops.aten.as_strided.default
 
 
 def refs(tree: Any) -> Iterator[Ref]:

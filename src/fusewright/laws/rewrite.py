@@ -6,10 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch._ops import OpOverload
-
-from ..ir.graph import Graph, Node, Output, Ref, map_refs
+from ..ir.graph import Graph, Node, Output, Ref, draws, map_refs
 from ..options import Options
 from . import nonfinite
 from .book import LAWS
@@ -108,12 +105,6 @@ def whatever_the_strides(node: Node) -> Node:
     """A view as a reshape: what it looks at may now lie in memory in another order."""
     views = (aten.view.default, aten._unsafe_view.default)
     return replace(node, target=aten.reshape.default) if node.target in views else node
-
-
-def draws(node: Node) -> bool:
-    """It draws random numbers: attention does not, where nothing is dropped."""
-    random = isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
-    return random and node.bound().get("dropout_p") != 0.0
 
 
 def without_dead(graph: Graph) -> Graph:

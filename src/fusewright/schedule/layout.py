@@ -14,7 +14,8 @@ import torch
 from ..codegen.loops.transpose import fills_tiles
 from ..ir import sizes
 from ..ir.expr import Arg
-from ..ir.graph import Graph, Node, Ref
+from ..ir.graph import Graph, Node, Ref, refs
+from ..ir.index import contiguous
 from ..ir.lowered import Lowered
 from ..ir.plan import Plan
 from ..ir.prims import Pointwise, Prim, Reshape, View
@@ -35,6 +36,7 @@ def channels_last(made: Plan) -> Plan:
     kept = {made.base(value[name]).name for name in returned if name in value}
     kept |= {value[node.name] for node in made.graph.nodes if node.is_leaf}
     kept |= {made.base(value[name]).name for call in made.calls for name in call.node.inputs if joins(made, name)}
+    kept |= {made.base(value[name]).name for call in made.calls for name in drawn_for(call.node, made.graph) if name in value}
     read = {made.base(value[node.args[0].name]).name for node in calls if node.args[0].name in value}
     return spread(made, {value[node.name] for node in calls} | read, kept)
 
@@ -122,6 +124,12 @@ def copied(lowered: Lowered) -> Lowered:
         if copy is not None:
             prims[copy] = Prim(copy, Pointwise(Arg(0), prim.dtype), (name,), prim.shape, prim.dtype, copy)
     return replace(lowered, prims=prims, value=lowered.value | {copy: copy for copy in copies.values()})
+
+
+def drawn_for(node: Node, graph: Graph) -> list[str]:
+    """What random numbers are drawn for in the order of its dimensions: a tensor that lies otherwise would be copied."""
+    read = [ref.name for ref in refs((node.args, dict(node.kwargs)))] if node.strides else []
+    return [name for name, strides in zip(read, node.strides, strict=False) if strides == contiguous(graph[name].shape or ())]
 
 
 def joins(made: Plan, name: str) -> bool:

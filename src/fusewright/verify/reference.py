@@ -89,6 +89,8 @@ RANDOM = frozenset(
     "uniform_ random random_ exponential_ multinomial poisson geometric_ cauchy_ log_normal_ rrelu_with_noise "
     "rrelu_with_noise_".split()
 )
+DRAWING = RANDOM | {"native_dropout"}
+OF_MEMORY = DRAWING | {"stride", "as_strided"}  # the order in memory shows in what these give
 
 
 TO_NEAREST = 100  # the seed of the first of the rounded references
@@ -230,7 +232,7 @@ def in_float64(
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with autocasts() as entered, _InFloat64(low, rounding, seed, part, entered) as mode, _LaterKeysLeftOut():
+        with autocasts() as entered, _InFloat64(low, rounding, seed, part, entered) as mode, _LaterKeysLeftOut(mode.met):
             yield mode.met
     finally:
         torch.set_default_dtype(default)
@@ -269,12 +271,19 @@ def autocasts() -> Iterator[Autocasts]:
 
 
 class _LaterKeysLeftOut(TorchFunctionMode):
-    """Causal attention in which no later key counts, a NaN among them neither, as PyTorch's fused kernels have it.
+    """Causal attention in which no later key counts, a NaN among them neither, as PyTorch's fused kernels have it; and whether the model
+    asks how a tensor lies in memory.
 
-    Its plain one, which float64 and some sizes take, adds -infinity to scores, and a NaN stays one: either is right.
+    PyTorch's plain attention, which float64 and some sizes take, adds -infinity to scores, and a NaN stays one: either is right.
     """
 
+    def __init__(self, met: set[str | Convolution]):
+        super().__init__()
+        self.met = met
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (Tensor.stride, Tensor.is_contiguous):
+            self.met.add("stride")
         if func is nn.functional.scaled_dot_product_attention:
             found = left_out(*args, **(kwargs or {}))
             if found is not None:
@@ -328,6 +337,8 @@ class _InFloat64(TorchDispatchMode):
         name, kwargs = base_name(func), dict(kwargs or {})
         convolution = convolution_of(func, args, kwargs) if name in CONVOLUTIONS else None
         self.met |= {name} if convolution is None else {name, convolution}
+        if name in ("rrelu_with_noise", "rrelu_with_noise_"):
+            return self._leaky(func, *args, **kwargs)
         if name in RANDOM:
             return self._random(func, args, kwargs)
         if name == "native_dropout":
@@ -453,6 +464,16 @@ class _InFloat64(TorchDispatchMode):
             return args[0].copy_(narrowed)
         result = func(*pytree.tree_map(narrow, args), **kwargs)
         return pytree.tree_map_only(Tensor, lambda t: t.to(WIDE.get(t.dtype, t.dtype)), result)
+
+    def _leaky(self, func: OpOverload, x: Tensor, noise: Tensor, *settings: Any, **named: Any) -> Any:
+        """In training slopes are drawn, in the model's own type: that of what is positive is 1."""
+        trains = settings[2] if len(settings) > 2 else named.get("training", False)
+        if not trains:
+            return func(x, noise, *settings, **named)
+        drawn = torch.empty_like(noise, dtype=self.low)
+        func(x.to(self.low, copy=True), drawn, *settings, **named)
+        noise.copy_(drawn)
+        return x.mul_(noise) if 0 in _written(func) else x * noise
 
     def _dropout(self, func: OpOverload, x: Tensor, p: float, train: bool | None) -> Any:
         if train is False:

@@ -19,9 +19,19 @@ from .budget import Budget, Evidence, Miss, budget, compare, with_outliers
 from .candidate import Candidate
 from .held import Place, own, put_back
 from .observe import Met, Observed, Once, Way, copied, filled_memory, observe, without_onednn
-from .reference import TO_NEAREST, OneOfParts, Rounding, in_float64, rounding_of, type_of, widen_module, widened
+from .reference import (
+    OF_MEMORY,
+    TO_NEAREST,
+    OneOfParts,
+    Rounding,
+    in_float64,
+    rounding_of,
+    type_of,
+    widen_module,
+    widened,
+)
 from .shrink import Sizes, seconds_for, work
-from .variants import OTHER_VALUES, Source, Variant, named_state, random_state, renewed
+from .variants import AS_GIVEN, OTHER_VALUES, Source, Variant, named_state, random_state, renewed
 
 LARGE = 2**21  # parameters
 DRAWS = 4  # references with rounding put in at random, before more are drawn
@@ -237,7 +247,7 @@ class Subjects:
         """What the twin raises; each set of values is tried once."""
         if self.twin is None:
             return None
-        values = replace(variant, group="", shape="", layout="contiguous", derivatives=0, fixed=False)
+        values = replace(variant, group="", shape="", layout=AS_GIVEN, derivatives=0, fixed=False)
         if values not in self.asked:
             self.asked[values] = self._raised_by_twin(values, self.twin)
         return self.asked[values]
@@ -350,13 +360,14 @@ class Subjects:
             return total
         if part is None:
             key = (self._values(variant), self.way.values, self.twist, repr(self.construction), self.low, rounding, seed)
-            if key in self.known:
-                return self.known[key]
+            in_order = (*key, variant.layout)  # random numbers are drawn in the order of memory
+            if key in self.known or in_order in self.known:
+                return self.known[key if key in self.known else in_order]
             inputs = [widened(each) for each in self.each_input(variant)]
-            with in_float64(self.low, rounding, seed):
+            with in_float64(self.low, rounding, seed) as met:
                 seen = parked(self.observed(self.exact, inputs, variant))
             if sum(t.numel() for t in seen.tensors.values()) <= KNOWN:
-                self.known[key] = seen
+                self.known[in_order if met & OF_MEMORY else key] = seen
                 while len(self.known) > MOST_KNOWN:
                     del self.known[next(iter(self.known))]
             return seen
@@ -371,8 +382,8 @@ class Subjects:
             return parked(seen)
 
     def _values(self, variant: Variant) -> Variant:
-        """What tells references apart: the order in memory does not, where the values are the same."""
-        layout = variant.layout if variant.layout in OTHER_VALUES else "contiguous"
+        """What tells references apart: the order in memory does not, where the values are the same and none is drawn."""
+        layout = variant.layout if variant.layout in OTHER_VALUES else AS_GIVEN
         return replace(variant, group="", shape="", layout=layout)
 
     def operators(self, variant: Variant) -> set[str | Convolution]:

@@ -84,8 +84,19 @@ def _repeated(x: Tensor) -> Tensor:
     return x[:1].contiguous().expand(x.shape) if x.dim() else x
 
 
+def in_order_of(given: Tensor, x: Tensor) -> Tensor:
+    """Laid out as the file's own input is: its dimensions one after another in memory, without gaps."""
+    if given.is_contiguous() or given.dim() != x.dim():
+        return x.contiguous()
+    strides = given.stride()
+    order = sorted(range(x.dim()), key=lambda d: -strides[d])
+    return x.permute(order).contiguous().permute([order.index(d) for d in range(x.dim())])
+
+
+AS_GIVEN = "as given"
 LAYOUTS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "contiguous": lambda x: x,
+    AS_GIVEN: lambda x: x,
+    "contiguous": torch.Tensor.contiguous,
     "slice of a larger tensor": _sliced,
     "dimensions in reverse order": _reversed,
     "channels last": _channels_last,
@@ -106,7 +117,7 @@ class Variant:
     shape: str = "given sizes"
     seed: int = 0
     distribution: str = "as given"
-    layout: str = "contiguous"
+    layout: str = AS_GIVEN
     parameters: str = "initial"
     training: bool = True
     derivatives: int = 0  # 1: gradients of inputs and parameters, 2: of those gradients as well
@@ -116,7 +127,7 @@ class Variant:
     def __str__(self) -> str:
         shapes = ", ".join("×".join(map(str, s)) or "scalar" for s in self.sizes if s is not None)
         words = [f"seed {self.seed}", f"{self.distribution} values", f"{self.shape} ({shapes})"]
-        words += [self.layout] if self.layout != "contiguous" else []
+        words += [self.layout] if self.layout != AS_GIVEN else []
         words += [f"{self.parameters} parameters"] if self.parameters != "initial" else []
         words += [] if self.training else ["evaluation mode"]
         words += ["gradients of parameters alone"] if self.fixed else []
@@ -174,7 +185,7 @@ class Source:
                 x = draw(x.to(self.home), at_home)
                 if variant.changed == f"input {position}":
                     x = renewed(x, variant.seed)
-            x = LAYOUTS[variant.layout](x.clone())
+            x = LAYOUTS[variant.layout](in_order_of(value, x.clone()))
             made.append(placed(x, device))
         return made
 
@@ -265,8 +276,9 @@ def named_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_buffers()
 
 
-def planned(shapes: Shapes, seeds: int) -> list[Variant]:
-    """Every variant for the comparisons of values. Few run at the main sizes, most at the small ones; with one seed, one alone there."""
+def planned(shapes: Shapes, seeds: int, contiguous: bool = True) -> list[Variant]:
+    """Every variant for the comparisons of values. Few run at the main sizes, most at the small ones; with one seed, one alone there.
+    `contiguous`: inputs as given are."""
     main = Variant("seeds", shapes.main, "given sizes" if shapes.main == shapes.given else "reduced sizes")
     small = Variant("", shapes.small, "small sizes" if shapes.small != shapes.main else main.shape)
     found = [replace(main, seed=seed) for seed in range(seeds)]
@@ -289,7 +301,7 @@ def planned(shapes: Shapes, seeds: int) -> list[Variant]:
     found += [
         replace(small, group="layouts", layout=name, seed=1, distribution="normal", parameters="random")  # one reference for all
         for name in LAYOUTS
-        if name != "contiguous"
+        if name != AS_GIVEN and not (contiguous and name == "contiguous")
     ]
     found += [
         replace(small, group="non-finite", distribution=name, seed=i) for i, name in enumerate(NOT_FINITE)

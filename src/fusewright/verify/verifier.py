@@ -286,7 +286,8 @@ def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_ch
         if memory is not None:
             shapes = _fitting(subject, shapes, steps, memory, not options.forward_only)
     subject = replace(_with_its_rounding(subject, shapes, options.precision), shrunk=shapes.small)
-    variants = planned(shapes, options.seeds)
+    straight = all(x.is_contiguous() for x in subject.source.given if isinstance(x, torch.Tensor))
+    variants = planned(shapes, options.seeds, straight)
     if options.assume_finite:
         variants = [variant for variant in variants if variant.group != "non-finite"]
     variants = fewer(variants, _seconds_for_one(subject, shapes), MOST_SECONDS)

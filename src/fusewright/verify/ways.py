@@ -80,13 +80,22 @@ class Calls:
         results = {f"output {i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
         tensors = {name: t.detach().clone() for name, t in results.items() if not t.is_complex()}
         targets = gradient_targets(model, values)
+        if targets and len(self.sizes) > 1:  # after one call others look at these
+            tensors |= gradients_of([t for t in results.values() if t.grad_fn is not None], targets)
         for place, value in _state(model):
             kept = [t for t in pytree.tree_leaves(value) if isinstance(t, Tensor) and t.grad_fn is not None]
             if kept and targets:
-                found = torch.autograd.grad(kept, list(targets.values()), cotangents(kept), allow_unused=True, retain_graph=True)
-                named = zip(targets.items(), found, strict=True)
-                tensors |= {f"{place}: gradient of {name}": torch.zeros_like(t) if g is None else g for (name, t), g in named}
+                tensors |= {f"{place}: {name}": gradient for name, gradient in gradients_of(kept, targets).items()}
         return Observed(tensors, named_alike(structure), ())
+
+
+def gradients_of(values: list[Tensor], targets: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of Σ value · cotangent, by the targets, which may be asked again."""
+    if not values:
+        return {}
+    found = torch.autograd.grad(values, list(targets.values()), cotangents(values), allow_unused=True, retain_graph=True)
+    named = zip(targets.items(), found, strict=True)
+    return {f"gradient of {name}": torch.zeros_like(t) if g is None else g for (name, t), g in named}
 
 
 def _state(model: nn.Module) -> Iterator[tuple[str, Any]]:

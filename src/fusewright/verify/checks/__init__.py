@@ -15,10 +15,10 @@ from ..batch import ROWS, Part, added, kind_of, parts_of
 from ..budget import GROSS, Budget, K, Miss, compare, zeros_pass
 from ..memory import Memory, is_short, release
 from ..observe import Observed, Once
-from ..reference import RANDOM
+from ..reference import DRAWING
 from ..shrink import Shapes, Sizes, Steps, elements
 from ..subjects import References, Subjects, doubtful
-from ..variants import Variant
+from ..variants import AS_GIVEN, Variant
 
 # What comparing takes, counted on the host for six models: of an operator's operands there are rounded copies in float64 beside what
 # backward is handed (forward 2.4 to 3.6 times the original's own bytes, a training step 1.9 to 3), and of each output the references
@@ -339,7 +339,7 @@ class Trial:
             return None
         subjects.set_state(small)
         try:
-            if subjects.operators(small) & (RANDOM | {"native_dropout"}):
+            if subjects.operators(small) & DRAWING:
                 return None
             whole = subjects.run_exact(small)
             found = [subjects.run_exact(small, part=p) for p in parts_of(batch, max(1, batch // 2), self.steps.batched)]
@@ -381,7 +381,7 @@ class Trial:
 
 def small_of(trial: Trial, variant: Variant) -> Variant:
     """The same values at the small sizes."""
-    return replace(variant, group="", shape="small sizes", seed=0, sizes=trial.shapes.small, layout="contiguous")
+    return replace(variant, group="", shape="small sizes", seed=0, sizes=trial.shapes.small, layout=AS_GIVEN)
 
 
 def spreads(got: Observed, references: References) -> list[Spread]:

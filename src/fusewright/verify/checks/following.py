@@ -353,15 +353,17 @@ def state_on_self(trial: Trial) -> Outcome:
 def several_calls(trial: Trial) -> Outcome:
     """Three calls in a row, the second of another batch size where the original takes that: results and state after each.
 
-    A model that keeps state is called with equal sizes too: some begin anew with another batch.
+    A model that keeps state is called with equal sizes too: some begin anew with another batch. It is also trained: kernels that only
+    training launches may wait for what a first call leaves.
     """
     usual, found = _small(trial), list[str]()
     other = next((trial.shapes.others[name] for name in ("batch + 1", "batch − 1") if name in trial.shapes.others), usual.sizes)
     for training in (True, False) if any(trial.subjects.modes.values()) else (True,):
         variant, mode = replace(usual, training=training, seed=5), "training" if training else "evaluation"
         trial.subjects.set_state(variant)
-        for sizes in dict.fromkeys((other, usual.sizes)):
-            subjects = trial.subjects.by(Calls((usual.sizes, sizes, usual.sizes)))
+        alike = [(usual.sizes, True)] if training and not trial.forward_only else []
+        for sizes, gradients in dict.fromkeys([(other, False), (usual.sizes, False), *alike]):
+            subjects = trial.subjects.by(Calls((usual.sizes, sizes, usual.sizes), gradients))
             eager = _taken(subjects, variant)
             if eager is None:
                 continue
@@ -371,7 +373,8 @@ def several_calls(trial: Trial) -> Outcome:
             if differs:
                 return Outcome(False, f"in {mode} mode, {differs}")
             if differs is not None:
-                found.append(f"{mode} mode{', another batch size in between' if sizes != usual.sizes else ''}")
+                between = ", another batch size in between" if sizes != usual.sizes else ", with gradients" if gradients else ""
+                found.append(f"{mode} mode{between}")
             if not trial.subjects.carried:
                 break
     return Outcome(True, f"three calls in {'; '.join(found)}", 3.0) if found else skipped("the original refuses")
