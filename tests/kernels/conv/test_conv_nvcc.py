@@ -219,7 +219,7 @@ PRODUCED = {
     "1d": (of_sizes(few(1, 64, 128, 3, 0), (64, 16384)), 280),
     "transposed 2d, stride 1": (of_sizes(replace(few(2, 64, 64, 3, 0), transposed=True), (64, 128, 128)), 64),
     "transposed 2d": (of_sizes(transposed(2, 64, 128, 4), (64, 64, 64)), 160),
-    "transposed 3d": (of_sizes(transposed(3, 64, 128, 3), (8, 24, 24, 24)), 120),
+    "transposed 3d": (of_sizes(transposed(3, 64, 128, 3), (8, 24, 24, 24)), 208),
 }
 
 

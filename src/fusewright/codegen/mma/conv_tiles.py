@@ -44,7 +44,8 @@ HALVES_STAGED_MS = 0.6e-9  # of an element of 16 bits, through registers; counte
 # H200, 82 tiles of twelve convolutions (benchmarks/results/rows.txt), most of which take 0.8 to 1.2 times what is expected: cycles of
 # producers for a round of copies, for each line of memory that a warp reads in it, and for a stage; and what products lose otherwise.
 ROUND_CYCLES, LINE_CYCLES, STAGE_CYCLES, PRODUCED_OVERHEAD = 400, 40, 300, 1.0
-# H200, first founding model, whose tiles are one step: 0.118 ms for its statistics where 0.092 were expected; the second kernel 0.210, 0.203.
+# H200, first founding model, whose tiles are one step: without this 0.092 ms were expected for its statistics, and 0.118 measured; 0.203
+# and 0.210 for the second kernel.
 TILE_CYCLES = 1200  # until the last products of a tile are through and the first ones of the next one begin
 TWO_STAGES, MORE_STAGES = 0.4, 0.1  # of the shorter of copies and products, what the longer does not hide
 # H200: rows that four warps' blocks write without shared memory, eight or sixteen columns at a time, cost 4 and 2 times their bytes.
