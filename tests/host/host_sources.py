@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import fusewright
+from fusewright.target.helpers import of_file
 
 HERE = Path(__file__).parent
-PRELUDE = (Path(fusewright.__file__).parent / "target" / "prelude_ptx.cuh").read_text()
+PRELUDE = "\n".join(helper.text for helper in of_file("prelude_ptx.cuh"))
 RIGHT = (HERE / "right.cu").read_text()
 
 

@@ -95,7 +95,7 @@ def distinct(conv: Conv, epilogue: Epilogue) -> Iterator[Tile]:
     """Of the tiles that could be chosen one of each kind."""
     seen = set()
     for tile in candidate_tiles(conv, epilogue):
-        kind = (tile.weights, tile.folded, tile.warpgroups, tile.warps_c > 1, tile.alone)
+        kind = (tile.weights, tile.folded, tile.warpgroups, tile.warps_c > 1, tile.alone, tile.producers)
         if kind not in seen:
             seen.add(kind)
             yield tile

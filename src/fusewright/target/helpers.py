@@ -97,13 +97,16 @@ def two_bodies(text: str) -> TwoBodies | None:
 def helpers() -> dict[str, Helper]:
     """Every helper, by its name."""
     found: dict[str, Helper] = {}
-    for file in FILES:
-        for whole in f"\n{(Path(__file__).parent / file).read_text()}".split(f"\n{SECTION}")[1:]:
-            read = section(whole)
-            for helper in [of_fragments(read, count) for count in read.each] or [read]:
-                assert helper.name not in found, f"{helper.name} is two helpers"
-                found[helper.name] = helper
+    for helper in (helper for file in FILES for helper in of_file(file)):
+        assert helper.name not in found, f"{helper.name} is two helpers"
+        found[helper.name] = helper
     return found
+
+
+def of_file(file: str) -> list[Helper]:
+    """Those of one header, in order."""
+    read = map(section, f"\n{(Path(__file__).parent / file).read_text()}".split(f"\n{SECTION}")[1:])
+    return [helper for one in read for helper in ([of_fragments(one, count) for count in one.each] or [one])]
 
 
 @functools.lru_cache(maxsize=1)

@@ -27,6 +27,8 @@ TILES = {
     "staged": Tile(1, (1, 2, 1), (1, 2, 1), warps_c=2),
     "direct": Tile(1, (1, 2, 1), (1, 2, 1), weights="direct"),
     "four warps together": Tile(1, (1, 8, 1), (1, 1, 1), warps_c=4, weights="staged", warpgroups=True),
+    "producers": Tile(1, (1, 1, 4), (1, 2, 1), warps_c=4, weights="staged", warpgroups=True, producers=True, stages=3),
+    "producers, resident": Tile(1, (1, 8, 1), (1, 1, 1), warps_c=4, weights="resident", warpgroups=True, producers=True),
 }
 FORMS = {"3x3": conv2d(0, 20, 3, padding=1), "1x1": conv2d(0, 20, 1), "transposed": transposed(2, 0, 20, 3, 1, 1)}
 

@@ -103,7 +103,7 @@ def can_be_opened(conv: Conv, epilogue: Epilogue, tile: Tile) -> bool:
     """The text is the same for any number of input channels, as far as they are whole chunks or not: the loop over chunks is one."""
     shape = layout(conv, epilogue, tile)
     plain = conv.groups == 1 and not conv.is_strict and not tile.folded
-    return plain and shape.chunks > 1 and not (tile.warpgroups and tile.resident)
+    return plain and shape.chunks > 1 and (tile.producers or not (tile.warpgroups and tile.resident))
 
 
 def constants(shape: Layout) -> str:

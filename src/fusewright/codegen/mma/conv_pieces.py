@@ -145,7 +145,7 @@ def with_producers(shape: Layout) -> dict[str, Code | str]:
         "wait_weight": "" if resident else WAIT_PRODUCED.moved(6),
         "next_phase": "" if resident else ", phase ^= 1",
         "weight_at_step": f"weight_stages + {step}",
-        "weight_stages": "  float* const weight_stages = shared + STAGES * INPUT_STAGE;",
+        "weight_stages": "  float* const weight_stages = shared + STAGES * INPUT_STAGE + 4 * (ROWS + 4);",
         "fewer_registers": fewer.moved(4) if tile.moves_registers else "",
         "more_registers": more.moved(2) if tile.moves_registers else "",
     }
@@ -165,13 +165,13 @@ def warpgroup_products(shape: Layout, straight: bool) -> Code:
         step, first = "1", "(fd * FRAGMENTS_H + fh) * FRAGMENTS_W" if wide else "fd * FRAGMENTS_H"
     of_weight = "weights, ((turn * KERNEL_H + kh) * (BLOCK_TILES / 4) + tile) * 512"
     of_input = f"at + 4 * ({deep} + {high}) * PITCH" if wide else f"at + 4 * {deep} * PITCH"
-    product = f"{mma}<{step}>(acc[tile], {first},\n    {of_weight}, inputs, {of_input});"
+    product = [f"{mma}<{step}>(acc[tile], {first},", f"    {of_weight}, inputs, {of_input});"]
     if wide:
         rows = "FRAGMENTS_H / PHASES_H" if phased else "FRAGMENTS_H"
-        product = f"#pragma unroll\nfor (int fh = 0; fh < {rows}; ++fh)\n  " + product.replace("\n", "\n  ")
+        product = ["#pragma unroll", f"for (int fh = 0; fh < {rows}; ++fh)", *(f"  {line}" for line in product)]
     kind = "phases" if phased else "taps"
     indent = 12 if phased else 10
-    products = calling(shifted(product, indent).lstrip(" "), mma)
+    products = calling(shifted("\n".join(product), indent), mma)
     places = MULTIPLY["places"] if phased else Code()
     interleaved = STAGED_BETWEEN if not shape.tile.producers else ONLY_MULTIPLIED
     one_group = shape.tile.producers  # a step's products are waited for together: they are straight code
@@ -186,18 +186,18 @@ STAGED_BETWEEN: dict[str, Code | str] = {
     "template_of_stage": "template <class Stage>\n",
     "stage": ", Stage stage",
     "arrive": calling("  warpgroup_arrive(acc);", "warpgroup_arrive"),
-    "stage_turn": "    stage(turn);\n    warpgroup_go_on();",
-    "commit_turn": "    warpgroup_commit();",
+    "stage_turn": calling("    stage(turn);\n    warpgroup_go_on();", "warpgroup_go_on"),
+    "commit_turn": calling("    warpgroup_commit();", "warpgroup_commit"),
     "last": calling("  stage(TURNS);\n  warpgroup_wait(acc);", "warpgroup_wait"),
 }
 ONLY_MULTIPLIED: dict[str, Code | str] = {
     "remark": "The products are on their way when it returns.",
     "template_of_stage": "",
     "stage": "",
-    "arrive": "  warpgroup_go_on();",
+    "arrive": calling("  warpgroup_go_on();", "warpgroup_go_on"),
     "stage_turn": "",
     "commit_turn": "",
-    "last": "  warpgroup_commit();",
+    "last": calling("  warpgroup_commit();", "warpgroup_commit"),
 }
 
 

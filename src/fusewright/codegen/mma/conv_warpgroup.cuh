@@ -1,4 +1,4 @@
-//: kernel calls load_if rotate to_tf32_even warpgroup_arrive warpgroup_operands warpgroup_wait
+//: kernel calls load_if rotate to_tf32_even warpgroup_operands
 namespace ${name}_detail {
 
 $constants
@@ -157,7 +157,7 @@ $warp_place
   float* const input_stages = shared;
 $weight_stages
 $shared_tables
-  uint4* const rows = reinterpret_cast<uint4*>(shared + SHARED_BYTES / 4 - 4 * (ROWS + 4));
+  uint4* const rows = reinterpret_cast<uint4*>(shared + STAGES * INPUT_STAGE);
   const int n = int(blockIdx.x) / slices, slice = int(blockIdx.x) % slices;
 $channel_origin
 $out_sizes
@@ -291,7 +291,7 @@ $conclude
 
 $launcher
 
-//: taps calls warpgroup_commit warpgroup_go_on
+//: taps calls WarpgroupOperand warpgroup_operand
 // acc += weight x input for CHUNK input channels. $remark
 ${template_of_stage}__device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* input,
                                          const float* weight$stage) {
@@ -309,14 +309,14 @@ $stage_turn
       for (int tile = 0; tile < CHANNEL_TILES; ++tile)
 #pragma unroll
         for (int fd = 0; fd < FRAGMENTS_D; ++fd)
-          $products
+$products
     }
 $commit_turn
   }
 $last
 }
 
-//: phases calls warpgroup_commit warpgroup_go_on
+//: phases calls WarpgroupOperand warpgroup_operand
 // acc += weight x input for all taps and CHUNK input channels; fragments of all phases are in acc, in the output's order.
 // $remark
 ${template_of_stage}__device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* input,
@@ -341,7 +341,7 @@ $stage_turn
         for (int tile = 0; tile < CHANNEL_TILES; ++tile)
 #pragma unroll
           for (int fd = 0; fd < FRAGMENTS_D / PHASES_D; ++fd)
-            $products
+$products
       }
 $commit_turn
     }
