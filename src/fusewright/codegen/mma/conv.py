@@ -77,6 +77,7 @@ def conv_kernel(name: str, conv: Conv, epilogue: Epilogue, tile: Tile | None = N
     }
     if tile.warpgroups:
         pieces |= warpgroup_staging(shape) | {"state": finished.state.moved(2), "finish": finished.finish.moved(4)}
+        pieces["begin"] = WARPGROUPS["begin"].filled(**pieces).stripped()
         made = WARPGROUPS["kernel with producers" if tile.producers else "kernel"].filled(**pieces)
     else:
         tables = TABLES_COMPLETE if shape.tables or shape.offset_words or tile.resident else ""

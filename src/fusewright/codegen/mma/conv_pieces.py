@@ -116,6 +116,8 @@ def warpgroup_staging(shape: Layout) -> dict[str, Code | str]:
         "pack_kernel": "" if resident else pack_kernel(conv),
         "exists": "" if shape.group_in % tile.chunk == 0 else f" && chunk * CHUNK + int(row.w) + j < {names['GROUP_IN']}",
         "warp_place": WARP_PLACE,
+        "all_threads": "THREADS",
+        "place_of_rows": "shared + SHARED_BYTES / 4 - 4 * (ROWS + 1)",
         "weight_stages": f"  float* const weight_stages = shared + {shape.input_stages} * INPUT_STAGE;",
         "channel_origin": channel_origin(shape),
         "group_first_input": group_first_input(conv),
@@ -146,6 +148,8 @@ def with_producers(shape: Layout) -> dict[str, Code | str]:
         "next_phase": "" if resident else ", phase ^= 1",
         "weight_at_step": f"weight_stages + {step}",
         "weight_stages": "  float* const weight_stages = shared + STAGES * INPUT_STAGE + 4 * (ROWS + 4);",
+        "all_threads": "ALL_THREADS",
+        "place_of_rows": "shared + STAGES * INPUT_STAGE",
         "fewer_registers": fewer.moved(4) if tile.moves_registers else "",
         "more_registers": more.moved(2) if tile.moves_registers else "",
     }
@@ -165,7 +169,8 @@ def warpgroup_products(shape: Layout, straight: bool) -> Code:
         step, first = "1", "(fd * FRAGMENTS_H + fh) * FRAGMENTS_W" if wide else "fd * FRAGMENTS_H"
     of_weight = "weights, ((turn * KERNEL_H + kh) * (BLOCK_TILES / 4) + tile) * 512"
     of_input = f"at + 4 * ({deep} + {high}) * PITCH" if wide else f"at + 4 * {deep} * PITCH"
-    product = [f"{mma}<{step}>(acc[tile], {first},", f"    {of_weight}, inputs, {of_input});"]
+    begin = [f"{mma}<{step}>(", f"    acc[tile], {first},"] if phased else [f"{mma}<{step}>(acc[tile], {first},"]
+    product = [*begin, f"    {of_weight}, inputs, {of_input});"]
     if wide:
         rows = "FRAGMENTS_H / PHASES_H" if phased else "FRAGMENTS_H"
         product = ["#pragma unroll", f"for (int fh = 0; fh < {rows}; ++fh)", *(f"  {line}" for line in product)]

@@ -1,4 +1,4 @@
-//: kernel calls load_if rotate to_tf32_even warpgroup_operands
+//: begin
 namespace ${name}_detail {
 
 $constants
@@ -7,7 +7,7 @@ $ordered_weight
 $pack_kernel
 $multiply
 template <int VECTOR>
-__global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+__global__ void __launch_bounds__($all_threads, BLOCKS_PER_SM)
 kernel($parameters) {
   extern __shared__ __align__(128) float shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -16,7 +16,7 @@ $warp_place
   float* const input_stages = shared;
 $weight_stages
 $shared_tables
-  uint4* const rows = reinterpret_cast<uint4*>(shared + SHARED_BYTES / 4 - 4 * (ROWS + 1));
+  uint4* const rows = reinterpret_cast<uint4*>($place_of_rows);
   const int n = int(blockIdx.x) / slices, slice = int(blockIdx.x) % slices;
 $channel_origin
 $out_sizes
@@ -24,17 +24,19 @@ $tiles
   const int first = int((long long)tiles * slice / slices), last = int((long long)tiles * (slice + 1) / slices);
   const long long plane = (long long)in_d * in_h * in_w;
   const float* const sample = input + ((long long)n * $IN_CHANNELS + $group_first_input) * plane;
-
-  // A thread loads VECTOR columns of four channels and stores them as positions side by side: [four channels][position][4],
-  // rounded to TF32. Its rounds are spread over the turns of a step: what one loads, a later one stores. Places
-  // outside the input become zeros. Where each row lies is worked out once, in `rows`.
-  constexpr int ROW_PLACES = (LEAD + PITCH + VECTOR - 1) / VECTOR, PLACES = ROWS * ROW_PLACES;
-  constexpr int ROUNDS = (PLACES + THREADS - 1) / THREADS;
-  constexpr int TOGETHER = (ROUNDS + TURNS - 1) / TURNS, BETWEEN = TURNS / ((ROUNDS + TOGETHER - 1) / TOGETHER);
-  for (int i = threadIdx.x; i < ROWS; i += THREADS) {
+  for (int i = threadIdx.x; i < ROWS; i += $all_threads) {  // where each row of four channels lies, and its place in the tile
     const int four = i / (ROWS_D * ROWS_H), d = i / ROWS_H % ROWS_D, h = i % ROWS_H;
     rows[i] = make_uint4(unsigned(4 * four * plane) + (d * in_h + h) * in_w, d, h, 4 * four);
   }
+
+//: kernel calls load_if rotate to_tf32_even warpgroup_operands
+$begin
+  // A thread loads VECTOR columns of four channels and stores them as positions side by side: [four channels][position][4],
+  // rounded to TF32. Its rounds are spread over the turns of a step: what one loads, a later one stores. Places
+  // outside the input become zeros.
+  constexpr int ROW_PLACES = (LEAD + PITCH + VECTOR - 1) / VECTOR, PLACES = ROWS * ROW_PLACES;
+  constexpr int ROUNDS = (PLACES + THREADS - 1) / THREADS;
+  constexpr int TOGETHER = (ROUNDS + TURNS - 1) / TURNS, BETWEEN = TURNS / ((ROUNDS + TOGETHER - 1) / TOGETHER);
   __syncthreads();
   float held[TOGETHER][4][VECTOR];
   // Where there is a turn to spare, every other four warps do so a turn later: the tensor cores are kept busy.
@@ -140,35 +142,7 @@ __device__ __forceinline__ float ordered_weight(const float* __restrict__ weight
 }
 
 //: kernel with producers calls barrier_arrive barrier_sync load_if rotate to_tf32_even warpgroup_arrive warpgroup_operands warpgroup_wait warpgroup_wait_but_one
-namespace ${name}_detail {
-
-$constants
-
-$ordered_weight
-$pack_kernel
-$multiply
-template <int VECTOR>
-__global__ void __launch_bounds__(ALL_THREADS, BLOCKS_PER_SM)
-kernel($parameters) {
-  extern __shared__ __align__(128) float shared[];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int group = lane / 4, quad = lane % 4;  // a lane holds channels group + 8i at positions 2 quad, 2 quad + 1
-$warp_place
-  float* const input_stages = shared;
-$weight_stages
-$shared_tables
-  uint4* const rows = reinterpret_cast<uint4*>(shared + STAGES * INPUT_STAGE);
-  const int n = int(blockIdx.x) / slices, slice = int(blockIdx.x) % slices;
-$channel_origin
-$out_sizes
-$tiles
-  const int first = int((long long)tiles * slice / slices), last = int((long long)tiles * (slice + 1) / slices);
-  const long long plane = (long long)in_d * in_h * in_w;
-  const float* const sample = input + ((long long)n * $IN_CHANNELS + $group_first_input) * plane;
-  for (int i = threadIdx.x; i < ROWS; i += ALL_THREADS) {  // where each row of four channels lies, and its place in the tile
-    const int four = i / (ROWS_D * ROWS_H), d = i / ROWS_H % ROWS_D, h = i % ROWS_H;
-    rows[i] = make_uint4(unsigned(4 * four * plane) + (d * in_h + h) * in_w, d, h, 4 * four);
-  }
+$begin
 $first_weight
 $setup
   warpgroup_operands();
@@ -333,10 +307,8 @@ $stage_turn
 #pragma unroll
       for (int kh = 0; kh < KERNEL_H; ++kh) {
         const int phase_h = phase_of(kh, PADDING_H, PHASES_H);
-        const int at =
-            4 * (k8 * 2 * PLANE + (place_of(kd, PADDING_D, PHASES_D, HALO_D) * ROWS_H +
-                                           place_of(kh, PADDING_H, PHASES_H, HALO_H)) * PITCH +
-                         place_of(kw, PADDING_W, PHASES_W, HALO_W));
+        const int place_d = place_of(kd, PADDING_D, PHASES_D, HALO_D), place_h = place_of(kh, PADDING_H, PHASES_H, HALO_H);
+        const int at = 4 * (k8 * 2 * PLANE + (place_d * ROWS_H + place_h) * PITCH + place_of(kw, PADDING_W, PHASES_W, HALO_W));
 #pragma unroll
         for (int tile = 0; tile < CHANNEL_TILES; ++tile)
 #pragma unroll
