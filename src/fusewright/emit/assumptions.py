@@ -127,6 +127,9 @@ class Assumptions:
             planned = self.regions.plan.machine.with_article
             tests.append(f"{allowed}_has_tensor_cores({self.values.device()}, {shared})  # planned for {planned}")
         read = ", ".join([*inputs, *([f"*{tensors}"] if self.held else [])])
+        environment = self.graph.reads.environment.items()
+        tests += [f"os.environ.get({quoted(name)}) == {quoted(v)}  # forward reads it" for name, v in environment if v is not None]
+        tests += [f"os.environ.get({quoted(name)}) is None  # forward reads it" for name, v in environment if v is None]
         if self.graph.in_grad_mode:
             tests.append("torch.is_grad_enabled()  # forward asks")
         if self.graph.own_gradients:

@@ -31,11 +31,13 @@ from ..ir import sizes
 from ..ir.graph import Graph, Node, Output, Ref, Where, map_refs
 from . import stand_ins
 from .cast_inside import cast_what_is_cast_inside
+from .environment import environment_read
 from .exported import ExportReader
 from .following import _declared, _space
 from .functional import functional
 from .fx import FRAME
 from .no_grad import detach_what_needs_no_gradient, detached_under_autocast
+from .on_gpu import NAMED, differs_on_gpu
 from .reads import (
     ASKED,
     LAYOUT,
@@ -64,12 +66,14 @@ def capture(model: nn.Module, inputs: Sequence[Any], file: str = "", dynamic: bo
     if "forward" in vars(model):
         what = "the model's constructor assigns self.forward, which hides the forward of its class, and would hide that of ModelNew"
         raise Unsupported(f"{file or 'the model'}: {what}; let forward call what was chosen")
-    globals_, changed, asked = _globals_read(model, inputs)
+    globals_, changed, asked, named = _globals_read(model, inputs)
     in_order = not asked.isdisjoint(LAYOUT)
     graph, watch = _capture(model, inputs, file, dynamic, in_order)
     watch.globals, unsettled = globals_, _unsettled(watch)
     if left := [name for name in changed if name not in watch.assigned]:
         raise Unsupported(_keeps_state(KeepsState(left[0], "which no graph carries"), file))
+    if not named.isdisjoint(NAMED):
+        _refuse_what_differs_on_gpu(model, inputs, file)
     if unsettled:
         _call_once(model, inputs)
         graph, watch = _capture(model, inputs, file, dynamic, in_order)
@@ -92,10 +96,10 @@ def capture(model: nn.Module, inputs: Sequence[Any], file: str = "", dynamic: bo
     return replace(found, trains_others=others, asks_layout=in_order, in_grad_mode=in_grad_mode)
 
 
-def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[str, str], Any], list[str], set[str]]:
-    """What the user's functions read of globals, what a call changes of attributes and globals, and what they ask PyTorch, by running
-    the model without computing. Before anything else does: a list may grow with every call."""
-    asked: set[str] = set()
+def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[str, str], Any], list[str], set[str], set[str]]:
+    """What the user's functions read of globals, what a call changes of attributes and globals, what they ask PyTorch, and all names in
+    them, by running the model without computing. Before anything else does: a list may grow with every call."""
+    asked, named = set[str](), set[str]()
     at_first = drawn()
 
     def run() -> None:
@@ -108,7 +112,7 @@ def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[s
     try:
         with stand_ins.kept(model):
             first = effects(model, mine)
-            found = globals_of(executed(run, asked), own)
+            found = globals_of(executed(run, asked, named), own)
         with stand_ins.kept(model):
             before = effects(model, found)  # of other modules it is known only now
             run()
@@ -117,16 +121,32 @@ def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[s
     except Exception:  # an operator that cannot run without values: what its methods name is all that is known
         changed = [name for name, words in drawn().items() if at_first.get(name) != words]
         codes = [(f.__code__, f.__globals__) for f in _functions_of(model)]
-        return globals_of(codes, own), changed, {name for code, _ in codes for name in ASKED.intersection(code.co_names)}
-    return found, [name.removeprefix("self.") for name, words in after.items() if before.get(name) != words], asked
+        named.update(name for code, _ in codes for name in code.co_names)
+        return globals_of(codes, own), changed, named & ASKED, named
+    return found, [name.removeprefix("self.") for name, words in after.items() if before.get(name) != words], asked, named
 
 
-def _without_computing(model: nn.Module, inputs: Sequence[Any]) -> Any:
+def _refuse_what_differs_on_gpu(model: nn.Module, inputs: Sequence[Any], file: str) -> None:
+    def run(around: contextlib.AbstractContextManager[Any]) -> Any:
+        with torch.no_grad(), stand_ins.kept(model):
+            return _without_computing(model, inputs, around)
+
+    if place := differs_on_gpu(run):
+        where = f"{place[0]}:{place[1]}" if place[0] else file or "the model"
+        why = "forward asks where its tensors are, and does something else on a GPU than on the CPU, where it is captured"
+        raise Unsupported(f"{where}: {why}; let the constructor choose")
+
+
+def _without_computing(
+    model: nn.Module, inputs: Sequence[Any], around: contextlib.AbstractContextManager[Any] | None = None
+) -> Any:
     """What forward returns, its tensors without values."""
     with quiet(), stand_ins.in_place(), contextlib.redirect_stdout(io.StringIO()):
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         with lean(), batch_norms_whole(), fake:
-            return model(*pytree.tree_map_only(Tensor, fake.from_tensor, list(inputs)))
+            given = pytree.tree_map_only(Tensor, fake.from_tensor, list(inputs))
+            with around or contextlib.nullcontext():
+                return model(*given)
 
 
 def _depends_on_grad_mode(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool, graph: Graph) -> bool:
@@ -296,6 +316,7 @@ def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool, 
                 own_functions() as own,
                 gradients_taken() as taken,
                 watched(model) as watch,
+                environment_read() as watch.environment,
             ):
                 exported = _export(model, given, shapes)
             odd = _made_of_values(exported)

@@ -53,6 +53,7 @@ class Watch:
     stored: set[tuple[str, str]] = field(default_factory=set)  # path and name of what was assigned so far, the same value too
     rebound: frozenset[str] = frozenset()  # buffers that forward puts another tensor in the place of
     globals: dict[tuple[str, str], Any] = field(default_factory=dict)  # that the user's functions read
+    environment: dict[str, str | None] = field(default_factory=dict)  # variables of it that the user's functions read
     running: bool = False
 
     def read(self, path: str, module: nn.Module, name: str, value: Any) -> None:
@@ -97,7 +98,7 @@ class Watch:
             if cls.__module__ == own and found_under(cls)
         ]
         classes = {path: self.words.name(type_before_parametrizations(modules[path])) for path in every}
-        found = Reads(classes, attributes, tuple(methods), spoken, tied(self.model), state)
+        found = Reads(classes, attributes, tuple(methods), spoken, tied(self.model), state, self.environment)
         return replace(found, features=frozenset(self.features(found, modules)))
 
     def features(self, found: Reads, modules: Mapping[str, nn.Module]) -> Iterator[str]:
@@ -332,9 +333,15 @@ def of_a_package(file: str) -> bool:
     return file.startswith(INSTALLED) or not PACKAGES.isdisjoint(Path(file).parts)
 
 
-def executed(run: Callable[[], Any], asked: set[str]) -> list[tuple[CodeType, dict[str, Any]]]:
+@functools.cache
+def of_the_user(file: str) -> bool:
+    """Neither ours, nor Python's, nor of an installed package."""
+    return not file.startswith((HERE, "<frozen")) and not of_a_package(file)
+
+
+def executed(run: Callable[[], Any], asked: set[str], named: set[str]) -> list[tuple[CodeType, dict[str, Any]]]:
     """The user's functions that run meanwhile, of whatever kind: their code, and their globals. `asked` grows by what they ask PyTorch
-    that stands in no graph (`ASKED`)."""
+    that stands in no graph (`ASKED`), `named` by all names in them."""
     found: dict[CodeType, dict[str, Any]] = {}
     theirs: dict[str, bool] = {}
     known = set(sys.modules)  # what is imported meanwhile is not read, it is run
@@ -345,13 +352,14 @@ def executed(run: Callable[[], Any], asked: set[str]) -> list[tuple[CodeType, di
         if asks or (event == "call" and code not in found):
             file = code.co_filename
             if file not in theirs:
-                theirs[file] = not file.startswith((HERE, "<frozen")) and not of_a_package(file)
+                theirs[file] = of_the_user(file)
             if asks:
                 asked.update([argument.__name__] if theirs[file] else [])
                 return
             name = str(frame.f_globals.get("__name__"))
             if theirs[file] and name in known and code.co_name != "<module>" and not is_installed(name):
                 found[code] = frame.f_globals
+                named.update(code.co_names)
 
     before = sys.getprofile()
     sys.setprofile(note)

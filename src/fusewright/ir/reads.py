@@ -25,4 +25,5 @@ class Reads:
     globals: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by module ("" for the model's own) and name, `Class.name` too
     tied: tuple[tuple[str, ...], ...] = ()  # modules, parameters and buffers that are one under several paths
     state: frozenset[str] = frozenset()  # attributes that forward assigns
+    environment: Mapping[str, str | None] = field(default_factory=dict)  # variables that are read, None where there is none
     features: frozenset[str] = frozenset()  # what it takes to see all that again, as `following.py` names it
