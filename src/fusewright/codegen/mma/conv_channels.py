@@ -223,7 +223,7 @@ def some_of_all(shape: Layout, condition: str) -> Code:
     """Whether the condition holds in some thread of those that multiply: all of them learn it."""
     if not shape.tile.producers:
         return Code(f"if (__syncthreads_or({condition}))")
-    return Code(f"if ({condition}) *odd_tile = tile;\n") + shape.meeting + "\nif (*odd_tile == tile)"
+    return Code(f"if ({condition}) atomicMax(odd_tile, tile);\n") + shape.meeting + "\nif (*odd_tile == tile)"
 
 
 def across_warps(shape: Layout, name: str, held: int, count: int, own: str) -> Code:

@@ -247,6 +247,7 @@ def epilogue_text(shape: Layout, epilogue: Epilogue) -> EpilogueText:
         case OverChannels(keep=True) as reduce:
             return EpilogueText(finish=finish + softmax_like(shape, epilogue, reduce, value))
         case OverChannels() as reduce:
-            return EpilogueText(Code(ODD_TILE if shape.tile.producers else ""), finish + rows(shape, epilogue, reduce, value))
+            asks = shape.tile.producers and reduce.accumulator == "LogSumExp" and not reduce.bounded
+            return EpilogueText(Code(ODD_TILE if asks else ""), finish + rows(shape, epilogue, reduce, value))
         case _:
             return EpilogueText(finish=finish + store_elements(shape, value))

@@ -37,19 +37,20 @@ MOST_HELD = 34  # fragments of four warps' tiles, times channel tiles: 136 accum
 RESIDENT_BYTES = 40 * 1024  # weights up to here stay in shared memory; first founding model: 18 KB
 FOUR_WARPS_TFLOPS = 390.0  # H200: products of four warps with nothing copied in between, 379 to 393 (conv_founding.py)
 # H200, products of four warps, fitted to 24 tiles of six convolutions (benchmarks/results/tiles.txt): what they lose, what an element
-# costs on its way to shared memory, and the cycles it takes: where it is stored earlier than that after its load, warps wait. Since lanes
-# meet in no bank, an element costs a third less (benchmarks/results/rows.txt).
+# costs on its way to shared memory, and the cycles it takes: where it is stored earlier than that after its load, warps wait. An element
+# cost 0.6 while lanes met in banks; 0.4 is such that the tiles measured fastest are chosen (benchmarks/results/rows.txt), no fit.
 FOUR_WARPS_OVERHEAD, FOUR_WARPS_STAGED_MS, FOUR_WARPS_LATENCY = 1.15, 0.4e-9, 1500
 MANY_WARPS = 1.1  # H200: a volume of 32 channels, 1.07 ms where 0.96 were expected: sixteen warps wait at one barrier
 HALVES_STAGED_MS = 0.6e-9  # of an element of 16 bits, through registers; counted, not measured
-# H200, 82 tiles of twelve convolutions (benchmarks/results/rows.txt), most of which take 0.8 to 1.2 times what is expected: cycles of
-# producers for a round of copies, for each line of memory that a warp reads in it, and for a stage; and what products lose otherwise.
+# H200, 83 tiles of twelve convolutions (benchmarks/results/rows.txt), of which 89 in 100 are expected within a fifth of what they take: cycles
+# of producers for a round of copies, for each line of memory that a warp reads in it, and for a stage; and what products lose otherwise.
 ROUND_CYCLES, LINE_CYCLES, STAGE_CYCLES, PRODUCED_OVERHEAD = 400, 40, 300, 1.0
 # H200, first founding model, whose tiles are one step: without this 0.092 ms were expected for its statistics, and 0.118 measured; 0.203
 # and 0.210 for the second kernel.
 TILE_CYCLES = 1200  # until the last products of a tile are through and the first ones of the next one begin
 TWO_STAGES, MORE_STAGES = 0.4, 0.1  # of the shorter of copies and products, what the longer does not hide
-# H200: rows that four warps' blocks write without shared memory, eight or sixteen columns at a time, cost 4 and 2 times their bytes.
+# H200: rows that four warps' blocks write without shared memory, eight or sixteen columns at a time, cost 3.7 and 1.4
+# to 2.3 times their bytes.
 NARROW_COLUMNS = 32
 # H200: what it costs more to write rows that do not begin at whole sectors, eight elements at a time: 110 columns instead of 112 took
 # 0.26 ms for 200 MB (benchmarks/results/widths.txt); of runs by way of shared memory, two sectors of each at this rate: 443 MB in rows of
