@@ -43,7 +43,7 @@ FOUR_WARPS_OVERHEAD, FOUR_WARPS_STAGED_MS, FOUR_WARPS_LATENCY = 1.15, 0.4e-9, 15
 MANY_WARPS = 1.1  # H200: a volume of 32 channels, 1.07 ms where 0.96 were expected: sixteen warps wait at one barrier
 HALVES_STAGED_MS = 0.6e-9  # of an element of 16 bits, through registers; counted, not measured
 # H200, 83 tiles of twelve convolutions (benchmarks/results/rows.txt), of which 89 % are expected within a fifth of what they take:
-# cycles of producers for a round of copies, for each line of memory that a warp reads in it, and for a stage; and what products lose otherwise.
+# cycles of producers for a round of copies, for each line of memory that a warp reads in it, and for a stage; what products lose.
 ROUND_CYCLES, LINE_CYCLES, STAGE_CYCLES, PRODUCED_OVERHEAD = 400, 40, 300, 1.0
 # H200, first founding model, whose tiles are one step: without this 0.092 ms were expected for its statistics, and 0.118 measured; 0.203
 # and 0.210 for the second kernel.
