@@ -13,21 +13,24 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fusewright.driver import pipeline
 from fusewright.driver.all_variants import variants
 from fusewright.driver.choices import LIBRARY_TURNED, Choices, convolutions
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
-from fusewright.driver.tune import key
+from fusewright.driver.tune import Tuned, key
 from fusewright.frontend.capture import capture
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
 from fusewright.schedule import fusion
 from fusewright.schedule.layout import coarse_calls
 from fusewright.schedule.library import FEW_CHANNELS, Convolution, Library
+from fusewright.target.helpers import helpers
 from fusewright.verify import library_arithmetic
 from fusewright.verify.candidate import load_candidate
 from fusewright.verify.library_arithmetic import convolutions_of, library_of
 from fusewright.verify.precision import FLAGS, Precision, decided, split_all
+from fusewright.verify.verifier import verify
 
 CPU = torch.device("cpu")
 FOUNDING = Path(__file__).parents[2] / "examples" / "conv2d_groupnorm_logsumexp.py"
@@ -443,3 +446,55 @@ def test_a_gpu_answers() -> None:
         answer = library_arithmetic.asked(convolution, (8, inputs, 64, 64), gpu)
         assert answer is not None
         assert answer or inputs <= FEW_CHANNELS
+
+
+def test_bf16_parts_do_where_they_are_near_enough() -> None:
+    assert of(Chain(3), torch.rand(4, 3, 20, 20)).bf16_parts_do
+    assert not of(Chain(3), torch.rand(4, 3, 20, 20)).bf16_parts  # that is for timing to choose
+    assert not of(Chain(8, "mean"), torch.rand(4, 8, 20, 20)).bf16_parts_do  # one TF32 product does
+
+
+def test_bf16_parts_do_not_behind_a_norm_of_shifted_values() -> None:
+    """A mean a thousand times the deviation is subtracted: what parts lack of it is left over."""
+
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 16, 3), nn.InstanceNorm2d(16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.norm(self.conv(x + 1000.0)))
+
+    found = of(Normed(), torch.randn(4, 3, 20, 20))
+    assert found.split and not found.bf16_parts_do
+
+
+def test_bf16_parts_are_a_variant_that_verifies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is chosen by timing alone, asks the flag, says above its kernel how it multiplies, and is kept in a record."""
+    monkeypatch.setattr(fusion, "pays", lambda *_: True)
+    front = front_of(tmp_path, epilogue("torch.tanh(y)"), 3)
+    every, _ = variants(front)
+    (parts,) = [named.choices for named in every if named.name == "our convolutions by bf16 parts"]
+    assert parts == Choices(own=convolutions(front.graph), bf16_parts=True) == Choices.from_dict(parts.to_dict())
+    made, emitted = front.finish(parts)
+    assert [kernel.fused.anchor.conv.bf16_parts for kernel in made.kernels if kernel.fused is not None] == [True]
+    assert "_tf32_allowed" in emitted.text and "//   three products of bf16 parts" in emitted.text and "mma_bf16" in emitted.text
+    assert "mma_bf16" not in front.finish(Choices(own=parts.own))[1].text
+    verdict = verify(front.problem, load_candidate(emitted.text, "host", name="new.py"), graph=front.graph, options=Options(target="host"))
+    assert verdict.passed, "\n".join(map(str, verdict.checks))
+
+
+def test_bf16_parts_that_do_not_verify_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same file with TF32 parts is written, with a note; it is not degraded."""
+    monkeypatch.setattr(fusion, "pays", lambda *_: True)
+    front = front_of(tmp_path, epilogue("torch.tanh(y)"), 3)
+    chosen = Choices(own=convolutions(front.graph), bf16_parts=True)
+    monkeypatch.setattr(pipeline, "tuned_elsewhere", lambda *_: Tuned(chosen))
+    true_parts = helpers()["bf16_parts"]
+    broken = replace(true_parts, bodies=None, text=true_parts.text.replace("low = nearest_bf16(", "low = 0 & nearest_bf16("))
+    assert broken.text != true_parts.text
+    monkeypatch.setitem(helpers(), "bf16_parts", broken)
+    run = pipeline.optimize(front.problem, Options(target="host"))
+    assert run.verdict.passed and run.choices == replace(chosen, bf16_parts=False)
+    assert "mma_bf16" not in run.text and run.report["degraded"] == []
+    assert any("bf16 parts did not verify" in note for note in run.report["notes"])

@@ -32,6 +32,7 @@ class Choices:
     plain: bool = False  # no kernel at all: the original's forward
     channels_last: bool = False  # the library's convolutions work on channels-last data
     stored: bool | None = None  # what several kernels read of our convolutions is in memory, or computed by each; None: as predicted
+    bf16_parts: bool = False  # float32 that our convolutions split is the sum of two bf16 numbers, not of two TF32 ones
     training: Training = AS_PREDICTED  # what the regions of this plan do where gradients are asked for
 
     def to_dict(self) -> dict[str, Any]:
@@ -45,7 +46,8 @@ class Choices:
         stored = found["stored"]
         stored = None if stored is None else bool(stored)
         training = Training.from_dict(found["training"])
-        return Choices(frozenset(found["left"]), own, bool(found["plain"]), bool(found["channels_last"]), stored, training)
+        parts = bool(found.get("bf16_parts", False))  # records of before there were such
+        return Choices(frozenset(found["left"]), own, bool(found["plain"]), bool(found["channels_last"]), stored, parts, training)
 
 
 PREDICTED = Choices()
@@ -122,7 +124,10 @@ def candidates(predicted: Plan, able: Able) -> Candidates:
     if can:  # what several kernels read of them, in memory or computed by each
         first.append(Named("our convolutions, stored", Choices(own=can, stored=True)))
         first.append(Named("our convolutions, computed again", Choices(own=can, stored=False)))
-    changes = flips(can)
+    parts_do = predicted.precision is not None and predicted.precision.bf16_parts_do
+    if can and parts_do:
+        first.append(Named("our convolutions by bf16 parts", Choices(own=can, bf16_parts=True)))
+    changes = [by_bf16_parts, *flips(can)] if parts_do else flips(can)
     if able.products:
         changes += [ours_too("our products", able.products), *flips(able.products)]
     if able.attention:
@@ -149,6 +154,11 @@ def ours_too(words: str, names: frozenset[str]) -> Change:
 
 def none_of_ours(words: str, names: frozenset[str]) -> Change:
     return lambda best, own: Named(words, replace(best, own=own - names))
+
+
+def by_bf16_parts(best: Choices, own: frozenset[str]) -> Named | None:
+    """What our convolutions split."""
+    return Named("by bf16 parts", replace(best, own=own, bf16_parts=True)) if own and not best.bf16_parts else None
 
 
 def others_channels_last(best: Choices, own: frozenset[str]) -> Named | None:

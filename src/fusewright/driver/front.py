@@ -63,11 +63,12 @@ class Front:
 
     def planned(self, graph: Graph, left: frozenset[str], choices: Choices) -> Plan:
         own = frozenset[str]() if choices.plain else choices.own
+        precision = replace(self.precision, bf16_parts=choices.bf16_parts)
         if not choices.channels_last:
             made = plan(lower(graph, left), self.rules, machine=self.machine)
-            return take_over(replace(made, precision=self.precision), own, choices.stored)
+            return take_over(replace(made, precision=precision), own, choices.stored)
         made = plan(copied(lower(graph, left)), self.rules, channels_last=True, machine=self.machine)
-        made = replace(made, precision=self.precision)
+        made = replace(made, precision=precision)
         made = take_over(made, own, choices.stored, channels_last=True)
         return channels_last(replace(made, shortcuts=()))  # these read rows of plain memory
 

@@ -155,6 +155,9 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
             notes.append(f"operands of convolutions are split: one TF32 product did not verify ({verdict.worst})")
             front = replace(front, precision=split_all(front.precision))
             judge = judge_of(front, target, progress)
+        elif failed and choices.bf16_parts:
+            notes.append(f"operands of convolutions are split into TF32 numbers: bf16 parts did not verify ({verdict.worst})")
+            choices = replace(choices, bf16_parts=False)
         elif failed and gradients and failed <= OF_GRADIENTS:
             gradients = False
             if any(check.name == "gradients" and check.skipped for check in verdict.checks):

@@ -163,7 +163,8 @@ def anchor_of(node: Node, plan: Plan) -> Anchor | None:
     if not is_depthwise(conv) and node.dtype is torch.float32:
         allowed, precision = tf32_allowed(), plan.precision
         exact = allowed and precision is not None and precision.is_exact(called(conv))
-        conv = replace(conv, tf32=allowed and not (exact and precision.split))
+        split = exact and precision.split
+        conv = replace(conv, tf32=allowed and (not split or precision.bf16_parts), bf16_parts=split and precision.bf16_parts)
     result = lowered.value[node.name]
     bias = lowered.value[found.bias.name] if found.bias is not None else None
     value = result
@@ -431,7 +432,7 @@ def library_ms(anchor: Anchor, kernels: Sequence[Kernel], plan: Plan, channels_l
 
 def library_turns(conv: Conv) -> bool:
     """cuDNN's tensor-core kernels work on channels-last data: it turns what it reads and what it writes, in kernels of their own."""
-    return not conv.is_strict and conv.in_channels // conv.groups >= 16 and conv.groups == 1 and not slow_transposed(conv)
+    return not conv.is_split and conv.in_channels // conv.groups >= 16 and conv.groups == 1 and not slow_transposed(conv)
 
 
 def library_padding(conv: Conv) -> float:
@@ -446,14 +447,14 @@ def slow_transposed(conv: Conv) -> bool:
 
 def library_rate(conv: Conv, machine: Machine = H200) -> float:
     """TFLOP/s of cuDNN: what it is on an H200, by the rate of what it uses."""
-    tensor_cores = machine.by_half if conv.packed_in > 1 else machine.by_tensor_cores
+    tensor_cores = machine.by_half if conv.is_half else machine.by_tensor_cores
     return (machine.by_fp32 if without_tensor_cores(conv) else tensor_cores)(library_rate_h200(conv))
 
 
 def without_tensor_cores(conv: Conv) -> bool:
     """So the library computes it: see below."""
-    few = conv.in_channels // conv.groups < 16 and conv.packed_in == 1
-    return conv.is_strict or few or conv.groups > 1 or slow_transposed(conv)
+    few = conv.in_channels // conv.groups < 16 and not conv.is_half
+    return conv.is_split or few or conv.groups > 1 or slow_transposed(conv)
 
 
 def library_rate_h200(conv: Conv) -> float:
@@ -468,9 +469,9 @@ def library_rate_h200(conv: Conv) -> float:
     Of halves nothing was measured: taken at twice that, as matrix products are (741 against 395), and with tensor cores at any depth.
     """
     depth = conv.in_channels // conv.groups
-    if conv.is_strict:
-        return min(library_rate_h200(replace(conv, tf32=True)), 50.0)
-    if conv.packed_in > 1:
+    if conv.is_split:
+        return min(library_rate_h200(replace(conv, tf32=True, bf16_parts=False)), 50.0)
+    if conv.is_half:
         return 2 * library_rate_h200(replace(conv, dtype="float32", in_channels=max(depth, 16) * conv.groups))
     if slow_transposed(conv):
         return 30.0 if conv.dims == 1 else 10.0

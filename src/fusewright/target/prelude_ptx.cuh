@@ -577,6 +577,29 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], 
 }
 #endif
 
+//: section bf16_parts
+// Two numbers, each as the sum of two bf16 ones: `high` is them rounded, the first in the lower half, and `low` what that leaves.
+#ifdef CUDA_ON_CPU
+inline uint32_t nearest_bf16(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  return x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+inline void bf16_parts(float a, float b, uint32_t& high, uint32_t& low) {
+  high = nearest_bf16(a) | nearest_bf16(b) << 16;
+  low = nearest_bf16(a - __uint_as_float(high << 16)) | nearest_bf16(b - __uint_as_float(high & 0xffff0000u)) << 16;
+}
+#else
+__device__ __forceinline__ void bf16_parts(float a, float b, uint32_t& high, uint32_t& low) {
+#if __CUDA_ARCH__ >= 800
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(high) : "f"(b), "f"(a));
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;"
+      : "=r"(low) : "f"(b - __uint_as_float(high & 0xffff0000u)), "f"(a - __uint_as_float(high << 16)));
+#else
+  __trap();
+#endif
+}
+#endif
+
 //: section mma_f16
 // As mma_bf16, for fp16.
 #ifdef CUDA_ON_CPU

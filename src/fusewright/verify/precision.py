@@ -1,7 +1,8 @@
 """Which arithmetic our convolutions have, where PyTorch's flags allow TF32: as exact as the library in fact is, or near enough.
 
 Our error may be at most the largest of twice eager's own, float32's, and NEAR of a result's rms. Where the library computes
-a convolution in float32 although it may round, one TF32 product often misses that, and our kernels split their operands instead.
+a convolution in float32 although it may round, one TF32 product often misses that, and our kernels split their operands instead:
+into two TF32 numbers, or, where timing likes it and results allow, into two of bf16.
 Whether it does is tried out before anything is planned: the model runs in float64, with the operands of those convolutions rounded
 and without, at small sizes. The library itself may be coarser on channels-last data than as eager calls it; that is tried likewise.
 """
@@ -58,6 +59,8 @@ class Precision:
     split: bool = False  # our kernels split the operands of convolutions that the library computes in float32
     why: str = ""  # in words, where there are such convolutions
     plain_only: frozenset[Convolution] = frozenset()  # that the library may not compute on channels-last data, where it is too coarse
+    bf16_parts_do: bool = False  # where operands are split, results would be near enough with two bf16 numbers for each
+    bf16_parts: bool = False  # which they are; else two of TF32
 
     def is_exact(self, convolution: Convolution) -> bool:
         """The library computes it in float32, whatever the flags allow."""
@@ -95,30 +98,54 @@ def decided(model: nn.Module, inputs: Sequence[Any], graph: Graph | None, device
         return Precision(library)
     sizes = sizes_to_try(model, inputs, graph)
     split, why = tried(model, inputs, sizes, library) if exact else (False, "")
+    parts_do = split and sizes is not None and near_in_parts(model, inputs, sizes, library)
     shows = bool(library.coarser) and sizes is not None and shows_channels_last(model, inputs, sizes, library)
-    return Precision(library, split, why, library.coarser if shows else frozenset())
+    return Precision(library, split, why, library.coarser if shows else frozenset(), parts_do)
 
 
 def split_all(precision: Precision) -> Precision:
-    """The same with operands split wherever the library is exact."""
-    return replace(precision, split=True, why="one TF32 product did not verify as exact as the library")
+    """The same with operands split wherever the library is exact, into what is surely near enough."""
+    return replace(precision, split=True, bf16_parts_do=False, why="one TF32 product did not verify as exact as the library")
 
 
 # ---- would one product of TF32 numbers do? ----
 
 
-class _Rounded(TorchDispatchMode):
-    """Operands of the convolutions that are asked for are rounded to TF32, as tensor cores are given them."""
+Multiplied = Callable[[OpOverload, Any, Any], Any]  # a convolution's result with its operands as tensor cores are given them
+Arithmetic = Callable[[str, Convolution | None], Multiplied | None]  # by an operator's name and the convolution that it is; None: exact
 
-    def __init__(self, is_rounded: Callable[[str, Convolution | None], bool]):
+
+def by_tf32(func: OpOverload, args: Any, kwargs: Any) -> Any:
+    return func(*(pytree.tree_map_only(Tensor, to_tf32, a) for a in args), **kwargs)
+
+
+def by_bf16_parts(func: OpOverload, args: Any, kwargs: Any) -> Any:
+    """Of each operand's two numbers three products are added up; that of the small ones is left out."""
+    if func is not torch.ops.aten.convolution.default:  # a gradient, which is the library's
+        return by_tf32(func, args, kwargs)
+    x, w, bias, *others = args
+    (x_high, x_low), (w_high, w_low) = bf16_parts(x), bf16_parts(w)
+    return func(x_high + x_low, w_high + w_low, bias, *others, **kwargs) - func(x_low, w_low, None, *others, **kwargs)
+
+
+def bf16_parts(x: Tensor) -> tuple[Tensor, Tensor]:
+    high = x.to(torch.bfloat16).to(x.dtype)
+    return high, (x - high).to(torch.bfloat16).to(x.dtype)
+
+
+class _Rounded(TorchDispatchMode):
+    """Convolutions are multiplied as the arithmetic says."""
+
+    def __init__(self, arithmetic: Arithmetic):
         super().__init__()
-        self.is_rounded, self.products = is_rounded, 0
+        self.arithmetic, self.products = arithmetic, 0
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = base_name(func)
         self.products += name in MATMULS or (name in CONVOLUTIONS and name != "convolution_backward")
-        if name in CONVOLUTIONS and self.is_rounded(name, convolution_of(func, args, kwargs or {})):
-            args = tuple(pytree.tree_map_only(Tensor, to_tf32, a) for a in args)
+        multiplied = self.arithmetic(name, convolution_of(func, args, kwargs or {})) if name in CONVOLUTIONS else None
+        if multiplied is not None:
+            return multiplied(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
 
@@ -127,9 +154,8 @@ def tried(model: nn.Module, inputs: Sequence[Any], sizes: Sizes | None, library:
     if sizes is None:
         return True, "one TF32 product was not tried, since that would take long"
 
-    def as_ours(name: str, convolution: Convolution | None) -> bool:
-        never = convolution is not None and convolution.is_depthwise
-        return library.rounds(convolution) or (name != "convolution_backward" and not never)
+    def as_ours(name: str, convolution: Convolution | None) -> Multiplied | None:
+        return by_tf32 if library.rounds(convolution) or is_ours(name, convolution) else None
 
     worst = 0.0
     try:
@@ -144,12 +170,32 @@ def tried(model: nn.Module, inputs: Sequence[Any], sizes: Sizes | None, library:
     return False, f"one TF32 product errs {worst:.1e} of the rms where it was tried"
 
 
+def near_in_parts(model: nn.Module, inputs: Sequence[Any], sizes: Sizes, library: Library) -> bool:
+    """Whether two bf16 numbers do for each operand. What cannot be tried is taken to miss."""
+
+    def as_ours(name: str, convolution: Convolution | None) -> Multiplied | None:
+        if library.rounds(convolution):
+            return by_tf32
+        return by_bf16_parts if is_ours(name, convolution) else None
+
+    try:
+        found = misses(model, inputs, sizes, library, as_ours)
+        return all(outputs <= LIMIT and (gradients <= LIMIT or products <= 1) for outputs, gradients, products in found)
+    except Exception:  # as above
+        return False
+
+
+def is_ours(name: str, convolution: Convolution | None) -> bool:
+    """A kernel of ours may compute it on tensor cores."""
+    return name != "convolution_backward" and (convolution is None or not convolution.is_depthwise)
+
+
 def shows_channels_last(model: nn.Module, inputs: Sequence[Any], sizes: Sizes, library: Library) -> bool:
     """Whether results or gradients tell that the library rounds more operands on channels-last data. What cannot be tried is left to
     verification."""
 
-    def as_channels_last(name: str, convolution: Convolution | None) -> bool:
-        return library.rounds(convolution, channels_last=True)
+    def as_channels_last(name: str, convolution: Convolution | None) -> Multiplied | None:
+        return by_tf32 if library.rounds(convolution, channels_last=True) else None
 
     try:
         return any(max(outputs, gradients) > LIMIT for outputs, gradients, _ in misses(model, inputs, sizes, library, as_channels_last))
@@ -158,30 +204,30 @@ def shows_channels_last(model: nn.Module, inputs: Sequence[Any], sizes: Sizes, l
 
 
 def misses(
-    model: nn.Module, inputs: Sequence[Any], sizes: Sizes, library: Library, is_rounded: Callable[[str, Convolution | None], bool]
+    model: nn.Module, inputs: Sequence[Any], sizes: Sizes, library: Library, arithmetic: Arithmetic
 ) -> Iterator[tuple[float, float, int]]:
-    """For each set of values, what operands so rounded make of results and of gradients beyond what the library's own rounding does:
+    """For each set of values, what convolutions so multiplied make of results and of gradients beyond what the library's own rounding does:
     the largest error over the rms; and how many products there are."""
 
-    def as_library(name: str, convolution: Convolution | None) -> bool:
-        return library.rounds(convolution)
+    def as_library(name: str, convolution: Convolution | None) -> Multiplied | None:
+        return by_tf32 if library.rounds(convolution) else None
 
     exact_model, threads = widen_module(copied(model)), torch.get_num_threads()
     torch.set_num_threads(1)  # tensors are small: others may want the cores
     try:
         for state, values in itertools.product(states(model), drawn(inputs, sizes)):
             write_state(exact_model, state)
-            exact, products = run(exact_model, values, lambda name, convolution: False)
-            errors = excess(exact, run(exact_model, values, as_library)[0], run(exact_model, values, is_rounded)[0])
+            exact, products = run(exact_model, values, lambda name, convolution: None)
+            errors = excess(exact, run(exact_model, values, as_library)[0], run(exact_model, values, arithmetic)[0])
             outputs, gradients = (max((e for name, e in errors.items() if ("gradient" in name) is of), default=0.0) for of in (False, True))
             yield outputs, gradients, products
     finally:
         torch.set_num_threads(threads)
 
 
-def run(model: nn.Module, values: list[Any], is_rounded: Callable[[str, Convolution | None], bool]) -> tuple[Observed, int]:
-    """What the float64 model gives with operands so rounded, its parameters' gradients too, and how many products it has."""
-    with _Rounded(is_rounded) as mode, in_float64(torch.float32):
+def run(model: nn.Module, values: list[Any], arithmetic: Arithmetic) -> tuple[Observed, int]:
+    """What the float64 model gives with convolutions so multiplied, its parameters' gradients too, and how many products it has."""
+    with _Rounded(arithmetic) as mode, in_float64(torch.float32):
         return observe(model, widened(values), derivatives=1, fixed=True), mode.products
 
 

@@ -10,6 +10,8 @@ from fusewright.codegen.mma.conv import Conv
 # Where each number is two TF32 ones: the product that is left out is 2^-22 of the whole at worst, and two second parts are rounded,
 # which is 2^-23 each. Seldom so in all of a sum, so that fp32 sums of what these tests add stay below it too.
 STRICT_ERROR = 2.0**-21
+# Where it is two bf16 ones, which hold 16 bits: either operand is off by 2^-16, and so is the product that is left out.
+PARTS_ERROR = 3 * 2.0**-16
 SUM_ERROR = 2.0**-20  # a chain of truncating fp32 sums, relative to the sum of absolute products
 
 
@@ -38,12 +40,13 @@ def operator(conv: Conv):
 def convolved(conv: Conv, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None, even: bool = False):
     """The convolution in fp64 over operands as they are multiplied, rounded where that is TF32, and the error its fp32 sums may have."""
     apply = operator(conv)
-    if x.dtype is torch.float32 and conv.tf32:
+    if x.dtype is torch.float32 and conv.tf32 and not conv.bf16_parts:
         x, w = to_tf32(x, even), to_tf32(w)
     x, w = x.double(), w.double()
     value = apply(x, w, None if b is None else b.double())
     scale = apply(x.abs(), w.abs(), None if b is None else b.double().abs())
-    return value, (STRICT_ERROR if conv.is_strict else SUM_ERROR) * scale + 1e-30
+    error = STRICT_ERROR if conv.is_strict else PARTS_ERROR if conv.bf16_parts else SUM_ERROR
+    return value, error * scale + 1e-30
 
 
 def operands(conv: Conv, batch: int, sizes: tuple[int, ...], seed: int = 0):

@@ -52,13 +52,17 @@ def words(name: str) -> str:
     return name.replace(" ", "-")
 
 
+# How float32 numbers are multiplied: one TF32 product; three, of two TF32 or two bf16 parts of each.
+ARITHMETIC: dict[str, dict[str, bool]] = {"tf32": {}, "strict": {"tf32": False}, "parts": {"bf16_parts": True}}
+
+
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("tf32", [True, False])
+@pytest.mark.parametrize("arithmetic", ARITHMETIC)
 @pytest.mark.parametrize("case", FEW, ids=words)
-def test_elements(case: str, tf32: bool) -> None:
+def test_elements(case: str, arithmetic: str) -> None:
     conv, batch, sizes = FEW[case]
-    tile = replace(ALONE, unrolled=4 if "rolled" in case else 1 if not tf32 else None)
-    out, (expected, allowed) = run(replace(conv, tf32=tf32), Epilogue(), batch, sizes, tile)
+    tile = replace(ALONE, unrolled=4 if "rolled" in case else 1 if arithmetic == "strict" else None)
+    out, (expected, allowed) = run(replace(conv, **ARITHMETIC[arithmetic]), Epilogue(), batch, sizes, tile)
     assert explain(out, expected, allowed) is None
 
 
@@ -76,7 +80,7 @@ TILES = {
 
 
 PLAIN_EPILOGUES = ["elements", "rows", "moments", "stored moments", "softmax", "in runs"]
-TILE_EPILOGUES = [*PLAIN_EPILOGUES, *(f"strict {epilogue}" for epilogue in PLAIN_EPILOGUES)]
+TILE_EPILOGUES = [f"{arithmetic} {epilogue}" for arithmetic in ARITHMETIC for epilogue in PLAIN_EPILOGUES]
 
 
 def every_third(pairs: Iterable[tuple[object, ...]]) -> Iterator[Any]:
@@ -90,8 +94,8 @@ def every_third(pairs: Iterable[tuple[object, ...]]) -> Iterator[Any]:
 def test_tiles(name: str, epilogue: str) -> None:
     """Also with where taps lie in registers, not in a table."""
     in_registers = name in ("shared", "two warps over channels", "three rounds")
-    in_runs, strict, tile = "in runs" in epilogue, "strict" in epilogue, TILES[name]
-    conv = conv2d(3, 32, 3 if in_registers else 5, padding=1, in_runs=in_runs, tf32=not strict)
+    in_runs, tile, arithmetic = "in runs" in epilogue, TILES[name], ARITHMETIC[epilogue.split()[0]]
+    conv = conv2d(3, 32, 3 if in_registers else 5, padding=1, in_runs=in_runs, **arithmetic)
     assert layout(conv, Epilogue(), tile).keeps_offsets == in_registers
     if "moments" in epilogue:
         check_moments(conv, OverPositions("CloseMoments"), (2, 10, 21), slices=2, tile=tile, beside="stored" in epilogue)
@@ -111,10 +115,10 @@ def test_tiles(name: str, epilogue: str) -> None:
 
 
 @pytest.mark.parametrize("name", WINDOWS, ids=words)
-@pytest.mark.parametrize(("stride", "tf32"), [(1, True), (2, True), (1, False)])
-def test_windows(name: str, stride: int, tf32: bool) -> None:
+@pytest.mark.parametrize(("stride", "arithmetic"), [(1, "tf32"), (2, "tf32"), (1, "strict"), (1, "parts"), (2, "parts")])
+def test_windows(name: str, stride: int, arithmetic: str) -> None:
     """Of the tiles that are proposed: some of a window's fragments take turns along a row."""
-    conv, epilogue = conv2d(3, 24, 3, padding=1, stride=stride, tf32=tf32), Epilogue(window=WINDOWS[name])
+    conv, epilogue = conv2d(3, 24, 3, padding=1, stride=stride, **ARITHMETIC[arithmetic]), Epilogue(window=WINDOWS[name])
     tile = next(tile for tile in candidate_tiles(conv, epilogue) if tile.folded)
     out, (value, allowed) = run(conv, epilogue, 1, (26, 70), tile)
     pool, slack = (F.max_pool2d, 0.0) if epilogue.window.kind == "max" else (F.avg_pool2d, 1e-6)
@@ -122,24 +126,25 @@ def test_windows(name: str, stride: int, tf32: bool) -> None:
 
 
 @pytest.mark.parametrize("epilogue", EPILOGUES, ids=words)
-@pytest.mark.parametrize("tf32", [True, False])
-def test_kept(epilogue: str, tf32: bool) -> None:
-    conv = conv2d(3, 24, 3, padding=1, tf32=tf32)
+@pytest.mark.parametrize("arithmetic", ARITHMETIC)
+def test_kept(epilogue: str, arithmetic: str) -> None:
+    conv = conv2d(3, 24, 3, padding=1, **ARITHMETIC[arithmetic])
     tile = next(tile for tile in candidate_tiles(conv, EPILOGUES[epilogue]) if tile.folded)
     kept_of(conv, EPILOGUES[epilogue], 2, (9, 17), tile)
 
 
 @pytest.mark.parametrize("width", [8, 9, 10])
-def test_row_alignment(width: int) -> None:
-    out, (expected, allowed) = run(conv2d(3, 16, 3, padding=1), Epilogue(), 1, (5, width), ALONE)
+@pytest.mark.parametrize("arithmetic", ["tf32", "parts"])
+def test_row_alignment(width: int, arithmetic: str) -> None:
+    out, (expected, allowed) = run(conv2d(3, 16, 3, padding=1, **ARITHMETIC[arithmetic]), Epilogue(), 1, (5, width), ALONE)
     assert explain(out, expected, allowed) is None
 
 
 @pytest.mark.parametrize("kernel, channels", [(3, 3), (3, 1), (5, 3)])
-@pytest.mark.parametrize("tf32", [True, False])
-def test_nan_and_infinity_are_kept_where_they_are(kernel: int, channels: int, tf32: bool) -> None:
+@pytest.mark.parametrize("arithmetic", ARITHMETIC)
+def test_nan_and_infinity_are_kept_where_they_are(kernel: int, channels: int, arithmetic: str) -> None:
     """Lanes beyond the last tap read some input too, which may be an infinity: it must not meet their weights, which are zeros."""
-    conv = conv2d(channels, 16, kernel, padding=1, tf32=tf32)
+    conv = conv2d(channels, 16, kernel, padding=1, **ARITHMETIC[arithmetic])
     x, _, _ = operands(conv, 1, (12, 12))
     x[0, 0, 2, 2], x[0, channels - 1, 9, 9], x[0, 0, 7, 0] = float("nan"), float("inf"), float("-inf")
     for tile in (ALONE, replace(ALONE, unrolled=1)):
@@ -153,13 +158,16 @@ SANITIZED = product(
     ["address", "undefined", "thread"],
     [("alone", 3), ("alone", 5), ("two warps over channels", 5), ("staged", 3)],
     ["rows", "stored moments"],
+    ["tf32", "parts"],
 )
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize(("sanitize", "name", "kernel", "kind"), [*every_third((how, *tile, kind) for how, tile, kind in SANITIZED)])
-def test_sanitized(sanitize: str, name: str, kernel: int, kind: str) -> None:
-    conv = conv2d(3, 20, kernel, padding=kernel // 2)
+@pytest.mark.parametrize(
+    ("sanitize", "name", "kernel", "kind", "arithmetic"), [*every_third((how, *tile, kind, by) for how, tile, kind, by in SANITIZED)]
+)
+def test_sanitized(sanitize: str, name: str, kernel: int, kind: str, arithmetic: str) -> None:
+    conv = conv2d(3, 20, kernel, padding=kernel // 2, **ARITHMETIC[arithmetic])
     rows = Epilogue(window=Window("max", (2, 2)), reduce=OverChannels("LogSumExp"))
     epilogue = rows if kind == "rows" else replace(STATISTICS, stored=True)
     text = conv_kernel("k", conv, epilogue, TILES[name])

@@ -62,6 +62,8 @@ def arithmetic(anchor: Anchor, plan: Plan) -> str:
     if conv.is_strict:
         why = "the library computes this convolution in float32" if anchor.exact else "TF32 is not allowed"
         return f"three products of TF32 parts, as exact as float32: {why}"
+    if conv.bf16_parts:
+        return "three products of bf16 parts, each sum off by at most 3 * 2^-16 of what it adds up: the library computes it in float32"
     if anchor.exact:
         return "one TF32 product: results stay within 1e-4 of their rms of the library's, which is float32"
     return f"one TF32 product, as {'the library has it' if followed else 'the flags allow'}"

@@ -77,7 +77,7 @@ def body_of(
         evaluator.results.setdefault(member, VALUE)
     result = evaluator.value(root, here)
     final = converted_to(result, prims[root])
-    exact, hoist = of_product or is_depthwise(anchor.conv) or anchor.conv.is_strict, not row and not of_product
+    exact, hoist = of_product or is_depthwise(anchor.conv) or anchor.conv.is_split, not row and not of_product
     shorter = shortened(
         fixed.body + channel.body, of_element.body, final, hoist=hoist, exact=exact, may_shift=may_shift
     )

@@ -7,6 +7,7 @@ $constants
 // [16 channels][lane][4], where a lane's four are its two channels (8 apart) for its two inputs (4 apart).$of_pairs
 __device__ __forceinline__ $ordered ordered_weight(const $element* __restrict__ weight$told, int block, int index) {
   const int word = index % 4, lane = index / 4 % 32;
+$weight_part
 $weight_place
   const int group = block / GROUP_BLOCKS;
   const int out = block % GROUP_BLOCKS * BLOCK_CHANNELS + tile * 16 + lane / 4 + word % 2 * 8;

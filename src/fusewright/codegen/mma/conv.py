@@ -103,7 +103,7 @@ def conv_kernel(name: str, conv: Conv, epilogue: Epilogue, tile: Tile | None = N
 def can_be_opened(conv: Conv, epilogue: Epilogue, tile: Tile) -> bool:
     """The text is the same for any number of input channels, as far as they are whole chunks or not: the loop over chunks is one."""
     shape = layout(conv, epilogue, tile)
-    plain = conv.groups == 1 and not conv.is_strict and not tile.folded
+    plain = conv.groups == 1 and not conv.is_split and not tile.folded
     return plain and shape.chunks > 1 and (tile.producers or not (tile.warpgroups and tile.resident))
 
 
@@ -121,7 +121,7 @@ def constants(shape: Layout) -> str:
     def line(text: str, comment: str = "") -> str:
         return f"constexpr int {text};" + (f"  // {comment}" if comment else "")
 
-    pairs = conv.packed_in > 1
+    pairs, times = conv.packed_in > 1, "2 * " if conv.bf16_parts else ""
     inputs = "pairs of " if pairs else ""
     by_stride = [line(axes("STRIDE", conv.stride)), line(axes("DILATION", conv.dilation))]
     unrolled = f", UNROLLED_TURNS = {tile.unrolled or shape.turns}"
@@ -138,7 +138,7 @@ def constants(shape: Layout) -> str:
         *([] if tile.warpgroups else [line(f"KERNEL_ROWS_TOGETHER = {shape.kernel_rows_together}, WINDOW_ROWS = {window_rows}")]),
     ]
     if tile.folded:
-        steps, taps = "TURNS", shape.group_in * prod(conv.kernel)
+        steps, taps = "TURNS", shape.chunk * prod(conv.kernel)
         depth = [line(f"DEPTH = {taps}, TURNS = {shape.turns}{unrolled}, PARTS = 1", "taps of all input channels, in steps of 8")]
     fixed = not conv.open_inputs
     inputs_of = (f"IN_CHANNELS = {conv.in_channels}, ", f"GROUP_IN = {shape.group_in}, ") if fixed else ("", "")
@@ -188,8 +188,9 @@ def constants(shape: Layout) -> str:
         *lines,
         line(f"LEAD = {shape.lead}, PITCH = {shape.pitch}", "columns before the first, words of a row"),
         line(f"PLANE = {shape.plane}", f"words of a {'pair' if pairs else 'channel'}, padded so that no bank is met twice"),
-        line("INPUT_STAGE = CHUNK * PLANE"),
-        line(f"WEIGHT_STAGE = {steps} * BLOCK_TILES * 128"),
+        *([line("LOW = CHUNK * PLANE", "where second parts begin")] if conv.bf16_parts else []),
+        line(f"INPUT_STAGE = {times}CHUNK * PLANE"),
+        line(f"WEIGHT_STAGE = {times}{steps} * BLOCK_TILES * 128"),
         line(f"STAGERS = {shape.stagers}, TILE_STEP = {shape.input_stages // 2}", "threads that share an input tile"),
         *([] if tile.folded else [line(f"TURNS = {shape.turns}{unrolled}")]),
         *([] if pairs else [line(f"TURN_CHANNELS = {shape.turn_channels}", "copies are spread over the turns of a step")]),
@@ -200,7 +201,7 @@ def constants(shape: Layout) -> str:
 
 def parameters(conv: Conv, epilogue: Epilogue, resident: bool) -> str:
     (weight,) = reading(conv.element if resident else "float", "weight")  # packed, where it is not resident
-    others = (*(["plain_weight"] if conv.is_strict and not resident else []), *(["bias"] if conv.bias else []))
+    others = (*(["plain_weight"] if conv.is_split and not resident else []), *(["bias"] if conv.bias else []))
     tensors = (*reading(conv.element, "input"), weight, *reading(conv.element, *others))
     sizes = tuple(Param("int", name) for name in (*inputs_handed(conv), "in_d", "in_h", "in_w", "slices"))
     return parameter_lines((tensors, extra_params(epilogue), outputs(conv, epilogue), sizes))
@@ -261,7 +262,7 @@ def all_threads(tile: Tile) -> str:
 
 def bias_of_channel(conv: Conv) -> Expr:
     bias = element(Name("bias"), Name("c"))
-    return bias if conv.packed_in == 1 else fn.to_arithmetic.of("float")(bias)
+    return fn.to_arithmetic.of("float")(bias) if conv.is_half else bias
 
 
 def slices_expression(shape: Layout, machine: Machine) -> str:
@@ -288,7 +289,7 @@ def launcher(name: str, shape: Layout, epilogue: Epilogue, machine: Machine) -> 
     args = ", ".join(arg.in_launcher for arg in launcher_args(shape, epilogue))
     conv, tile = shape.conv, shape.tile
     weight = "weight" if tile.resident else "packed"
-    plain = ["weight"] if conv.is_strict and not tile.resident else []
+    plain = ["weight"] if conv.is_split and not tile.resident else []
     handed = ["input", weight, *plain, *(["bias"] if conv.bias else [])]
     handed += [param.handed for param in (*extra_params(epilogue), *outputs(conv, epilogue))]
     handed += [f"int({size})" for size in (*inputs_handed(conv), "in_d", "in_h", "in_w", "slices")]
@@ -327,7 +328,7 @@ def launcher(name: str, shape: Layout, epilogue: Epilogue, machine: Machine) -> 
         )
     lines.append(f"  const dim3 grid((unsigned)(batch * slices), {shape.channel_blocks});")
     call = ", ".join(handed)
-    vectors = (4, 1) if conv.packed_in == 1 else (4, 2, 1)
+    vectors = (4, 2, 1) if conv.is_half else (4, 1)
     lines += ["  const auto launch = [&](auto variant) {"]
     lines += [f"    {line}" for line in launched("variant", "grid", all_threads(tile), shared, call)] + ["  };"]
     for vector in vectors:

@@ -224,7 +224,7 @@ def plain_again(shape: Layout) -> str:
 
 def epilogue_text(shape: Layout, epilogue: Epilogue) -> EpilogueText:
     value = POOLED if epilogue.window else ACCUMULATED
-    finish = Code(plain_again(shape)) if shape.conv.is_strict else NOTHING
+    finish = Code(plain_again(shape)) if shape.conv.is_split else NOTHING
     finish += with_bias(shape, epilogue) + for_backward(shape) + pointwise(shape, epilogue.before, ACCUMULATED, False)
     if epilogue.window:
         finish += pool(shape, epilogue.window.kind)

@@ -134,7 +134,7 @@ class Layout:
 
         def cycles(pitch: int, plane: int) -> int:
             conv = self.conv
-            return folded_reads(self.group_in, conv.kernel, conv.dilation, step, pitch % 32, high * pitch % 32, plane % 32)
+            return folded_reads(conv.group_words, conv.kernel, conv.dilation, step, pitch % 32, high * pitch % 32, plane % 32)
 
         pitches = range(least, least + 12, 4)  # what rows are longer is copied too
         return min((cycles(p, plane), p, plane) for p in pitches for plane in range(deep * high * p, deep * high * p + 32, 4))
@@ -179,7 +179,7 @@ class Layout:
     @functools.cached_property
     def chunk(self) -> int:
         """Input channels that lie in shared memory at a time, in words."""
-        return self.group_in if self.tile.folded else self.tile.chunk
+        return self.conv.group_words if self.tile.folded else self.tile.chunk
 
     @functools.cached_property
     def chunks(self) -> int:
@@ -195,7 +195,7 @@ class Layout:
     @functools.cached_property
     def rounds_staged(self) -> bool:
         """Inputs become TF32 in shared memory, once, and not each time that they are read: folded taps read them often."""
-        return self.tile.folded and not self.conv.is_strict
+        return self.tile.folded and not self.conv.is_strict and self.conv.packed_in == 1
 
     @functools.cached_property
     def offset_words(self) -> int:
@@ -218,12 +218,12 @@ class Layout:
 
     @functools.cached_property
     def input_stage(self) -> int:
-        return self.chunk * self.plane
+        return self.chunk * self.plane * self.conv.stored_parts
 
     @functools.cached_property
     def weight_stage(self) -> int:
         steps = self.turns if self.tile.folded else self.chunk // 8 * self.part_columns * self.conv.kernel[1]
-        return steps * self.tile.channel_tiles * self.tile.warps_c * 128
+        return steps * self.tile.channel_tiles * self.tile.warps_c * 128 * self.conv.stored_parts
 
     @functools.cached_property
     def packed_floats(self) -> int:
@@ -234,7 +234,7 @@ class Layout:
         """Kernel rows served by one set of input rows in registers."""
         fd, fh, fw = self.tile.fragments
         rows = (fh - 1) * self.input_stride[1] + (self.conv.reach[1] - 1) * self.conv.dilation[1] + 1
-        parts = 2 if self.conv.is_strict else 1
+        parts = 2 if self.conv.is_split else 1
         fits = 2 * parts * fd * rows * fw <= WINDOW_REGISTERS
         return self.conv.reach[1] if self.tile.together and fits and not self.tile.folded else 1
 
@@ -324,7 +324,7 @@ class Layout:
     @functools.cached_property
     def turns(self) -> int:
         if self.tile.folded:
-            return -(-self.group_in * prod(self.conv.kernel) // 8)
+            return -(-self.conv.group_words * prod(self.conv.kernel) // 8)
         by_place = self.conv.is_phased and not self.tile.warpgroups
         columns = self.conv.reach[0] * self.conv.reach[2] if by_place else self.part_columns
         return self.chunk // 8 * columns
@@ -333,14 +333,15 @@ class Layout:
     def pairs_abreast(self) -> int:
         """Pairs of input channels whose rows threads copy side by side, where rows of one do not keep all of them busy."""
         places = self.rows[0] * self.rows[1] * self.pitch // 4
-        return max(k for k in (1, 2, 4, 8) if k == 1 or k * places <= self.stagers)
+        return max(k for k in (1, 2, 4, 8) if k == 1 or (k * places <= self.stagers and self.chunk % k == 0))
 
     @functools.cached_property
     def held_words(self) -> int:
-        """Words of halves that a thread has on their way from memory, four columns at a time."""
+        """Registers of what a thread has on its way from memory, four columns at a time."""
         rounds = -(-self.rows[0] * self.rows[1] * self.pitch // 4 // self.stagers)
         turns = self.tile.repeats * self.parts * self.turns
-        return 4 * rounds * -(-self.tile.chunk // self.pairs_abreast // turns)
+        each = 4 if self.conv.is_half else 8
+        return each * rounds * -(-self.chunk // self.pairs_abreast // turns)
 
     @functools.cached_property
     def turn_channels(self) -> int:
@@ -359,7 +360,7 @@ def halves_lie_by_fours(conv: Conv, epilogue: Epilogue, fragments: tuple[int, in
     then read inputs two apart, and two of them meet in a bank."""
     elements_stored = epilogue.stored or epilogue.reduce is None or (isinstance(epilogue.reduce, OverChannels) and epilogue.reduce.keep)
     plain = not conv.is_phased and conv.stride[-1] == 1 and (epilogue.window is None or epilogue.window.size[-1] == 1)
-    return conv.packed_in > 1 and not conv.in_runs and plain and elements_stored and fragments[2] % 2 == 0
+    return conv.is_half and not conv.in_runs and plain and elements_stored and fragments[2] % 2 == 0
 
 
 def layout(conv: Conv, epilogue: Epilogue, tile: Tile) -> Layout:
@@ -394,8 +395,8 @@ def refusal(shape: Layout, epilogue: Epilogue, machine: Machine = H200) -> str |
     reduces_channels = isinstance(epilogue.reduce, OverChannels)
     if (conv.packed_in > 1 or conv.is_strict) and tile.warpgroups:
         return "four warps multiply TF32 together only"
-    if tile.folded and (conv.packed_in > 1 or conv.is_phased or tile.warpgroups):
-        return "taps are folded into the depth of numbers on their own, without phases, warp by warp"
+    if tile.folded and (conv.is_half or conv.is_phased or tile.warpgroups):
+        return "taps are folded into the depth of float32 numbers, without phases, warp by warp"
     if tile.folded and (shape.turns > FOLDED_TURNS or tile.columns):
         return "folded taps are one part, and not too many"
     if conv.is_phased and max(conv.dilation) > 1:
@@ -433,6 +434,8 @@ def refusal(shape: Layout, epilogue: Epilogue, machine: Machine = H200) -> str |
         accumulators += shape.held_words
     if conv.is_strict:  # what the tensor cores sum on its own, and the second part of each input
         accumulators += 4 * prod(tile.fragments) + WINDOW_REGISTERS // 2
+    if conv.bf16_parts:  # the second part of each input
+        accumulators += WINDOW_REGISTERS // 2
     room = ROOM_FOR_ROWS if shape.is_wide or (tile.warpgroups and conv.is_phased) else ROOM
     if accumulators + room > tile.registers * machine.registers // 65536:
         return "too many accumulators for the registers of a thread"

@@ -1,8 +1,8 @@
 //: taps
 // acc += weight × input for one part of the kernel and CHUNK input channels. At each of its TURNS it calls
 // stage(turn), which starts the copies of a share of the next step's operands.
-template <class Stage>
-__device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* lane_input,
+template <${weights}class Stage>
+__device__ __forceinline__ void $multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* lane_input,
                                          const uint4* lane_weight, int part, Stage stage) {
 #pragma unroll UNROLLED_TURNS
   for (int turn = 0; turn < TURNS; ++turn) {
@@ -26,9 +26,10 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
       if (kh0 == 0) stage(turn);
 #pragma unroll
       for (int kh = kh0; kh < kh0 + KERNEL_ROWS_TOGETHER; ++kh)
+$each_weight
 #pragma unroll
         for (int tile = 0; tile < CHANNEL_TILES; ++tile) {
-          const uint4 four = lane_weight[((turn * KERNEL_H + kh) * BLOCK_TILES + tile) * 32];
+          const uint4 four = lane_weight[((${weight_turn}turn * KERNEL_H + kh$end_turn) * BLOCK_TILES + tile) * 32];
           const uint32_t w[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
           for (int f = 0; f < FRAGMENTS; ++f)
@@ -62,12 +63,12 @@ __device__ __forceinline__ bool exists(int turn, int tap) {  // of a step's eigh
   return DEPTH % 8 == 0 || turn + 1 < TURNS || tap < DEPTH % 8;
 }
 
-//: folded calls mma_tf32
-// acc += weight × input, which is TF32 already, for all taps. `offsets(turn)` says where a lane's two inputs of a step lie; those beyond
+//: folded
+// acc += weight × input$is_rounded, for all taps. `offsets(turn)` says where a lane's two inputs of a step lie; those beyond
 // the last tap are zeros, whatever lies there. At each of its TURNS, one for each step, it calls stage(turn), which starts the copies of
 // a share of the next tile.
-template <class Read, class Stage>
-__device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* lane_input,
+template <${weights}class Read, class Stage>
+__device__ __forceinline__ void $multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* lane_input,
                                          const uint4* lane_weight, int quad, Read offsets, Stage stage) {
 #pragma unroll UNROLLED_TURNS
   for (int turn = 0; turn < TURNS; ++turn) {
@@ -80,12 +81,13 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
       x[f][1] = __float_as_uint(exists(turn, quad + 4) ? second[fragment_place(f)] : 0.0f);
     }
     stage(turn);
+$each_weight
 #pragma unroll
     for (int tile = 0; tile < CHANNEL_TILES; ++tile) {
-      const uint4 four = lane_weight[(turn * BLOCK_TILES + tile) * 32];
+      const uint4 four = lane_weight[(${weight_turn}turn$end_turn * BLOCK_TILES + tile) * 32];
       const uint32_t w[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-      for (int f = 0; f < FRAGMENTS; ++f) mma_tf32(acc[tile][f], w, x[f]);
+      for (int f = 0; f < FRAGMENTS; ++f) $mma(acc[tile][f], w, x[f]);
     }
   }
 }
@@ -104,14 +106,14 @@ __device__ constexpr int place_of(int tap, int padding, int stride, int halo) {
 // acc += weight × input for all taps and CHUNK input channels; fragments of all phases are in acc, in the output's order.
 // At each of its TURNS, one for each column of the window, it calls stage(turn), which starts the copies of a share of
 // the next step's operands.
-template <class Stage>
-__device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* lane_input,
+template <${weights}class Stage>
+__device__ __forceinline__ void $multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* lane_input,
                                          const uint4* lane_weight, int, Stage stage) {
   constexpr int ACROSS_D = FRAGMENTS_D / PHASES_D, ACROSS_H = FRAGMENTS_H / PHASES_H, ACROSS_W = FRAGMENTS_W / PHASES_W;
   constexpr int RUN = INTERLEAVE / PHASES_W;  // fragments that take turns along an input row
 #pragma unroll 1
   for (int k8 = 0; k8 < CHUNK / 8; ++k8) {
-    const uint4* const weight8 = lane_weight + k8 * (KERNEL_D * KERNEL_W * KERNEL_H * BLOCK_TILES * 32);
+    const uint4* const weight8 = lane_weight + k8 * (KERNEL_D * KERNEL_W * KERNEL_H * BLOCK_TILES * $lanes);
 #pragma unroll
     for (int column = 0; column < REACH_D * REACH_W; ++column) {
       const int place_d = column / REACH_W, place_w = column % REACH_W;
@@ -140,9 +142,10 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
           if (!here) continue;  // decided at compile time
           const int phase_d = phase_of(kd, PADDING_D, PHASES_D), phase_h = phase_of(kh, PADDING_H, PHASES_H);
           const int phase_w = phase_of(kw, PADDING_W, PHASES_W);
+$each_weight
 #pragma unroll
           for (int tile = 0; tile < CHANNEL_TILES; ++tile) {
-            const uint4 four = weight8[(tap * BLOCK_TILES + tile) * 32];
+            const uint4 four = weight8[(${weight_turn}tap$end_turn * BLOCK_TILES + tile) * 32];
             const uint32_t w[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
             for (int f = 0; f < ACROSS_D * ACROSS_H * ACROSS_W; ++f) {
@@ -156,6 +159,16 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
       }
     }
   }
+}
+
+//: parts
+// acc += weight × input, each number as the sum of two bf16 ones: three products make float32's, the small ones first. The fourth is left
+// out, so that what they add up to is off by at most 3 * 2^-16 of it.
+template <${read}class Stage>
+__device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* lane_input,
+                                         const uint4* lane_weight, $where, Stage stage) {
+  multiply_part<1>(acc, lane_input + LOW, lane_weight, $handed, [](int) {});
+  multiply_part<2>(acc, lane_input, lane_weight, $handed, stage);
 }
 
 //: split calls to_tf32_even

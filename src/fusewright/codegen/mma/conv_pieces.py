@@ -27,21 +27,22 @@ def chunks_of(conv: Conv) -> str:
 
 
 def products(shape: Layout) -> dict[str, Code | str]:
-    """The pieces that differ by what is multiplied: TF32, two TF32 numbers for each float32, or pairs of halves; taps one by one, by
-    phases, or folded into the depth."""
+    """The pieces that differ by what is multiplied: TF32, two TF32 or bf16 numbers for each float32, or pairs of halves; taps one by one,
+    by phases, or folded into the depth."""
     conv, folded = shape.conv, shape.tile.folded
-    operand = calling("to_tf32", "to_tf32") if conv.dtype == "float32" else "__float_as_uint"
-    mma = {"float32": "mma_tf32", "bfloat16": "mma_bf16", "float16": "mma_f16"}[conv.dtype]
     kind = "phases" if conv.is_phased else "folded" if folded else "taps"
     places = MULTIPLY["places"] if conv.is_phased else MULTIPLY["folded places"] if folded else Code()
-    text = places + MULTIPLY[f"{kind} split" if conv.is_strict else kind].filled(operand=operand, mma=calling(mma, mma))
-    if conv.is_strict:
+    text = places + (MULTIPLY[f"{kind} split"] if conv.is_strict else MULTIPLY[kind].filled(**multiplied(conv, kind)))
+    if conv.is_split:
         plain_place = MULTIPLY["plain place of phases" if conv.is_phased else "plain place"].stripped()
         plain = MULTIPLY["plain"].filled(**input_names(conv), plain_place=plain_place, weight_at=weight_at(conv))
-        text = MULTIPLY["split"] + text + plain
+        text = (text + both_parts(kind) if conv.bf16_parts else MULTIPLY["split"] + text) + plain
+    at_place = STAGING["weight place, folded"].filled(**of_pair(conv)) if folded else STAGING["weight place"]
+    order = "[8 taps]" if folded else "[chunk][part][8 inputs][column][kernel row]"
     read: dict[str, Code | str] = {
-        "weight_order": "[8 taps]" if folded else "[chunk][part][8 inputs][column][kernel row]",
-        "weight_place": STAGING["weight place, folded" if folded else "weight place"].stripped(),
+        "weight_order": f"{order}[high, low]" if conv.bf16_parts else order,
+        "weight_part": WEIGHT_PART if conv.bf16_parts else "",
+        "weight_place": at_place.stripped(),
         "quad_step": "" if folded else "quad * PLANE + ",
         "lane_offsets": lane_offsets(shape),
         "read_by": "quad, lane_offsets" if folded else "part",
@@ -50,14 +51,50 @@ def products(shape: Layout) -> dict[str, Code | str]:
         place = "" if folded else "  const int in = chunk * CHUNK + k8 * 8 + lane % 4 + word / 2 * 4;"
         word = STAGING["weight"].filled(**input_names(conv), place=place, weight_at=weight_at(conv))
         return read | {"multiply": text, "element": "float", "ordered": "float", "of_pairs": "", "weight_word": word.stripped()}
-    word = STAGING["weight pair"].filled(
+    word = STAGING["weight parts" if conv.bf16_parts else "weight pair"].filled(
         **input_names(conv), weight_at=weight_at(conv), next_weight_at=weight_at(conv, "in + 1"),
+        place="" if folded else "  const int in = 2 * (chunk * CHUNK + k8 * 8 + lane % 4 + word / 2 * 4);",
         bits_of="__half_as_ushort" if conv.dtype == "float16" else "__bfloat16_as_ushort",
     )  # fmt: skip
     of_pairs = "\n// An input is a pair of neighbouring channels, two halves of a word."
     return read | {
         "multiply": text, "element": conv.element, "ordered": "uint32_t", "of_pairs": of_pairs, "weight_word": word.stripped(),
     }  # fmt: skip
+
+
+def of_pair(conv: Conv) -> dict[str, str]:
+    """How a word's number becomes that of its first channel."""
+    return {"pairs": "2 * (", "end_pairs": ")"} if conv.packed_in > 1 else {"pairs": "", "end_pairs": ""}
+
+
+def multiplied(conv: Conv, kind: str) -> dict[str, Code | str]:
+    """What the inner loop multiplies. Of bf16 parts it is gone through twice: with one part of the inputs, then with the other."""
+    name = {"float32": "mma_tf32", "bfloat16": "mma_bf16", "float16": "mma_f16"}["bfloat16" if conv.bf16_parts else conv.dtype]
+    mma = calling(name, name)
+    if not conv.bf16_parts:
+        operand = calling("to_tf32", "to_tf32") if conv.dtype == "float32" else "__float_as_uint"
+        nothing = dict.fromkeys(("weights", "each_weight", "weight_turn", "end_turn"), "")
+        return {"mma": mma, "operand": operand, "multiply": "multiply", "lanes": "32", "is_rounded": ", which is TF32 already", **nothing}
+    indent = {"phases": 10, "taps": 8, "folded": 4}[kind]
+    return {
+        "mma": mma, "operand": "__float_as_uint", "multiply": "multiply_part", "lanes": "64",
+        "is_rounded": ", one part of the inputs and WEIGHTS of the weights", "weights": "int WEIGHTS, ",
+        "each_weight": shifted("#pragma unroll\nfor (int low = WEIGHTS - 1; low >= 0; --low)", indent),
+        "weight_turn": "(2 * " if kind != "taps" else "2 * (",
+        "end_turn": " + low)" if kind != "taps" else ") + low",
+    }  # fmt: skip
+
+
+def both_parts(kind: str) -> Code:
+    """What goes through the inner loop twice."""
+    read = {"taps": ("", "int part", "part"), "folded": ("class Read, ", "int quad, Read offsets", "quad, offsets")}
+    read["phases"] = read["taps"]
+    return MULTIPLY["parts"].filled(**dict(zip(("read", "where", "handed"), read[kind], strict=True)))
+
+
+WEIGHT_PART = """\
+  const bool is_low = index / (128 * BLOCK_TILES) % 2;
+  index = index / (256 * BLOCK_TILES) * (128 * BLOCK_TILES) + index % (128 * BLOCK_TILES);"""
 
 
 def lane_offsets(shape: Layout) -> str:
@@ -215,8 +252,8 @@ def staging(shape: Layout) -> dict[str, Code | str]:
     exists = "" if shape.group_in % (conv.packed_in * shape.chunk) == 0 else f" && {channel} < {names['GROUP_IN']}"
     stager, placed = "lane" if tile.alone else "int(threadIdx.x)", origin(shape)
     copies = STAGING["pairs" if pairs else "words"].filled(
-        element=conv.element, stager=stager, channel_exists=exists,
-        tile_state=placed.pop("tile_state"), locate_decode=placed.pop("locate_decode"),
+        element=conv.element, stager=stager, channel_exists=exists, **(ABREAST_PARTS if conv.bf16_parts else ABREAST_HALVES),
+        abreast=abreast(shape), tile_state=placed.pop("tile_state"), locate_decode=placed.pop("locate_decode"),
     )  # fmt: skip
     rounding = STAGING["rounding"].filled(stager=stager) if shape.rounds_staged else Code()
     pieces: dict[str, Code | str] = {
@@ -310,6 +347,27 @@ def origin(shape: Layout) -> dict[str, str]:
     }
 
 
+# Of 16-bit numbers, and of float32 that becomes two of them: what a thread loads, and how it stores what it has.
+ABREAST_HALVES: dict[str, Code | str] = {
+    "joined": "joined",
+    "held": "uint32_t held[TOGETHER][ROUNDS][2][(VECTOR + 1) / 2]",
+    "load": "load_halves_if",
+    "store": STAGING["joined"].stripped(),
+}
+ABREAST_PARTS: dict[str, Code | str] = {
+    "joined": "in two parts",
+    "held": "float held[TOGETHER][ROUNDS][2][VECTOR]",
+    "load": "load_if",
+    "store": STAGING["parted"].stripped(),
+}
+
+
+def abreast(shape: Layout) -> str:
+    """How many pairs of channels threads copy side by side, as many as divide a stage's."""
+    counts = [k for k in (8, 4, 2) if shape.chunk % k == 0]
+    return f"  constexpr int ABREAST = {' : '.join([*(f'STAGERS >= {k} * PLACES ? {k}' for k in counts), '1'])};"
+
+
 WARP_PLACE = """\
   const int warp_c = warp % WARPS_C, warp_w = warp / WARPS_C % WARPS_W;
   const int warp_h = warp / (WARPS_C * WARPS_W) % WARPS_H, warp_d = warp / (WARPS_C * WARPS_W * WARPS_H);"""
@@ -339,9 +397,10 @@ def pack_in_kernel(conv: Conv, threads: str = "THREADS") -> Code:
 def pack_kernel(conv: Conv) -> Code:
     """A kernel of its own orders them, before."""
     how = "Orders the weights" if conv.is_strict else "Rounds the weights to TF32 and orders them"
+    of_pairs = "Orders the weights, two to a word" + (", in two parts" if conv.bf16_parts else "")
     return PACK_KERNEL.filled(
         **input_names(conv),
-        what=how if conv.packed_in == 1 else "Orders the weights, two to a word",
+        what=how if conv.packed_in == 1 else of_pairs,
         element=conv.element,
         told=", int in_channels" if conv.open_inputs else "",
         chunks=f"  {chunks_of(conv)}" if conv.open_inputs else "",

@@ -39,6 +39,7 @@ class Conv:
     bias: bool = True
     dtype: str = "float32"
     tf32: bool = True
+    bf16_parts: bool = False  # float32 where TF32 is allowed: each number is the sum of two bf16 ones, 16 bits where TF32 has 11
     transposed: bool = False
     output_padding: tuple[int, ...] = (0, 0, 0)  # the last of them count; transposed convolutions only
     kept: bool = False  # its result is written too, where there is memory given for it
@@ -61,9 +62,23 @@ class Conv:
         return self.dtype == "float32" and not self.tf32
 
     @functools.cached_property
+    def is_half(self) -> bool:
+        return self.item_bytes == 2
+
+    @functools.cached_property
+    def is_split(self) -> bool:
+        """Each number is the sum of two: sums of what is not finite, which has no such parts, are recomputed by plain arithmetic."""
+        return self.is_strict or self.bf16_parts
+
+    @functools.cached_property
     def packed_in(self) -> int:
-        """Input channels in a 32-bit word of shared memory: of halves two neighbours at one position."""
-        return 4 // self.item_bytes
+        """Input channels in a 32-bit word of shared memory: of 16-bit numbers two neighbours at one position."""
+        return 2 if self.is_half or self.bf16_parts else 1
+
+    @functools.cached_property
+    def stored_parts(self) -> int:
+        """Words of shared memory that hold such a word's numbers: second parts lie behind the first ones."""
+        return 2 if self.bf16_parts else 1
 
     @functools.cached_property
     def group_words(self) -> int:

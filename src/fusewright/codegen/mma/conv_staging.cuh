@@ -54,12 +54,12 @@ $tile_state
       }
   };
 
-//: pairs calls load_halves_if store
-  // A word is two neighbouring channels at one position. A thread loads VECTOR columns of a row of both and stores them joined, BETWEEN
+//: pairs calls store
+  // A word is two neighbouring channels at one position. A thread loads VECTOR columns of a row of both and stores them $joined, BETWEEN
   // turns later. It copies the same places of every pair, or of each ABREAST-th where places are few; `source` walks from pair
   // to pair. Places outside the input become zeros, and so does a channel that a pair lacks.
   constexpr int ROW_PLACES = PITCH / VECTOR, PLACES = ROWS_D * ROWS_H * ROW_PLACES;
-  constexpr int ABREAST = STAGERS >= 8 * PLACES ? 8 : STAGERS >= 4 * PLACES ? 4 : STAGERS >= 2 * PLACES ? 2 : 1;
+$abreast
   constexpr int SHARERS = STAGERS / ABREAST, ROUNDS = (PLACES + SHARERS - 1) / SHARERS;  // threads that share a pair
   constexpr int ALL_TURNS = REPEATS * PARTS * TURNS, OWN_PAIRS = CHUNK / ABREAST;
   constexpr int TOGETHER = (OWN_PAIRS + ALL_TURNS - 1) / ALL_TURNS, SHARES = (OWN_PAIRS + TOGETHER - 1) / TOGETHER;
@@ -67,7 +67,7 @@ $tile_state
   const int own_pair = $stager / SHARERS, own_place = $stager % SHARERS;
   float* const stage_to = input_stages + own_pair * PLANE + own_place * VECTOR;
   const $element* source[ROUNDS];
-  uint32_t held[TOGETHER][ROUNDS][2][(VECTOR + 1) / 2];
+  $held;
   unsigned inside = 0;  // a bit for each round
 $tile_state
   auto locate = [&](int tile) {
@@ -93,13 +93,7 @@ $tile_state
         const int pair = (share - 1) * TOGETHER + k;
 #pragma unroll
         for (int round = 0; round < ROUNDS; ++round) {
-          uint32_t joined[VECTOR];
-#pragma unroll
-          for (int v = 0; v < VECTOR; ++v)
-            joined[v] = __byte_perm(held[k][round][0][v / 2], held[k][round][1][v / 2], v % 2 == 0 ? 0x5410 : 0x7632);
-          if (pair < OWN_PAIRS && own_place + round * SHARERS < PLACES)
-            store<VECTOR>(reinterpret_cast<uint32_t*>(stage_to + buffer * INPUT_STAGE + pair * ABREAST * PLANE + round * SHARERS * VECTOR),
-                          joined);
+$store
         }
       }
     }
@@ -112,13 +106,32 @@ $tile_state
           for (int round = 0; round < ROUNDS; ++round) {
 #pragma unroll
             for (int second = 0; second < 2; ++second)
-              load_halves_if<VECTOR>(inside >> round & 1$channel_exists, source[round] + second * plane, held[k][round][second]);
+              $load<VECTOR>(inside >> round & 1$channel_exists, source[round] + second * plane, held[k][round][second]);
             source[round] += 2 * ABREAST * plane;
           }
         }
       }
     }
   };
+
+//: joined calls load_halves_if
+          uint32_t joined[VECTOR];
+#pragma unroll
+          for (int v = 0; v < VECTOR; ++v)
+            joined[v] = __byte_perm(held[k][round][0][v / 2], held[k][round][1][v / 2], v % 2 == 0 ? 0x5410 : 0x7632);
+          if (pair < OWN_PAIRS && own_place + round * SHARERS < PLACES)
+            store<VECTOR>(reinterpret_cast<uint32_t*>(stage_to + buffer * INPUT_STAGE + pair * ABREAST * PLANE + round * SHARERS * VECTOR),
+                          joined);
+
+//: parted calls bf16_parts load_if
+          uint32_t high[VECTOR], low[VECTOR];
+#pragma unroll
+          for (int v = 0; v < VECTOR; ++v) bf16_parts(held[k][round][0][v], held[k][round][1][v], high[v], low[v]);
+          if (pair < OWN_PAIRS && own_place + round * SHARERS < PLACES) {
+            float* const at = stage_to + buffer * INPUT_STAGE + pair * ABREAST * PLANE + round * SHARERS * VECTOR;
+            store<VECTOR>(reinterpret_cast<uint32_t*>(at), high);
+            store<VECTOR>(reinterpret_cast<uint32_t*>(at + LOW), low);
+          }
 
 //: weight place
   const int tile = index / 128 % BLOCK_TILES, kh = index / (128 * BLOCK_TILES) % KERNEL_H;
@@ -134,15 +147,24 @@ $tile_state
 //: weight place, folded
   const int tile = index / 128 % BLOCK_TILES, tap = index / (128 * BLOCK_TILES) * 8 + lane % 4 + word / 2 * 4;
   const int kd = tap / (KERNEL_H * KERNEL_W) % KERNEL_D, kh = tap / KERNEL_W % KERNEL_H, kw = tap % KERNEL_W;
-  const int in = tap / (KERNEL_D * KERNEL_H * KERNEL_W);
+  const int in = ${pairs}tap / (KERNEL_D * KERNEL_H * KERNEL_W)$end_pairs;
 
 //: weight
 $place
   const bool real = out < GROUP_OUT && in < $GROUP_IN;
   return real ? $weight_at : 0.0f;
 
+//: weight parts calls bf16_parts
+$place
+  float even = 0.0f, odd = 0.0f;
+  uint32_t high, low;
+  if (out < GROUP_OUT && in < $GROUP_IN) even = $weight_at;
+  if (out < GROUP_OUT && in + 1 < $GROUP_IN) odd = $next_weight_at;
+  bf16_parts(even, odd, high, low);
+  return is_low ? low : high;
+
 //: weight pair
-  const int in = 2 * (chunk * CHUNK + k8 * 8 + lane % 4 + word / 2 * 4);
+$place
   uint32_t pair = 0;
   if (out < GROUP_OUT && in < $GROUP_IN) pair = $bits_of($weight_at);
   if (out < GROUP_OUT && in + 1 < $GROUP_IN) pair |= uint32_t($bits_of($next_weight_at)) << 16;

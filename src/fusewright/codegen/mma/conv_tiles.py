@@ -265,8 +265,8 @@ def channels_of_fours(epilogue: Epilogue, wanted: int, fours: int) -> list[tuple
 def folded_tiles(conv: Conv, epilogue: Epilogue, _machine: Machine) -> Iterator[Tile]:
     """Tiles whose depth is eight taps of any input channels, where that is fewer products. Each input is read for each tap: the more
     channels a warp has, the better."""
-    deep, one_by_one = -(-conv.in_channels // conv.groups * prod(conv.kernel) // 8), round_up(conv.group_words, 8) // 8 * prod(conv.kernel)
-    if conv.packed_in > 1 or conv.is_phased or deep >= one_by_one or deep > FOLDED_TURNS:
+    deep, one_by_one = -(-conv.group_words * prod(conv.kernel) // 8), round_up(conv.group_words, 8) // 8 * prod(conv.kernel)
+    if conv.is_half or conv.is_phased or deep >= one_by_one or deep > FOLDED_TURNS:
         return
     most, (wanted, warps_c) = most_fragments(conv), channel_split(conv, epilogue)
     window = prod(epilogue.window.size) if epilogue.window else 1
@@ -278,8 +278,9 @@ def folded_tiles(conv: Conv, epilogue: Epilogue, _machine: Machine) -> Iterator[
                 continue
             for count, blocks in ((small, 2), (big, 1)) if heavy else ((big, 1), (small, 2)):
                 for fragments in fragment_shapes(conv, epilogue, count):
-                    stretches = -(-deep * channel_tiles * prod(fragments) // FOLDED_STRAIGHT)
-                    unrolled = 1 if in_short_stretches(conv) else None if stretches == 1 else -(-deep // stretches)
+                    products = (3 if conv.bf16_parts else 1) * deep * channel_tiles * prod(fragments)
+                    stretches = -(-products // FOLDED_STRAIGHT)
+                    unrolled = 1 if conv.is_strict else None if stretches == 1 else -(-deep // stretches)
                     base = Tile(channel_tiles, fragments, (1, 1, warps), warps_c, weights=weights, unrolled=unrolled, folded=True)
                     if alone and warps == 8 and blocks == 1:  # H200: four blocks for each of two are up to twice as slow
                         yield replace(base, warps=(1, 1, 4), blocks_per_sm=2, alone=True)
@@ -327,7 +328,7 @@ def channel_split(conv: Conv, epilogue: Epilogue) -> tuple[int, int]:
     A lane holds the whole of a pool's window: where that is wide, of fewer channels.
     """
     wanted = -(-conv.out_channels // conv.groups // 16)
-    most = max(1, min(most_fragments(conv) // 8, most_fragments(conv) // prod(window_fragments(conv, epilogue))))
+    most = max(1, min(2 if conv.is_strict else 4, most_fragments(conv) // prod(window_fragments(conv, epilogue))))
     if not isinstance(epilogue.reduce, OverChannels):
         return min(most, wanted), 2 if conv.is_strict and wanted >= 2 * most else 1
     warps = next((w for w in (1, 2, 4, 8) if most * w >= wanted), 16)
@@ -383,8 +384,9 @@ def stepped(conv: Conv, epilogue: Epilogue, base: Tile, machine: Machine) -> Ite
 
 
 def most_fragments(conv: Conv) -> int:
-    """Of a warp, for 128 accumulators; for 64 where the tensor cores' own sums and the second parts of inputs are beside them."""
-    return 16 if conv.is_strict else 32
+    """Of a warp, for 128 accumulators; for 64 where the tensor cores' own sums and the second parts of inputs are beside them; for 96
+    where the next inputs wait in registers to be parted (nvcc: with 128 some are spilled between products)."""
+    return 16 if conv.is_strict else 24 if conv.bf16_parts else 32
 
 
 def in_short_stretches(conv: Conv) -> bool:
@@ -431,8 +433,11 @@ def shared_reads(shape: Layout) -> float:
 
 def split_products(shape: Layout, machine: Machine) -> float:
     """How much longer products of float32 take than TF32's: three of these for each, and by count of instructions (not measured) what
-    splitting numbers (13 for a weight's four, 8 for an input's two) and moving sums (4 for a fragment's four) issues beside them."""
+    splitting numbers (13 for a weight's four, 8 for an input's two) and moving sums (4 for a fragment's four) issues beside them.
+    Three of bf16 too, whose parts lie in shared memory and whose sums stay where they are."""
     conv, tile = shape.conv, shape.tile
+    if conv.bf16_parts:
+        return 3.0
     if not conv.is_strict:
         return 1.0
     (fd, fh, fw), rows = tile.fragments, 1 if conv.is_phased else shape.kernel_rows_together
@@ -456,14 +461,17 @@ def folded_products(shape: Layout, machine: Machine) -> float:
     """How much longer products of folded taps take than of taps one by one, whose inputs serve several kernel rows: what is issued
     beside them (two reads for a fragment's inputs, one for a weight's four and one for offsets, which are added; for four words that
     are copied ten to round them where they lie), or shared memory, which four schedulers share: a cycle for each read of inputs that
-    meets no bank twice, four for a weight's, eight to round four words of a lane."""
+    meets no bank twice, four for a weight's, eight to round four words of a lane. Of bf16 parts both are read, for three products."""
     tile = shape.tile
     if not tile.folded or shape.conv.is_strict:
         return 1.0
-    products = product_issue(machine) * shape.turns * tile.channel_tiles * shape.fragments
-    issued = shape.turns * (2 * shape.fragments + tile.channel_tiles + 3 - TAPS_SLOTS * tile.channel_tiles * shape.fragments)
-    reads = shape.fragments * shape.folded_places[0] + shape.turns * (4 * tile.channel_tiles + 1)
-    rounded = shape.input_stage / (4 * shape.stagers * tile.repeats)  # by a lane, for the products of its warp
+    parts, each = (2, 3) if shape.conv.bf16_parts else (1, 1)
+    products = each * product_issue(machine) * shape.turns * tile.channel_tiles * shape.fragments
+    read = parts * (2 * shape.fragments + tile.channel_tiles)
+    issued = shape.turns * (read + 3 - TAPS_SLOTS * each * tile.channel_tiles * shape.fragments)
+    reads = parts * shape.fragments * shape.folded_places[0] + shape.turns * (4 * parts * tile.channel_tiles + 1)
+    # By a lane, for the products of its warp; parts are made on their way to shared memory (HALVES_STAGED_MS).
+    rounded = 0.0 if parts > 1 else shape.input_stage / (4 * shape.stagers * tile.repeats)
     return FOLDED_OVERHEAD * max(1.0 + (issued + 10 * rounded) / products, 4 * (reads + 8 * rounded) / products)
 
 
@@ -483,7 +491,7 @@ def predicted_ms(conv: Conv, epilogue: Epilogue, sizes: Sequence[int], tile: Til
     memory = machine.by_memory(MEMORY_TB_PER_S)
     least = (conv.item_bytes * batch * conv.in_channels * prod(spatial) + written) / memory * 1e-9
     writing = written / memory * 1e-9  # hardly overlaps where there are few blocks to a multiprocessor
-    if conv.packed_in > 1 and shape.run == 1 and not shape.turns_rows:
+    if conv.is_half and shape.run == 1 and not shape.turns_rows:
         writing *= HALF_SECTORS
     if conv.in_runs or shape.turns_rows:
         ends = SECTOR / conv.item_bytes / shape.run_columns / RUN_ENDS_TB_PER_S if shape.turns_rows else 1.0 / UNALIGNED_TB_PER_S
