@@ -45,3 +45,18 @@ def check_resources(found: Resources, registers: int, spilled: int = 0) -> None:
     assert found
     for name, (taken, lost) in found.items():
         assert lost <= spilled and taken <= registers, f"{name}: {taken} registers, {lost} bytes spilled"
+
+
+def machine_code(cubin: Path, kernel: str) -> str | None:
+    """The instructions of the kernel whose name holds this; None without a disassembler."""
+    disassembler = shutil.which("cuobjdump")
+    if not disassembler:
+        return None
+    listing = subprocess.run([disassembler, "-sass", str(cubin)], capture_output=True, text=True).stdout
+    return next(part for part in listing.split("Function :") if kernel in part.split("\n")[0])
+
+
+def spills_between_products(listing: str) -> bool:
+    """Some stretch of code from one product to the next, with no barrier between, reads or writes local memory."""
+    found = re.findall(r"\b(HMMA|BAR|BRA|LDL|STL)\b", listing)
+    return re.search(r"HMMA( HMMA)*( LDL| STL)+ HMMA", " ".join(found)) is not None

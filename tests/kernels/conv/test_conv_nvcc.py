@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from kernels.conv.founding import CONV1, CONV2, POOLED, STATISTICS, apply_epilogue
 from kernels.conv.harness import source_of
-from kernels.nvcc import Resources, cubin_of, needs_nvcc
+from kernels.nvcc import Resources, cubin_of, machine_code, needs_nvcc, spills_between_products
 
 from fusewright.codegen.mma.conv import (
     Conv,
@@ -90,12 +88,6 @@ def compiled(text: KernelText, folder: Path, arch: str = "sm_90") -> tuple[Resou
     return found, cubin
 
 
-def spills_between_products(listing: str) -> bool:
-    """Some stretch of code from one product to the next, with no barrier between, reads or writes local memory."""
-    found = re.findall(r"\b(HMMA|BAR|BRA|LDL|STL)\b", listing)
-    return re.search(r"HMMA( HMMA)*( LDL| STL)+ HMMA", " ".join(found)) is not None
-
-
 @pytest.mark.parametrize("case", KERNELS, ids=lambda name: name.replace(" ", "-"))
 def test_compiles_within_the_plan(case: str, tmp_path: Path) -> None:
     text = conv_kernel("k", *KERNELS[case])
@@ -110,13 +102,11 @@ def test_compiles_within_the_plan(case: str, tmp_path: Path) -> None:
         if variant == "kernelILi4E":
             assert spilled <= SPILLED_OUTSIDE.get(case, 0)
     assert text.tile.resident or any("pack" in name for name in found)
-    disassembler = shutil.which("cuobjdump")
-    if disassembler:
-        listing = subprocess.run([disassembler, "-sass", str(cubin)], capture_output=True, text=True).stdout
-        assert "HMMA.1688.F32.TF32" in listing
-        wide = next(part for part in listing.split("Function :") if "kernelILi4E" in part.split("\n")[0])
+    wide = machine_code(cubin, "kernelILi4E")
+    if wide:
+        assert "HMMA.1688.F32.TF32" in wide
         assert not spills_between_products(wide)
-        assert "LDGSTS.E.BYPASS.128" in listing
+        assert "LDGSTS.E.BYPASS.128" in wide
 
 
 # Of halves, whose next inputs wait in registers.
@@ -145,11 +135,9 @@ def test_halves_compile_within_the_plan(case: str, dtype: str, tmp_path: Path) -
         assert registers <= allowed
         if variant == "kernelILi4E":
             assert spilled <= SPILLED_BESIDE_HALVES.get(case, 0)
-    disassembler = shutil.which("cuobjdump")
-    if disassembler:
-        listing = subprocess.run([disassembler, "-sass", str(cubin)], capture_output=True, text=True).stdout
-        assert "HMMA.16816.F32" + (".BF16" if dtype == "bfloat16" else "") in listing
-        wide = next(part for part in listing.split("Function :") if "kernelILi4E" in part.split("\n")[0])
+    wide = machine_code(cubin, "kernelILi4E")
+    if wide:
+        assert "HMMA.16816.F32" + (".BF16" if dtype == "bfloat16" else "") in wide
         assert not spills_between_products(wide)
         assert "STS.128" in wide and "LDG.E.64" in wide
 
@@ -176,11 +164,9 @@ def test_strict_compiles_within_the_plan(case: str, tmp_path: Path) -> None:
         assert registers <= allowed
         if variant == "kernelILi4E":
             assert spilled <= SPILLED_BESIDE_PARTS.get(case, 0)
-    disassembler = shutil.which("cuobjdump")
-    if disassembler:
-        listing = subprocess.run([disassembler, "-sass", str(cubin)], capture_output=True, text=True).stdout
-        assert "HMMA.1688.F32.TF32" in listing
-        wide = next(part for part in listing.split("Function :") if "kernelILi4E" in part.split("\n")[0])
+    wide = machine_code(cubin, "kernelILi4E")
+    if wide:
+        assert "HMMA.1688.F32.TF32" in wide
         assert not spills_between_products(wide) or case == "transposed 3d, statistics"
 
 
@@ -196,10 +182,9 @@ def test_products_of_four_warps(case: str, tmp_path: Path) -> None:
     for registers, spilled in kernels:
         assert spilled <= SPILLED_BESIDE_FOUR_WARPS.get(case, 0)
         assert registers <= min(255, 65536 // (tile.threads * tile.blocks_per_sm))
-    disassembler = shutil.which("cuobjdump")
-    if disassembler:
-        listing = subprocess.run([disassembler, "-sass", str(cubin)], capture_output=True, text=True).stdout
-        assert "HGMMA.64x" in listing
+    wide = machine_code(cubin, "kernelILi4E")
+    if wide:
+        assert "HGMMA.64x" in wide
     compiled(text, tmp_path, "sm_90")
     compiled(text, tmp_path, "sm_80")
 
@@ -238,10 +223,8 @@ def test_producers(case: str, tmp_path: Path) -> None:
     for registers, spilled in kernels:
         assert spilled <= allowed
         assert not tile.moves_registers or registers == 65536 // (tile.all_threads * tile.blocks_per_sm) // 8 * 8, "the pool is shared out"
-    disassembler = shutil.which("cuobjdump")
-    if disassembler:
-        listing = subprocess.run([disassembler, "-sass", str(cubin)], capture_output=True, text=True).stdout
-        wide = next(part for part in listing.split("Function :") if "kernelILi4E" in part.split("\n")[0])
+    wide = machine_code(cubin, "kernelILi4E")
+    if wide:
         assert len(re.findall(r"HGMMA.*gsb0", wide)) == 1
     for arch in ("sm_90", "sm_80"):
         compiled(text, tmp_path, arch)
@@ -273,10 +256,8 @@ def test_folded_taps_compile_within_the_plan(case: str, tf32: bool, tmp_path: Pa
         assert registers <= tile.registers
         if variant == "kernelILi4E":
             assert spilled <= SPILLED_BESIDE_FOLDED.get(case, 0)
-    disassembler = shutil.which("cuobjdump")
-    if disassembler:
-        listing = subprocess.run([disassembler, "-sass", str(cubin)], capture_output=True, text=True).stdout
-        wide = next(part for part in listing.split("Function :") if "kernelILi4E" in part.split("\n")[0])
+    wide = machine_code(cubin, "kernelILi4E")
+    if wide:
         assert "HMMA.1688.F32.TF32" in wide and not spills_between_products(wide)
 
 
