@@ -7,12 +7,13 @@ less to move: the pool of it, or what it makes with another large tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from ..codegen.mma.anchor import Anchor, Fused, axes_for
 from ..codegen.mma.conv import OverPositions
 from ..ir.access import same_shape
+from ..ir.graph import Ref
 from ..ir.plan import Call, Kernel, Plan, evaluated
 from ..ir.prims import Pointwise, Window
 from .conv_fusion import (
@@ -41,7 +42,58 @@ def stored_way(anchor: Anchor, readers: Sequence[Kernel], steps: Sequence[Kernel
         for way in ways_with(value, anchor, readers, steps, plan):
             if best is None or way.ms < GAIN * best.ms:
                 best = way
-    return best
+    normalised = normalised_way(anchor, readers, steps, plan)
+    return normalised if normalised is not None and (best is None or normalised.ms < GAIN * best.ms) else best
+
+
+def normalised_way(anchor: Anchor, readers: Sequence[Kernel], steps: Sequence[Kernel | Call], plan: Plan) -> Way | None:
+    """With a softmax over channels in memory, or whatever else needs a total of each position: the total is known where the
+    convolution ends, and neither it nor the convolution's result is written."""
+    for reader in readers:
+        value = normalised_by(reader, anchor, readers, steps, plan)
+        if value is None:
+            continue
+        prims = plan.lowered.prims
+        others = [name for kernel in readers for name in kernel.loads if name not in reader.stores]
+        reads = read_by(prims, [value, *reader.stores], others)
+        loads = tuple(dict.fromkeys(name for name in others if name in reads))
+        writer = Kernel(reader.space, reader.reduced, {**reader.members, value: "full"}, (value,), loads)
+        how = fused(writer, anchor, plan)
+        first = next(i for i, step in enumerate(steps) if step is readers[0])
+        if how is None or not can_end(anchor, how.epilogue, plan) or not made_by(steps[first:], plan).isdisjoint(loads):
+            continue
+        behind = [() if kernel is reader else rest_of([kernel], value, plan) for kernel in readers]
+        return way_of(with_convolution(writer, how, plan), behind, plan)
+    return None
+
+
+def normalised_by(
+    reader: Kernel, anchor: Anchor, readers: Sequence[Kernel], steps: Sequence[Kernel | Call], plan: Plan
+) -> str | None:
+    """The last value through which all other readers have both the convolution's result and what this one gathers over channels."""
+    prims, others = plan.lowered.prims, [kernel for kernel in readers if kernel is not reader]
+    if reader.reduced != (1,) or "full" in reader.members.values() or not others:
+        return None
+    if read_outside(reader.stores, readers, steps, plan):
+        return None
+    hidden = {anchor.value, *reader.stores}
+    for value in reversed([name for name in prims if name in computed_in(others, plan)]):
+        shaped = same_shape(prims[value].shape, reader.space) and DTYPES.get(prims[value].dtype) == anchor.conv.dtype
+        if not shaped or value in loads_of(others):
+            continue
+        if all(hidden.isdisjoint(read_by(prims, kernel.stores, [value, *kernel.loads])) for kernel in others):
+            return value
+    return None
+
+
+def read_outside(names: Collection[str], readers: Sequence[Kernel], steps: Sequence[Kernel | Call], plan: Plan) -> bool:
+    """A kernel that is none of these, a library call or the caller wants one of the values."""
+    inside = {id(kernel) for kernel in readers}
+    kernels = [step for step in steps if isinstance(step, Kernel) and id(step) not in inside]
+    wanted = [output.value.name for output in plan.graph.outputs if isinstance(output.value, Ref)]
+    wanted += [name for call in plan.calls for name in call.node.inputs]
+    found = {plan.base(plan.lowered.value[name]).name for name in wanted if name in plan.lowered.value}
+    return not found.isdisjoint(names) or any(not set(kernel.loads).isdisjoint(names) for kernel in kernels)
 
 
 def written_way(anchor: Anchor, plan: Plan) -> Way | None:
@@ -58,7 +110,7 @@ def written_way(anchor: Anchor, plan: Plan) -> Way | None:
 def shared_values(anchor: Anchor, readers: Sequence[Kernel], plan: Plan) -> list[str]:
     """Values that all the convolution's readers go through, each made of the one before, element by element or as its pool."""
     prims = plan.lowered.prims
-    loads = {name for kernel in readers for name in kernel.loads}
+    loads = loads_of(readers)
     inside = computed_in(readers, plan)
     rows = {name for kernel in readers for name, role in kernel.members.items() if role in ("reduce", "scan")}
     found = [anchor.value]
@@ -73,6 +125,10 @@ def shared_values(anchor: Anchor, readers: Sequence[Kernel], plan: Plan) -> list
         found.append(users[0])
         if isinstance(prims[users[0]].op, Window):
             return found
+
+
+def loads_of(kernels: Sequence[Kernel]) -> set[str]:
+    return {name for kernel in kernels for name in kernel.loads}
 
 
 def computed_in(kernels: Sequence[Kernel], plan: Plan) -> set[str]:

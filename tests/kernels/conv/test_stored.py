@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from kernels.conv.test_takeover import FILE
 
+from fusewright.codegen.mma.conv import OverChannels
 from fusewright.driver.choices import Choices, convolutions
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import compile_problem, read_problem
@@ -187,3 +188,53 @@ def test_a_pool_is_stored_rather_than_what_it_pools(tmp_path: Path) -> None:
     front = front_of(tmp_path, "pool, the same parameter in front and behind", "(16, 8, 130, 130)")
     made, _ = front.finish(Choices(own=convolutions(front.graph), stored=True), gradients=False)
     assert "max_pool2d" in own(made.kernels).stores[0]
+
+
+# What goes through a softmax, or another norm over channels, and no other way.
+NORMALISED = {
+    "softmax, a pool": ("nn.Conv2d(8, 16, 3)", 16, "(2, 8, 9, 12)", "F.max_pool2d(torch.softmax(torch.tanh(x), 1) * 2, 3, 2, 1)"),
+    "log softmax, sums": ("nn.Conv2d(8, 32, 3, bias=False)", 32, "(2, 8, 9, 12)", "torch.log_softmax(x, 1).exp().mean((2, 3))"),
+    "3d, a pool in front": ("nn.Conv3d(4, 16, 3)", 16, "(2, 4, 6, 7, 10)", "torch.softmax(F.max_pool3d(x, 2), 1).cumsum(4)"),
+    "a norm of each position": (
+        "nn.ConvTranspose2d(8, 24, 3, stride=2)", 24, "(2, 8, 6, 7)",
+        "F.interpolate((x - x.mean(1, True)) * torch.rsqrt(x.var(1, keepdim=True) + 1e-5), scale_factor=0.6, mode='bilinear')",
+    ),
+    "two readers": ("nn.Conv1d(8, 16, 5)", 16, "(2, 8, 40)", "(lambda y: y.amax(2) + y.square().mean(2))(F.softmax(x, 1))"),
+    "bf16": (
+        "nn.Conv2d(8, 16, 3).bfloat16()", 16, "(2, 8, 9, 12, dtype=torch.bfloat16)", "F.avg_pool2d(torch.softmax(x, 1), 2)",
+    ),
+}  # fmt: skip
+
+
+def normalised(tmp_path: Path, name: str) -> Front:
+    conv, channels, shape, chain = NORMALISED[name]
+    path = tmp_path / "chain.py"
+    path.write_text(FILE.format(conv=conv, norm="nn.Identity()", channels=channels, shape=shape, chain=chain))
+    return read_problem(load_problem(path), Options(target="host", precision="flags"))
+
+
+@pytest.mark.parametrize("name", NORMALISED, ids=lambda name: name.replace(" ", "-"))
+def test_what_a_total_over_channels_makes_is_stored(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of the convolution's result and of the totals: the next kernel reads it once."""
+    monkeypatch.setattr(conv_stored, "GAIN", 1e9)
+    front = normalised(tmp_path, name)
+    made, emitted = front.finish(Choices(own=convolutions(front.graph), stored=True))
+    kernel = own(made.kernels)
+    reduce = kernel.fused.epilogue.reduce
+    assert made.calls == [] and isinstance(reduce, OverChannels) and reduce.keep and len(kernel.stores) == 1
+    candidate = load_candidate(emitted.text, "host", name="new.py")
+    verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host", precision="flags", seeds=1))
+    assert verdict.passed, "\n".join(map(str, verdict.checks))
+
+
+@pytest.mark.parametrize(
+    "wanted", ["y + x.amax((2, 3), keepdim=True)", "(y, torch.logsumexp(x, 1))", "y + torch.logsumexp(x, 1, keepdim=True)"]
+)
+def test_what_is_read_otherwise_too_is_not_hidden(wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv_stored, "GAIN", 1e9)
+    path = tmp_path / "chain.py"
+    chain = f"(lambda y: {wanted})(F.max_pool2d(torch.softmax(x, 1), 3, 1, 1))"
+    path.write_text(FILE.format(conv="nn.Conv2d(8, 16, 3)", norm="nn.Identity()", channels=16, shape="(2, 8, 9, 12)", chain=chain))
+    front = read_problem(load_problem(path), Options(target="host", precision="flags"))
+    made, _ = front.finish(Choices(own=convolutions(front.graph), stored=True))
+    assert own(made.kernels).stores[0] == own(made.kernels).fused.anchor.value
