@@ -190,11 +190,13 @@ def test_gradients(tmp_path: Path, given: str) -> None:
     torch.testing.assert_close(x.grad.double(), y.grad, rtol=1e-4, atol=1e-4)
 
 
-def test_kernels_of_gradients_call_pytorch_s_formula(tmp_path: Path) -> None:
-    """Its own kernel for the resizing; what is around it is fused."""
-    problem = problem_of(tmp_path, "torch.sigmoid(F.interpolate(F.relu(x * self.weight), scale_factor=2, mode='bilinear'))", IMAGE)
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest", "nearest-exact"])
+def test_kernels_of_gradients_call_pytorch_s_formula(tmp_path: Path, mode: str) -> None:
+    """Its own kernel for the resizing; what is around it is fused. They are for every batch."""
+    problem = problem_of(tmp_path, f"torch.sigmoid(F.interpolate(F.relu(x * self.weight), scale_factor=1.7, mode='{mode}'))", IMAGE)
     _, text, _, _ = made_of(problem, gradients=True)
-    assert "aten.upsample_bilinear2d_backward" in text
+    assert f"aten.{'_' * ('exact' in mode)}upsample_{mode.replace('-', '_')}2d_backward" in text
+    assert "return None" not in text.split("_grad(sizes, tensors)")[1].split("_region = ")[0]
 
 
 def test_a_factor_that_the_sizes_deny_is_left_to_pytorch(tmp_path: Path) -> None:

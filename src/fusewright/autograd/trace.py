@@ -45,11 +45,21 @@ EXTREMES = (aten.amax.default, aten.amin.default, aten.max.default, aten.min.def
 
 def plain_form(node: Node) -> Node:
     """The node in a form that autograd knows; of a batch norm, only what its derivative needs."""
+    if isinstance(node.target, OpOverload) and node.target._overloadname == "vec" and node.shape is not None:
+        return resized_form(node, node.target)
     if node.target not in BATCH_NORMS:
         return node
     a = node.bound()
     given = (a["input"], a["weight"], a["bias"], None, None, a["training"], a["momentum"], a["eps"])
     return replace(node, target=aten.native_batch_norm.default, args=given, kwargs={})
+
+
+def resized_form(node: Node, target: OpOverload) -> Node:
+    """Resizing by the sizes of the result: the form by factors holds on to the numbers that its operand's sizes have in the trace."""
+    a, after = node.bound(), node.shape[2:]  # type: ignore[index]
+    corners = [a["align_corners"]] if "align_corners" in a else []
+    factors = a["scale_factors"] or [None] * len(after)
+    return replace(node, target=target.overloadpacket.default, args=(a["input"], list(after), *corners, *factors), kwargs={})
 
 
 def gradient_graph(

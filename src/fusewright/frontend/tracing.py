@@ -58,6 +58,7 @@ def lean() -> Iterator[None]:
         stack.enter_context(recurrent_layers_whole())
         stack.enter_context(losses_and_shrinks_whole())
         stack.enter_context(ctc_losses_sized())
+        stack.enter_context(resizing_sized())
         if hasattr(torch.fx.graph, "_format_target"):
             stack.enter_context(mock.patch.object(torch.fx.graph, "_format_target", attribute))
         yield
@@ -124,6 +125,30 @@ def ctc_results(
     longest = targets.shape[-1] if isinstance(target_lengths, torch.Tensor) else max(target_lengths, default=0)
     with mode:
         return scores.new_empty((batch,)), scores.new_empty((batch, steps, 2 * longest + 1))
+
+
+RESIZES = (
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
+    "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d",
+    "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
+    "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def resizing_sized() -> Iterator[None]:
+    """The sizes of a resizing's gradient, which its arguments say. PyTorch asks kernels, which take no symbols."""
+    import torch._subclasses.fake_impls as fake_impls
+
+    known = getattr(fake_impls, "op_implementations_dict", {})
+    operators = [getattr(torch.ops.aten, f"{name}_backward").default for name in RESIZES]
+    with mock.patch.dict(known, dict.fromkeys(operators, before_resizing)):
+        yield
+
+
+def before_resizing(mode: Any, operator: Any, gradient: torch.Tensor, output_size: Any, input_size: Any, *options: Any) -> torch.Tensor:
+    with mode:
+        return gradient.new_empty(input_size)
 
 
 @functools.cache
