@@ -161,6 +161,8 @@ def test_two_classes_of_one_text(scaled: ModuleType) -> None:
         ...
 
     x = torch.randn(5, 12)
+    for kind in (scaled.Scaled, Twin):
+        fusewright.optimize(kind(), [x], verify=False)  # from here on both are kept: what is known of a class says whether it was
     first, again, twin = (fusewright.optimize(kind(), [x], verify=False) for kind in (scaled.Scaled, scaled.Scaled, Twin))
     assert type(first) is type(again) is not type(twin)
     assert isinstance(twin, Twin) and not isinstance(first, Twin) and type(copy.deepcopy(twin)) is type(twin)

@@ -32,6 +32,14 @@ inline uint16_t bfloat16_bits(float x) {
 }
 inline float bfloat16_value(uint16_t bits) { return same_bits<float>((uint32_t)bits << 16); }
 
+// What two words multiply to on the tensor cores: their lower elements' product and their upper ones'.
+inline double f16_product(uint32_t x, uint32_t y) {
+  return (double)half_value((uint16_t)x) * half_value((uint16_t)y) + (double)half_value(x >> 16) * half_value(y >> 16);
+}
+inline double bf16_product(uint32_t x, uint32_t y) {
+  return (double)bfloat16_value((uint16_t)x) * bfloat16_value((uint16_t)y) + (double)bfloat16_value(x >> 16) * bfloat16_value(y >> 16);
+}
+
 // For a double that goes through float and must not be rounded twice: the last bit keeps that it was inexact.
 inline float round_to_odd(double x) {
   float nearest = (float)x;

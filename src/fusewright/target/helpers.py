@@ -7,7 +7,8 @@ line `//: section NAME`, followed by what is to be said of it, starts one:
     needs C D      the helpers that its text calls
     joins E F      it is an overload or a specialization: there wherever all of these are, and called by no word of its own
     on hopper      its text has instructions that only a Hopper's own architecture knows
-    each 4 8       it is a helper for each of these numbers of fragments: `$F` and what follows from it stand in its name and text
+    of tf32 f16    it is a helper for each of these kinds of operands (`KINDS`): `$kind` and what follows from it stand in its name and text
+    each 4 8       and for each of these numbers of fragments: `$F` and what follows from it
 """
 
 from __future__ import annotations
@@ -21,7 +22,19 @@ from string import Template
 SECTION = "//: section "
 FILES = ("prelude.cuh", "prelude_ptx.cuh", "prelude_fast.cuh", "prelude_short.cuh", "conv_support.cuh")
 BASE = ("base", "unpacked")  # what every unit has: includes, what a launcher returns, and how Python calls one
-SAID = ("defines", "needs", "joins", "on", "each")
+SAID = ("defines", "needs", "joins", "on", "of", "each")
+# What follows from the kind of a tensor core's operands: the depth of a product; of its assembly, how operands of 16 bits lie (their depth
+# side by side); on the host, what two words x and y multiply to.
+KINDS = {
+    "tf32": {"depth": "8", "order": "", "word_product": "double(x) * y"},
+    **{
+        kind: {
+            "depth": "16", "order": ", 0, 0",
+            "word_product": f"cuda_on_cpu::{kind}_product(__float_as_uint(x), __float_as_uint(y))",
+        }
+        for kind in ("f16", "bf16")
+    },
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,7 +57,8 @@ class Helper:
     joins: tuple[str, ...] = ()
     on_hopper: bool = False
     bodies: TwoBodies | None = None  # None: one for both
-    each: tuple[int, ...] = ()  # numbers of fragments, each of which has a helper of its own
+    kinds: tuple[str, ...] = ()  # of operands, each of which has a helper of its own
+    each: tuple[int, ...] = ()  # numbers of fragments, likewise
 
     @property
     def requires(self) -> tuple[str, ...]:
@@ -65,7 +79,14 @@ def section(whole: str) -> Helper:
     defines = said["defines"] or ([] if said["joins"] else [name])
     text = body.strip() + "\n"
     names = (tuple(said["needs"]), tuple(defines), tuple(said["joins"]))
-    return Helper(name, text, *names, said["on"] == ["hopper"], two_bodies(text), tuple(map(int, said["each"])))
+    return Helper(name, text, *names, said["on"] == ["hopper"], two_bodies(text), tuple(said["of"]), tuple(map(int, said["each"])))
+
+
+def of_kind(helper: Helper, kind: str) -> Helper:
+    """The helper for operands of this kind."""
+    values = {"kind": kind, **KINDS[kind]}
+    name, text, *needs = (Template(words).safe_substitute(values) for words in (helper.name, helper.text, *helper.needs))
+    return replace(helper, name=name, defines=(name,), needs=tuple(needs), text=text, bodies=two_bodies(text), kinds=())
 
 
 def of_fragments(helper: Helper, count: int) -> Helper:
@@ -106,7 +127,8 @@ def helpers() -> dict[str, Helper]:
 def of_file(file: str) -> list[Helper]:
     """Those of one header, in order."""
     read = map(section, f"\n{(Path(__file__).parent / file).read_text()}".split(f"\n{SECTION}")[1:])
-    return [helper for one in read for helper in ([of_fragments(one, count) for count in one.each] or [one])]
+    kinds = [helper for one in read for helper in ([of_kind(one, kind) for kind in one.kinds] or [one])]
+    return [helper for one in kinds for helper in ([of_fragments(one, count) for count in one.each] or [one])]
 
 
 @functools.lru_cache(maxsize=1)

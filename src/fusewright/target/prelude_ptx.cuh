@@ -279,33 +279,16 @@ __device__ __forceinline__ void mma_tf32_new(float (&d)[4], const uint32_t (&a)[
 }
 #endif
 
-//: section warpgroup_mma_tf32 defines warpgroup_mma_tf32 WarpgroupOperand warpgroup_operand needs mma_tf32 on hopper
-// An operand of four warps' products: TF32 in shared memory, four of eight inputs side by side (16 bytes) and the other four `half`
-// words on. Neighbouring channels or positions are 16 bytes apart; eight of them are one fragment, the next one begins `row` words on.
-//
-// warpgroup_mma_tf32: d += a b, where a is 64 channels x 8 and b is 8 x 8 F positions, `at_a` and `at_b` words behind where the operands
-// begin. A warp holds 16 of the channels, its fragments as in mma_tf32, every STEP-th from d[first] on. On Hopper (warpgroup_mma_tf32_F)
-// it runs on its own until warpgroup_wait; elsewhere at once.
+//: section warpgroup_operand defines WarpgroupOperand warpgroup_operand on hopper
+// An operand of four warps' products, in words of shared memory: one TF32 number, or two neighbouring inputs of 16 bits. Four of eight
+// words of the depth lie side by side (16 bytes), and the other four `half` words on. Neighbouring channels or positions are 16 bytes
+// apart; eight of them are one fragment, the next one begins `row` words on.
 #ifdef CUDA_ON_CPU
 struct WarpgroupOperand {
   const float* at;
   int half, row;
 };
 inline WarpgroupOperand warpgroup_operand(const float* at, int half, int row) { return {at, half, row}; }
-template <int F, int STEP, int ALL>
-inline void warpgroup_mma_tf32(float (&d)[ALL][4], int first, const WarpgroupOperand& a, int at_a, const WarpgroupOperand& b, int at_b) {
-  const int lane = threadIdx.x % 32, channel = threadIdx.x / 32 % 4 * 16 + lane / 4;
-  for (int f = 0; f < F; ++f)
-    for (int r = 0; r < 4; ++r) {
-      float& to = d[first + f * STEP][r];
-      double sum = to;
-      for (int k = 0; k < 8; ++k)
-        sum += double(a.at[at_a + k / 4 * a.half + channel / 8 * a.row + (channel % 8 + r / 2 * 8) * 4 + k % 4]) *
-               b.at[at_b + k / 4 * b.half + f * b.row + (lane % 4 * 2 + r % 2) * 4 + k % 4];
-      const float near = float(sum);
-      to = fabs(double(near)) > fabs(sum) ? nextafterf(near, 0.0f) : near;  // what does not fit is cut off
-    }
-}
 #else
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 struct WarpgroupOperand {
@@ -320,8 +303,34 @@ struct WarpgroupOperand {
   int half, row;
 };
 __device__ __forceinline__ WarpgroupOperand warpgroup_operand(const float* at, int half, int row) { return {at, half, row}; }
+#endif
+#endif
+
+//: section warpgroup_mma_$kind of tf32 f16 bf16 needs warpgroup_operand mma_$kind on hopper
+// d += a b, where a is 64 channels x $depth and b is $depth x 8 F positions, `at_a` and `at_b` words behind where the operands begin. A
+// warp holds 16 of the channels, its fragments as in mma_$kind, every STEP-th from d[first] on. On Hopper (warpgroup_mma_${kind}_F) it
+// runs on its own until warpgroup_wait; elsewhere at once.
+#ifdef CUDA_ON_CPU
 template <int F, int STEP, int ALL>
-__device__ __forceinline__ void warpgroup_mma_tf32(float (&d)[ALL][4], int first, const WarpgroupOperand& a, int at_a,
+inline void warpgroup_mma_$kind(float (&d)[ALL][4], int first, const WarpgroupOperand& a, int at_a, const WarpgroupOperand& b, int at_b) {
+  const int lane = threadIdx.x % 32, channel = threadIdx.x / 32 % 4 * 16 + lane / 4;
+  for (int f = 0; f < F; ++f)
+    for (int r = 0; r < 4; ++r) {
+      float& to = d[first + f * STEP][r];
+      double sum = to;
+      for (int k = 0; k < 8; ++k) {
+        const float x = a.at[at_a + k / 4 * a.half + channel / 8 * a.row + (channel % 8 + r / 2 * 8) * 4 + k % 4];
+        const float y = b.at[at_b + k / 4 * b.half + f * b.row + (lane % 4 * 2 + r % 2) * 4 + k % 4];
+        sum += $word_product;
+      }
+      const float near = float(sum);
+      to = fabs(double(near)) > fabs(sum) ? nextafterf(near, 0.0f) : near;  // what does not fit is cut off
+    }
+}
+#else
+#ifndef __CUDA_ARCH_FEAT_SM90_ALL
+template <int F, int STEP, int ALL>
+__device__ __forceinline__ void warpgroup_mma_$kind(float (&d)[ALL][4], int first, const WarpgroupOperand& a, int at_a,
                                                    const WarpgroupOperand& b, int at_b) {
   const int lane = threadIdx.x % 32;
   const float *const own_a = a.at + at_a + threadIdx.x / 32 % 4 * 2 * a.row + lane, *const own_b = b.at + at_b + lane;
@@ -330,35 +339,35 @@ __device__ __forceinline__ void warpgroup_mma_tf32(float (&d)[ALL][4], int first
 #pragma unroll
   for (int f = 0; f < F; ++f) {
     const uint32_t x[2] = {__float_as_uint(own_b[f * b.row]), __float_as_uint(own_b[b.half + f * b.row])};
-    mma_tf32(d[first + f * STEP], weight, x);
+    mma_$kind(d[first + f * STEP], weight, x);
   }
 }
 #endif
 #endif
 
-//: section warpgroup_mma_tf32_$F each 4 5 6 7 8 9 10 11 12 13 14 15 16 17 needs warpgroup_mma_tf32 on hopper
-// warpgroup_mma_tf32 of $positions positions.
+//: section warpgroup_mma_${kind}_$F of tf32 f16 bf16 each 4 5 6 7 8 9 10 11 12 13 14 15 16 17 needs warpgroup_operand warpgroup_mma_$kind on hopper
+// warpgroup_mma_$kind of $positions positions.
 #ifdef CUDA_ON_CPU
 template <int STEP, int ALL>
-inline void warpgroup_mma_tf32_$F(float (&d)[ALL][4], int first, const WarpgroupOperand& a, int at_a, const WarpgroupOperand& b, int at_b) {
-  warpgroup_mma_tf32<$F, STEP>(d, first, a, at_a, b, at_b);
+inline void warpgroup_mma_${kind}_$F(float (&d)[ALL][4], int first, const WarpgroupOperand& a, int at_a, const WarpgroupOperand& b, int at_b) {
+  warpgroup_mma_$kind<$F, STEP>(d, first, a, at_a, b, at_b);
 }
 #else
 template <int STEP, int ALL>
-__device__ __forceinline__ void warpgroup_mma_tf32_$F(float (&d)[ALL][4], int first, const WarpgroupOperand& a, int at_a,
+__device__ __forceinline__ void warpgroup_mma_${kind}_$F(float (&d)[ALL][4], int first, const WarpgroupOperand& a, int at_a,
                                                      const WarpgroupOperand& b, int at_b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define LANE(f) "+f"(d[first + f * STEP][0]), "+f"(d[first + f * STEP][1]), "+f"(d[first + f * STEP][2]), "+f"(d[first + f * STEP][3])
   asm volatile(
       "{ .reg .b64 a, b; mov.b64 a, {%$a0, %$a1}; mov.b64 b, {%$b0, %$b1}; "
-      "wgmma.mma_async.sync.aligned.m64n${positions}k8.f32.tf32.tf32 {"
+      "wgmma.mma_async.sync.aligned.m64n${positions}k$depth.f32.$kind.$kind {"
 $registers
-      "}, a, b, 1, 1, 1; }"
+      "}, a, b, 1, 1, 1$order; }"
       : $lanes
       : "r"(a.low + at_a / 4), "r"(a.high), "r"(b.low + at_b / 4), "r"(b.high));
 #undef LANE
 #else
-  warpgroup_mma_tf32<$F, STEP>(d, first, a, at_a, b, at_b);
+  warpgroup_mma_$kind<$F, STEP>(d, first, a, at_a, b, at_b);
 #endif
 }
 #endif
@@ -580,13 +589,10 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], 
 //: section bf16_parts
 // Two numbers, each as the sum of two bf16 ones: `high` is them rounded, the first in the lower half, and `low` what that leaves.
 #ifdef CUDA_ON_CPU
-inline uint32_t nearest_bf16(float x) {
-  const uint32_t bits = __float_as_uint(x);
-  return x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-}
 inline void bf16_parts(float a, float b, uint32_t& high, uint32_t& low) {
-  high = nearest_bf16(a) | nearest_bf16(b) << 16;
-  low = nearest_bf16(a - __uint_as_float(high << 16)) | nearest_bf16(b - __uint_as_float(high & 0xffff0000u)) << 16;
+  const auto both = [](float x, float y) { return cuda_on_cpu::bfloat16_bits(x) | uint32_t(cuda_on_cpu::bfloat16_bits(y)) << 16; };
+  high = both(a, b);
+  low = both(a - __uint_as_float(high << 16), b - __uint_as_float(high & 0xffff0000u));
 }
 #else
 __device__ __forceinline__ void bf16_parts(float a, float b, uint32_t& high, uint32_t& low) {

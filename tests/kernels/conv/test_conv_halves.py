@@ -25,6 +25,8 @@ from kernels.conv.test_conv_host import (
     run,
     transposed,
 )
+from kernels.conv.test_warpgroup_wide import PHASED_TILES as FOUR_WARPS_PHASES
+from kernels.conv.test_warpgroup_wide import TILES as FOUR_WARPS
 
 from fusewright.codegen.mma.conv import (
     Conv,
@@ -38,8 +40,9 @@ from fusewright.codegen.mma.conv import (
     conv_kernel,
     fits,
 )
-from fusewright.codegen.mma.conv_layout import layout
+from fusewright.codegen.mma.conv_layout import layout, refusal
 from fusewright.codegen.mma.conv_spec import VALUE, reading
+from fusewright.codegen.mma.conv_tiles import best_tile, for_sizes
 from fusewright.ir.expr import Function, Name, element
 from fusewright.ir.stmt import const
 
@@ -112,6 +115,42 @@ def test_tiles(name: str, epilogue: str) -> None:
     if epilogue == "rows":
         value, allowed = value.logsumexp(1, keepdim=True), allowed.amax(1, keepdim=True) + 4e-6
     check(conv, out, value, allowed)
+
+
+PRODUCED = {name: tile for name, tile in FOUR_WARPS.items() if tile.producers}
+PRODUCED_PHASES = {name: tile for name, tile in FOUR_WARPS_PHASES.items() if tile.producers}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", PRODUCED, ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize("epilogue", ["elements", "rows", "stored moments"])
+@pytest.mark.parametrize("width", [74, 75, 76])
+def test_products_of_four_warps(name: str, epilogue: str, width: int) -> None:
+    """Two, one and four columns a load; channels that fill neither a word nor a chunk."""
+    conv, tile = half(conv2d(37, 72 if "eight warps" in name else 32, 3, padding=1), HALVES[width % 2]), PRODUCED[name]
+    if epilogue == "stored moments":
+        check_moments(conv, OverPositions("CloseMoments"), (2, 10, width), slices=2, tile=tile, beside=True)
+        return
+    rows = Epilogue(reduce=OverChannels("LogSumExp"))
+    out, (value, allowed) = run(conv, rows if epilogue == "rows" else Epilogue(), 2, (10, width), tile)
+    if epilogue == "rows":
+        value, allowed = value.logsumexp(1, keepdim=True), allowed.amax(1, keepdim=True) + 4e-6
+    check(conv, out, value, allowed)
+
+
+@pytest.mark.parametrize("name", PRODUCED_PHASES, ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize("dtype", HALVES)
+def test_phases_of_four_warps(name: str, dtype: str) -> None:
+    conv = half(transposed(2, 21, 72 if "eight warps" in name else 32, 3, 2, 1, 1), dtype)
+    out, found = run(conv, Epilogue(), 2, (5, 41), PRODUCED_PHASES[name])
+    check(conv, out, *found)
+
+
+def test_halves_are_multiplied_by_four_warps_where_producers_stage_them() -> None:
+    conv = half(conv2d(64, 128, 3, padding=1))
+    assert best_tile(for_sizes(conv, Epilogue(), (64, 128, 128)), Epilogue(), (64, 128, 128)).producers
+    alone = replace(PRODUCED["producers"], producers=False)
+    assert "staged by producers" in str(refusal(layout(conv, Epilogue(), alone), Epilogue()))
 
 
 BY_FOURS = Tile(2, (1, 2, 2), (1, 1, 2))
@@ -249,6 +288,6 @@ def test_sanitized(sanitize: str, name: str, kind: str, width: int) -> None:
 
 def test_chooses_what_it_can_do() -> None:
     plain = half(conv2d(64, 64, 3, padding=1))
-    assert not any(tile.warpgroups for tile in candidate_tiles(plain, Epilogue()))
+    assert all(tile.producers for tile in candidate_tiles(plain, Epilogue()) if tile.warpgroups)
     assert fits(plain, Epilogue(reduce=OverChannels("Sum"))) and fits(half(transposed(3, 32, 64, 3, 2, 1)), STATISTICS)
     assert replace(plain, tf32=False) and fits(replace(plain, tf32=False), Epilogue())  # a flag of float32

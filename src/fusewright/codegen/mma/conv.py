@@ -320,7 +320,8 @@ def launcher(name: str, shape: Layout, epilogue: Epilogue, machine: Machine) -> 
         lines.append("  if (batch <= 0) return nullptr;")
         calls = []
     if tile.warpgroups:
-        lines.append('  if ((CHUNK - 4) * in_d * in_h * in_w >= 1LL << 32) return "samples of this size need 64-bit offsets";')
+        chunk = "2 * CHUNK" if conv.packed_in > 1 else "CHUNK"
+        lines.append(f'  if (({chunk} - 4) * in_d * in_h * in_w >= 1LL << 32) return "samples of this size need 64-bit offsets";')
     if not tile.resident:
         lines.append(
             f"  pack<<<dim3(({input_names(conv)['CHUNKS']} * PARTS * WEIGHT_STAGE + 255) / 256, {shape.channel_blocks}), 256, 0,"

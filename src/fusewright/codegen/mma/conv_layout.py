@@ -276,7 +276,7 @@ class Layout:
     @functools.cached_property
     def row_groups(self) -> int:
         """Input rows of four channels each that a step of four warps' products reads."""
-        return self.tile.chunk // 4 * self.rows[0] * self.rows[1] if self.tile.warpgroups else 0
+        return self.conv.packed_in * self.tile.chunk // 4 * self.rows[0] * self.rows[1] if self.tile.warpgroups else 0
 
     @functools.cached_property
     def rounds(self) -> int:
@@ -368,7 +368,8 @@ def layout(conv: Conv, epilogue: Epilogue, tile: Tile) -> Layout:
     window = triple(epilogue.window.size, 1) if epilogue.window else (1, 1, 1)
     phases = conv.phases[-1]
     across = window[2] if window[2] > 2 or phases > 1 else 1
-    interleave = phases if phases > 1 else 2 if halves_lie_by_fours(conv, epilogue, tile.fragments) else across
+    by_fours = not tile.warpgroups and halves_lie_by_fours(conv, epilogue, tile.fragments)
+    interleave = phases if phases > 1 else 2 if by_fours else across
     pair = 1 if window[2] == 2 and phases == 1 else 2
     tables = sum(len(body.tables) for body in epilogue.bodies) + conv.bias
     shape = Layout(widened(conv), tile, window, interleave, across, pair, tables, 0)
@@ -393,8 +394,10 @@ def refusal(shape: Layout, epilogue: Epilogue, machine: Machine = H200) -> str |
     window_splits = fd % shape.window[0] or fh % shape.window[1] or fw % shape.across or shape.interleave % shape.across
     accumulators = 4 * tile.channel_tiles * shape.fragments
     reduces_channels = isinstance(epilogue.reduce, OverChannels)
-    if (conv.packed_in > 1 or conv.is_strict) and tile.warpgroups:
-        return "four warps multiply TF32 together only"
+    if tile.warpgroups and conv.is_split:
+        return "four warps multiply TF32 or halves together, not numbers in parts"
+    if tile.warpgroups and conv.packed_in > 1 and not tile.producers:
+        return "halves for four warps' products are staged by producers"
     if tile.folded and (conv.is_half or conv.is_phased or tile.warpgroups):
         return "taps are folded into the depth of float32 numbers, without phases, warp by warp"
     if tile.folded and (shape.turns > FOLDED_TURNS or tile.columns):
@@ -430,7 +433,7 @@ def refusal(shape: Layout, epilogue: Epilogue, machine: Machine = H200) -> str |
         accumulators += WORDS[epilogue.reduce.accumulator] * prod(shape.held) * shape.pair
     if tile.warpgroups and not tile.producers:
         accumulators += 16 * -(-shape.rounds // shape.turns)  # four columns of four channels on their way
-    if conv.packed_in > 1:
+    if conv.packed_in > 1 and not tile.warpgroups:
         accumulators += shape.held_words
     if conv.is_strict:  # what the tensor cores sum on its own, and the second part of each input
         accumulators += 4 * prod(tile.fragments) + WINDOW_REGISTERS // 2

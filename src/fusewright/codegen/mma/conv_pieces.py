@@ -7,6 +7,7 @@ from .conv_layout import Layout
 from .conv_spec import PRODUCER_REGISTERS, Conv
 
 MULTIPLY, STAGING, WARPGROUPS = (pieces_of(file) for file in ("conv_multiply.cuh", "conv_staging.cuh", "conv_warpgroup.cuh"))
+OF_PAIRS = "\n// An input is a pair of neighbouring channels, two halves of a word."
 STRAIGHT_PRODUCTS = 16  # of four warps in one stretch of straight code
 
 
@@ -54,11 +55,10 @@ def products(shape: Layout) -> dict[str, Code | str]:
     word = STAGING["weight parts" if conv.bf16_parts else "weight pair"].filled(
         **input_names(conv), weight_at=weight_at(conv), next_weight_at=weight_at(conv, "in + 1"),
         place="" if folded else "  const int in = 2 * (chunk * CHUNK + k8 * 8 + lane % 4 + word / 2 * 4);",
-        bits_of="__half_as_ushort" if conv.dtype == "float16" else "__bfloat16_as_ushort",
+        bits_of=bits_of(conv),
     )  # fmt: skip
-    of_pairs = "\n// An input is a pair of neighbouring channels, two halves of a word."
     return read | {
-        "multiply": text, "element": conv.element, "ordered": "uint32_t", "of_pairs": of_pairs, "weight_word": word.stripped(),
+        "multiply": text, "element": conv.element, "ordered": "uint32_t", "of_pairs": OF_PAIRS, "weight_word": word.stripped(),
     }  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def of_pair(conv: Conv) -> dict[str, str]:
 
 def multiplied(conv: Conv, kind: str) -> dict[str, Code | str]:
     """What the inner loop multiplies. Of bf16 parts it is gone through twice: with one part of the inputs, then with the other."""
-    name = {"float32": "mma_tf32", "bfloat16": "mma_bf16", "float16": "mma_f16"}["bfloat16" if conv.bf16_parts else conv.dtype]
+    name = f"mma_{conv.operands}"
     mma = calling(name, name)
     if not conv.bf16_parts:
         operand = calling("to_tf32", "to_tf32") if conv.dtype == "float32" else "__float_as_uint"
@@ -144,14 +144,13 @@ def warpgroup_staging(shape: Layout) -> dict[str, Code | str]:
     steps = lane_steps(shape)
     both = with_producers(shape) if tile.producers else {}
     return {
-        "ordered_weight": WARPGROUPS["ordered weight"].filled(
-            told=", int in_channels" if conv.open_inputs else "", GROUP_IN=names["GROUP_IN"], weight_at=weight_at(conv)
-        ).stripped(),
+        **warpgroup_words(conv),
+        "ordered_weight": warpgroup_weight(conv).stripped(),
         "multiply": warpgroup_products(shape, straight),
         "own_channels": "" if tile.warps_c == 4 else " + warp_c / 4 * (CHANNEL_TILES * 512)",
         **{name: steps[name] for name in ("warp_step_d", "warp_step_h", "warp_step_w")},
         "pack_kernel": "" if resident else pack_kernel(conv),
-        "exists": "" if shape.group_in % tile.chunk == 0 else f" && chunk * CHUNK + int(row.w) + j < {names['GROUP_IN']}",
+        "exists": exists_by_four(shape),
         "warp_place": WARP_PLACE,
         "all_threads": "THREADS",
         "place_of_rows": "shared + SHARED_BYTES / 4 - 4 * (ROWS + 1)",
@@ -167,6 +166,54 @@ def warpgroup_staging(shape: Layout) -> dict[str, Code | str]:
         "origin_early": shifted(place, 4),
         **both,
     }
+
+
+def exists_by_four(shape: Layout) -> str:
+    """Whether an input channel of a row of four exists, where one may not."""
+    conv = shape.conv
+    if shape.group_in % (conv.packed_in * shape.tile.chunk) == 0:
+        return ""
+    return f" && {chunk_channels(conv)} + int(row.w) + j < {input_names(conv)['GROUP_IN']}"
+
+
+def chunk_channels(conv: Conv) -> str:
+    """The first input channel of a chunk."""
+    return "2 * chunk * CHUNK" if conv.packed_in > 1 else "chunk * CHUNK"
+
+
+def warpgroup_words(conv: Conv) -> dict[str, Code | str]:
+    """The pieces that differ by what a word of four warps' operands holds: a TF32 number, or two neighbouring channels' halves."""
+    pairs = conv.packed_in > 1
+    kind = "pairs" if pairs else "words"
+    said = {"words": "[four channels][position][4], rounded to TF32", "pairs": "[eight channels][position][8]"}
+    return {
+        "element": conv.element,
+        "row_place": WARPGROUPS[f"row of {kind}"].stripped(),
+        "stored": WARPGROUPS[f"stored {kind}"],
+        "as_stored": said[kind],
+        "chunk_channels": chunk_channels(conv),
+        "held": "uint32_t" if pairs else "float",
+        "held_words": "(VECTOR + 1) / 2" if pairs else "VECTOR",
+        "most_rounds": "VECTOR == 4 ? 6 : 12" if pairs else "12 / VECTOR",
+        "load": calling("load_halves_if", "load_halves_if") if pairs else calling("load_if", "load_if"),
+    }
+
+
+def warpgroup_weight(conv: Conv) -> Code:
+    """The function that finds a word of the weights in the order in which four warps read them."""
+    pairs, names = conv.packed_in > 1, input_names(conv)
+    place = f"  const int in = {'2 * (' if pairs else ''}turn / PART_COLUMNS * 8 + four * 4 + word{')' if pairs else ''};"
+    word = STAGING["weight pair" if pairs else "weight"].filled(
+        **names, place=place, weight_at=weight_at(conv), next_weight_at=weight_at(conv, "in + 1"), bits_of=bits_of(conv)
+    )
+    return WARPGROUPS["ordered weight"].filled(
+        told=", int in_channels" if conv.open_inputs else "", element=conv.element, ordered="uint32_t" if pairs else "float",
+        weight_word=word.stripped(), of_pairs=OF_PAIRS if pairs else "",
+    )  # fmt: skip
+
+
+def bits_of(conv: Conv) -> str:
+    return "__half_as_ushort" if conv.dtype == "float16" else "__bfloat16_as_ushort"
 
 
 def with_producers(shape: Layout) -> dict[str, Code | str]:
@@ -195,7 +242,7 @@ def with_producers(shape: Layout) -> dict[str, Code | str]:
 def warpgroup_products(shape: Layout, straight: bool) -> Code:
     """The inner loop: the positions of an instruction are a row's, or eight columns of several rows; of phases, those of one phase."""
     wide, phased = shape.is_wide, shape.conv.is_phased
-    mma = f"warpgroup_mma_tf32_{shape.instruction}"
+    mma = f"warpgroup_mma_{shape.conv.operands}_{shape.instruction}"
     high, deep = ("fh", "fd * ROWS_H") if phased else ("fh * STRIDE_H", "fd * STRIDE_D * ROWS_H")
     row = "32" if wide else "4 * PITCH" if phased else "4 * STRIDE_H * PITCH"
     if phased:
@@ -351,13 +398,13 @@ def origin(shape: Layout) -> dict[str, str]:
 ABREAST_HALVES: dict[str, Code | str] = {
     "joined": "joined",
     "held": "uint32_t held[TOGETHER][ROUNDS][2][(VECTOR + 1) / 2]",
-    "load": "load_halves_if",
+    "load": calling("load_halves_if", "load_halves_if"),
     "store": STAGING["joined"].stripped(),
 }
 ABREAST_PARTS: dict[str, Code | str] = {
     "joined": "in two parts",
     "held": "float held[TOGETHER][ROUNDS][2][VECTOR]",
-    "load": "load_if",
+    "load": calling("load_if", "load_if"),
     "store": STAGING["parted"].stripped(),
 }
 

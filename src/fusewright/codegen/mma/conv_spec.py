@@ -76,6 +76,11 @@ class Conv:
         return 2 if self.is_half or self.bf16_parts else 1
 
     @functools.cached_property
+    def operands(self) -> str:
+        """What the tensor cores multiply."""
+        return {"float32": "bf16" if self.bf16_parts else "tf32", "bfloat16": "bf16", "float16": "f16"}[self.dtype]
+
+    @functools.cached_property
     def stored_parts(self) -> int:
         """Words of shared memory that hold such a word's numbers: second parts lie behind the first ones."""
         return 2 if self.bf16_parts else 1

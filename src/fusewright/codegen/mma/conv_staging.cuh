@@ -54,7 +54,7 @@ $tile_state
       }
   };
 
-//: pairs calls store
+//: pairs
   // A word is two neighbouring channels at one position. A thread loads VECTOR columns of a row of both and stores them $joined, BETWEEN
   // turns later. It copies the same places of every pair, or of each ABREAST-th where places are few; `source` walks from pair
   // to pair. Places outside the input become zeros, and so does a channel that a pair lacks.
@@ -114,7 +114,7 @@ $store
     }
   };
 
-//: joined calls load_halves_if
+//: joined calls store
           uint32_t joined[VECTOR];
 #pragma unroll
           for (int v = 0; v < VECTOR; ++v)
@@ -123,7 +123,7 @@ $store
             store<VECTOR>(reinterpret_cast<uint32_t*>(stage_to + buffer * INPUT_STAGE + pair * ABREAST * PLANE + round * SHARERS * VECTOR),
                           joined);
 
-//: parted calls bf16_parts load_if
+//: parted calls bf16_parts store
           uint32_t high[VECTOR], low[VECTOR];
 #pragma unroll
           for (int v = 0; v < VECTOR; ++v) bf16_parts(held[k][round][0][v], held[k][round][1][v], high[v], low[v]);

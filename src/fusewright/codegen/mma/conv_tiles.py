@@ -134,7 +134,7 @@ def instruction_loss(fragments: int) -> float:
 
 
 def has_warpgroups(conv: Conv, machine: Machine) -> bool:
-    return conv.packed_in == 1 and not conv.is_strict and machine.has_wgmma
+    return not conv.is_split and machine.has_wgmma
 
 
 def best_tile(conv: Conv, epilogue: Epilogue, sizes: Sequence[int], machine: Machine = H200) -> Tile:
@@ -181,8 +181,8 @@ def proposed_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterator
 
 def warpgroup_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterator[Tile]:
     """Tiles whose products are made by four warps together: 64 channels each time, of 64 or 128 positions."""
-    if conv.dims == 1 or conv.is_phased or not has_warpgroups(conv, machine):
-        return  # a product is eight columns wide and eight rows high
+    if conv.dims == 1 or conv.is_phased or conv.packed_in > 1 or not has_warpgroups(conv, machine):
+        return  # a product is eight columns wide and eight rows high; of halves producers fill the stages
     wanted = -(-conv.out_channels // conv.groups // 64)
     deep, high, _ = window_fragments(conv, epilogue)
     for channel_tiles in (wanted,) if isinstance(epilogue.reduce, OverChannels) else (min(2, wanted), 1):
@@ -199,7 +199,7 @@ def warpgroup_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterato
 def wide_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterator[Tile]:
     """Tiles whose products are made by four warps together, of neighbours in a row; of phases, of eight columns of several rows too.
     Eight warps over channels share an input tile."""
-    if not can_be_wide(conv, machine):
+    if not can_be_wide(conv, machine) or conv.packed_in > 1:
         return
     for (channel_tiles, fours), fragments in product(of_fours(conv, epilogue), wide_shapes(conv, epilogue)):
         if channel_tiles * prod(fragments) * prod(conv.phases) > MOST_HELD:

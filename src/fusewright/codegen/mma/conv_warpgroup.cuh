@@ -23,9 +23,9 @@ $out_sizes
 $tiles
   const int first = int((long long)tiles * slice / slices), last = int((long long)tiles * (slice + 1) / slices);
   const long long plane = (long long)in_d * in_h * in_w;
-  const float* const sample = input + ((long long)n * $IN_CHANNELS + $group_first_input) * plane;
+  const $element* const sample = input + ((long long)n * $IN_CHANNELS + $group_first_input) * plane;
   for (int i = threadIdx.x; i < ROWS; i += $all_threads) {  // where each row of four channels lies, and its place in the tile
-    const int four = i / (ROWS_D * ROWS_H), d = i / ROWS_H % ROWS_D, h = i % ROWS_H;
+    $row_place
     rows[i] = make_uint4(unsigned(4 * four * plane) + (d * in_h + h) * in_w, d, h, 4 * four);
   }
 
@@ -125,10 +125,16 @@ $conclude
 
 $launcher
 
+//: row of words
+const int four = i / (ROWS_D * ROWS_H), d = i / ROWS_H % ROWS_D, h = i % ROWS_H;
+
+//: row of pairs
+const int four = i / (2 * ROWS_D * ROWS_H) * 2 + i % 2, d = i / 2 / ROWS_H % ROWS_D, h = i / 2 % ROWS_H;
+
 //: ordered weight
 // The weight that lies at `index` in the order the tensor cores read: [chunk][8 inputs][column][kernel row]
-// [64 channels][four inputs][channel][4]. A warp has 16 channels of each 64; those of a warp are neighbours.
-__device__ __forceinline__ float ordered_weight(const float* __restrict__ weight$told, int block, int index) {
+// [64 channels][four inputs][channel][4]. A warp has 16 channels of each 64; those of a warp are neighbours.$of_pairs
+__device__ __forceinline__ $ordered ordered_weight(const $element* __restrict__ weight$told, int block, int index) {
   const int word = index % 4, row = index / 4 % 64, four = index / 256 % 2;
   constexpr int TILES = CHANNEL_TILES * WARPS_C / 4;
   const int tile = index / 512 % CHANNEL_TILES, fours = index / 512 % TILES / CHANNEL_TILES, kh = index / (512 * TILES) % KERNEL_H;
@@ -136,45 +142,10 @@ __device__ __forceinline__ float ordered_weight(const float* __restrict__ weight
   const int kd = column / KERNEL_W, kw = column % KERNEL_W;
   const int group = block / GROUP_BLOCKS;
   const int out = block % GROUP_BLOCKS * BLOCK_CHANNELS + ((fours * 4 + row / 16) * CHANNEL_TILES + tile) * 16 + row % 16;
-  const int in = turn / PART_COLUMNS * 8 + four * 4 + word;
-  const bool real = out < GROUP_OUT && in < $GROUP_IN;
-  return real ? $weight_at : 0.0f;
+$weight_word
 }
 
-//: kernel with producers calls barrier_arrive barrier_sync load_if rotate to_tf32_even warpgroup_arrive warpgroup_operands warpgroup_wait warpgroup_wait_but_one
-$begin
-$first_weight
-$setup
-  warpgroup_operands();
-  __syncthreads();  // what all threads prepared is complete
-
-  if (warp >= THREADS / 32) {
-    // Producers: four warps that fill one stage after the other, as soon as its last products are made. A thread loads VECTOR columns
-    // of four channels and stores them as positions side by side: [four channels][position][4], rounded to TF32. Places outside the
-    // input become zeros. As soon as it stored one load it starts the next: TOGETHER of them are on their way, of the next stage too.
-$fewer_registers
-    constexpr int ROW_PLACES = (LEAD + PITCH + VECTOR - 1) / VECTOR, PLACES = ROWS * ROW_PLACES;
-    constexpr int ROUNDS = (PLACES + 127) / 128, MOST = 12 / VECTOR;
-    constexpr int TOGETHER = (ROUNDS + (ROUNDS + MOST - 1) / MOST - 1) / ((ROUNDS + MOST - 1) / MOST);
-    const int own = threadIdx.x - THREADS, by = VECTOR == 4 ? own / 2 % 4 : 0;  // lanes store other columns first: no bank is met twice
-    float held[TOGETHER][4][VECTOR];
-    int tile_d = first / (tiles_h * tiles_w), tile_h = first / tiles_w % tiles_h, tile_w = first % tiles_w;  // that is loaded
-    int tile = first, chunk = 0, from_d, from_h, from_w;
-    const float* from;
-    auto locate = [&] {
-      from_d = tile_d * STEP_D - HALO_D, from_h = tile_h * STEP_H - HALO_H, from_w = tile_w * STEP_W - HALO_W - LEAD;
-      from = sample + chunk * CHUNK * plane + ((long long)from_d * in_h + from_h) * in_w + from_w;
-    };
-    auto load_round = [&](int round, float (&to)[4][VECTOR]) {
-      const int place = round * 128 + own, w = place % ROW_PLACES * VECTOR;
-      const uint4 row = rows[min(place / ROW_PLACES, ROWS - 1)];
-      const bool real = tile < last && place < PLACES && from_d + row.y < unsigned(in_d) && from_h + row.z < unsigned(in_h) &&
-                        unsigned(from_w + w) < unsigned(in_w);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) load_if<VECTOR>(real$exists, from + row.x + w + j * plane, to[j]);
-    };
-    auto store_round = [&](int round, float (&x)[4][VECTOR], uint4* into) {
-      const int place = round * 128 + own, column = place % ROW_PLACES * VECTOR - LEAD;
+//: stored words calls rotate to_tf32_even
       uint4* const to = into + place / ROW_PLACES * PITCH + column;
 #pragma unroll
       for (int j = 0; j < 4; ++j) rotate<VECTOR>(x[j], by);
@@ -184,6 +155,57 @@ $fewer_registers
         if (place < PLACES && unsigned(column + at) < unsigned(PITCH))
           to[at] = make_uint4(to_tf32_even(x[0][v]), to_tf32_even(x[1][v]), to_tf32_even(x[2][v]), to_tf32_even(x[3][v]));
       }
+
+//: stored pairs calls rotate
+      uint2* const to = reinterpret_cast<uint2*>(into) + 2 * (place / ROW_PLACES / 2 * PITCH + column) + place / ROW_PLACES % 2;
+      uint32_t words[2][VECTOR];
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+#pragma unroll
+        for (int v = 0; v < VECTOR; ++v) words[k][v] = __byte_perm(x[2 * k][v / 2], x[2 * k + 1][v / 2], v % 2 == 0 ? 0x5410 : 0x7632);
+        rotate<VECTOR>(words[k], by);
+      }
+#pragma unroll
+      for (int v = 0; v < VECTOR; ++v) {
+        const int at = (v + by) % VECTOR;
+        if (place < PLACES && unsigned(column + at) < unsigned(PITCH)) to[2 * at] = make_uint2(words[0][v], words[1][v]);
+      }
+
+//: kernel with producers calls barrier_arrive barrier_sync warpgroup_arrive warpgroup_operands warpgroup_wait warpgroup_wait_but_one
+$begin
+$first_weight
+$setup
+  warpgroup_operands();
+  __syncthreads();  // what all threads prepared is complete
+
+  if (warp >= THREADS / 32) {
+    // Producers: four warps that fill one stage after the other, as soon as its last products are made. A thread loads VECTOR columns
+    // of four channels and stores them as positions side by side: $as_stored. Places outside the
+    // input become zeros. As soon as it stored one load it starts the next: TOGETHER of them are on their way, of the next stage too.
+$fewer_registers
+    constexpr int ROW_PLACES = (LEAD + PITCH + VECTOR - 1) / VECTOR, PLACES = ROWS * ROW_PLACES;
+    constexpr int ROUNDS = (PLACES + 127) / 128, MOST = $most_rounds;
+    constexpr int TOGETHER = (ROUNDS + (ROUNDS + MOST - 1) / MOST - 1) / ((ROUNDS + MOST - 1) / MOST);
+    const int own = threadIdx.x - THREADS, by = VECTOR == 4 ? own / 2 % 4 : 0;  // lanes store other columns first: no bank is met twice
+    $held held[TOGETHER][4][$held_words];
+    int tile_d = first / (tiles_h * tiles_w), tile_h = first / tiles_w % tiles_h, tile_w = first % tiles_w;  // that is loaded
+    int tile = first, chunk = 0, from_d, from_h, from_w;
+    const $element* from;
+    auto locate = [&] {
+      from_d = tile_d * STEP_D - HALO_D, from_h = tile_h * STEP_H - HALO_H, from_w = tile_w * STEP_W - HALO_W - LEAD;
+      from = sample + $chunk_channels * plane + ((long long)from_d * in_h + from_h) * in_w + from_w;
+    };
+    auto load_round = [&](int round, $held (&to)[4][$held_words]) {
+      const int place = round * 128 + own, w = place % ROW_PLACES * VECTOR;
+      const uint4 row = rows[min(place / ROW_PLACES, ROWS - 1)];
+      const bool real = tile < last && place < PLACES && from_d + row.y < unsigned(in_d) && from_h + row.z < unsigned(in_h) &&
+                        unsigned(from_w + w) < unsigned(in_w);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) $load<VECTOR>(real$exists, from + row.x + w + j * plane, to[j]);
+    };
+    auto store_round = [&](int round, $held (&x)[4][$held_words], uint4* into) {
+      const int place = round * 128 + own, column = place % ROW_PLACES * VECTOR - LEAD;
+$stored
     };
     locate();
 #pragma unroll
