@@ -13,6 +13,7 @@ from .target.machine import by_name
 TARGETS = ("auto", "cuda", "host")
 TUNINGS = ("auto", "again", "off")
 PRECISIONS = ("eager", "flags")
+ARITHMETICS = ("auto", "tf32", "ieee")
 SANITIZERS = ("", "address", "undefined", "thread")
 
 
@@ -32,6 +33,7 @@ class Options:
     as_built: bool = False  # verify: a candidate need not follow other arguments, attributes set later and hooks
     forward_only: bool = False  # nobody asks the file for gradients: they are not checked, and backward gets no kernels
     precision: str = "eager"  # eager: as exact as PyTorch's library in fact is, or within 1e-4 of the rms | flags: as its flags allow
+    arithmetic: str = "auto"  # of float32 convolutions: whatever is exact enough | tf32: no fp16 in its place | ieee: float32 throughout
     arch: str = ""  # the machine to plan for (target/machine.py); without one, the GPU that is here, or else an H200
     dynamic: bool = True  # sizes vary where the model allows it; without, a plan is for the sizes that were given alone
     verify: bool = True  # run every check on what was written
@@ -53,6 +55,8 @@ class Options:
             raise Refused(f"tune {self.tune!r} is not one of {', '.join(TUNINGS)}")
         if self.precision not in PRECISIONS:
             raise Refused(f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
+        if self.arithmetic not in ARITHMETICS:
+            raise Refused(f"arithmetic {self.arithmetic!r} is not one of {', '.join(ARITHMETICS)}")
         if self.arch:
             by_name(self.arch)
         if self.seeds < 1:

@@ -491,7 +491,7 @@ def test_bf16_parts_that_do_not_verify_are_given_up(tmp_path: Path, monkeypatch:
     chosen = Choices(own=convolutions(front.graph), bf16_parts=True)
     monkeypatch.setattr(pipeline, "tuned_elsewhere", lambda *_: Tuned(chosen))
     true_parts = helpers()["bf16_parts"]
-    broken = replace(true_parts, bodies=None, text=true_parts.text.replace("low = nearest_bf16(", "low = 0 & nearest_bf16("))
+    broken = replace(true_parts, bodies=None, text=true_parts.text.replace("low = both(", "low = 0 & both("))
     assert broken.text != true_parts.text
     monkeypatch.setitem(helpers(), "bf16_parts", broken)
     run = pipeline.optimize(front.problem, Options(target="host"))

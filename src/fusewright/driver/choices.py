@@ -14,6 +14,7 @@ from ..ir.graph import Graph
 from ..ir.plan import Plan
 from ..laws.patterns import EVERY_CONVOLUTION
 from ..schedule.attention_fusion import attentions
+from ..schedule.conv_fusion import tf32_allowed
 from ..schedule.layout import coarse_calls, is_convolution
 from ..schedule.product_fusion import products
 from ..schedule.training import AS_PREDICTED, Training
@@ -33,6 +34,7 @@ class Choices:
     channels_last: bool = False  # the library's convolutions work on channels-last data
     stored: bool | None = None  # what several kernels read of our convolutions is in memory, or computed by each; None: as predicted
     bf16_parts: bool = False  # float32 that our convolutions split is the sum of two bf16 numbers, not of two TF32 ones
+    scaled: bool = False  # what our convolutions would round to TF32 is scaled and rounded to fp16
     training: Training = AS_PREDICTED  # what the regions of this plan do where gradients are asked for
 
     def to_dict(self) -> dict[str, Any]:
@@ -46,8 +48,8 @@ class Choices:
         stored = found["stored"]
         stored = None if stored is None else bool(stored)
         training = Training.from_dict(found["training"])
-        parts = bool(found.get("bf16_parts", False))  # records of before there were such
-        return Choices(frozenset(found["left"]), own, bool(found["plain"]), bool(found["channels_last"]), stored, parts, training)
+        parts, scaled = (bool(found.get(name, False)) for name in ("bf16_parts", "scaled"))  # records of before there were such
+        return Choices(frozenset(found["left"]), own, bool(found["plain"]), bool(found["channels_last"]), stored, parts, scaled, training)
 
 
 PREDICTED = Choices()
@@ -127,7 +129,10 @@ def candidates(predicted: Plan, able: Able) -> Candidates:
     parts_do = predicted.precision is not None and predicted.precision.bf16_parts_do
     if can and parts_do:
         first.append(Named("our convolutions by bf16 parts", Choices(own=can, bf16_parts=True)))
-    changes = [by_bf16_parts, *flips(can)] if parts_do else flips(can)
+    scaled_do = bool(can) and may_be_scaled(predicted)
+    if scaled_do:
+        first.append(Named("our convolutions by scaled fp16", Choices(own=can, scaled=True)))
+    changes = [*([by_bf16_parts] if parts_do else []), *([by_scaled_halves] if scaled_do else []), *flips(can)]
     if able.products:
         changes += [ours_too("our products", able.products), *flips(able.products)]
     if able.attention:
@@ -159,6 +164,18 @@ def none_of_ours(words: str, names: frozenset[str]) -> Change:
 def by_bf16_parts(best: Choices, own: frozenset[str]) -> Named | None:
     """What our convolutions split."""
     return Named("by bf16 parts", replace(best, own=own, bf16_parts=True)) if own and not best.bf16_parts else None
+
+
+def by_scaled_halves(best: Choices, own: frozenset[str]) -> Named | None:
+    """What our convolutions would round to TF32."""
+    return Named("by scaled fp16", replace(best, own=own, scaled=True)) if own and not best.scaled else None
+
+
+def may_be_scaled(predicted: Plan) -> bool:
+    """Some convolution of float32 may round its operands to TF32, and kernels that scale them instead are worth trying."""
+    asked = predicted.precision is not None and predicted.precision.arithmetic == "auto"
+    float32 = any(node.target in EVERY_CONVOLUTION and node.dtype is torch.float32 for node in predicted.graph.nodes)
+    return asked and float32 and tf32_allowed() and predicted.machine.has_wgmma
 
 
 def others_channels_last(best: Choices, own: frozenset[str]) -> Named | None:

@@ -63,7 +63,7 @@ class Front:
 
     def planned(self, graph: Graph, left: frozenset[str], choices: Choices) -> Plan:
         own = frozenset[str]() if choices.plain else choices.own
-        precision = replace(self.precision, bf16_parts=choices.bf16_parts)
+        precision = replace(self.precision, bf16_parts=choices.bf16_parts, scaled=choices.scaled)
         if not choices.channels_last:
             made = plan(lower(graph, left), self.rules, machine=self.machine)
             return take_over(replace(made, precision=precision), own, choices.stored)

@@ -98,7 +98,7 @@ def read_problem(problem: Problem, options: Options, progress: Progress = silent
     progress("rewrite", f"{len(captured.nodes)} nodes")
     graph, applied = rewrite(captured, options)
     progress("plan", f"{len(applied)} laws applied" if applied else "")
-    precision = decided(model, inputs, captured, device, options.precision)
+    precision = replace(decided(model, inputs, captured, device, options.precision), arithmetic=options.arithmetic)
     stays_here = problem.behind is not None and options.target == "host"
     notes = (OF_THE_CPU,) if entered and device.type == "cpu" and not stays_here else ()
     return Front(problem, options, model, captured, graph, applied, precision, machine_for(options.arch), notes)
@@ -158,6 +158,9 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
         elif failed and choices.bf16_parts:
             notes.append(f"operands of convolutions are split into TF32 numbers: bf16 parts did not verify ({verdict.worst})")
             choices = replace(choices, bf16_parts=False)
+        elif failed and choices.scaled:
+            notes.append(f"operands of convolutions are rounded to TF32: scaled fp16 did not verify ({verdict.worst})")
+            choices = replace(choices, scaled=False)
         elif failed and gradients and failed <= OF_GRADIENTS:
             gradients = False
             if any(check.name == "gradients" and check.skipped for check in verdict.checks):

@@ -235,9 +235,12 @@ class Tuner:
         ways = [Way(one.name, one.choices) for one in named]
         for way in ways:
             way.made, way.emitted = self.compile(way.choices)
-        ways = [way for way in ways if way.made is not None and not coarse_calls(way.made)]
-        self.say(f"build: {len(ways)} changes of the best")
-        self.build(self.promising(ways, note=False))
+        built = {way.emitted.text for way in self.ways if way.emitted is not None}
+        ways = [way for way in ways if way.made is not None and way.emitted is not None and not coarse_calls(way.made)]
+        ways = self.promising([way for way in ways if way.emitted is not None and way.emitted.text not in built], note=False)
+        if ways:
+            self.say(f"build: {len(ways)} changes of the best")
+            self.build(ways)
         self.spent += time.monotonic() - start
 
     def trained_way(self, choices: Choices) -> Way:

@@ -36,7 +36,7 @@ C_FUNCTIONS = frozenset(
 # What kernels call their own variables.
 KERNELS = frozenset(
     "acc row lane item v rows element elements piece start within inside partial wide whole_vectors stream load store larger smaller "
-    "absolute aligned launch_error packed partials slices batch blocks r c u step extent counts group groups holds sums "
+    "absolute aligned launch_error packed scales partials slices batch blocks r c u step extent counts group groups holds sums "
     "launch variant grid take count".split()
 ) | {f"{letter}{digit}" for letter in "ik" for digit in range(10)} | {f"step_{digit}" for digit in range(1, 10)}
 # What functions of the file that hold values call besides: modules, builtins, and variables of their own.
@@ -44,7 +44,9 @@ PYTHON = frozenset(keyword.kwlist) | frozenset(
     "self torch aten math ctypes hashlib functools struct zlib load_inline nn model modelnew sizes arguments named plain "
     "all any bool callable dict enumerate float getattr int isinstance iter len list map max min next range repr str super tuple "
     "type vars zip threading".split()
-) | {f"{word}_{number}" for word in ("packed", "partials", "slices", "sums") for number in range(2, 65)}  # of one kernel of a region
+) | {
+    f"{word}_{number}" for word in ("packed", "scales", "partials", "slices", "sums") for number in range(2, 65)  # of a region's kernel
+}
 RESERVED = CPP | MACROS | CUDA | C_FUNCTIONS | KERNELS | PYTHON | device_names()
 
 

@@ -161,10 +161,12 @@ def anchor_of(node: Node, plan: Plan) -> Anchor | None:
     )  # fmt: skip
     exact = False
     if not is_depthwise(conv) and node.dtype is torch.float32:
-        allowed, precision = tf32_allowed(), plan.precision
+        precision = plan.precision
+        allowed = tf32_allowed() and (precision is None or precision.arithmetic != "ieee")
         exact = allowed and precision is not None and precision.is_exact(called(conv))
         split = exact and precision.split
         conv = replace(conv, tf32=allowed and (not split or precision.bf16_parts), bf16_parts=split and precision.bf16_parts)
+        conv = replace(conv, scaled=conv.tf32 and not conv.bf16_parts and precision is not None and precision.scaled)
     result = lowered.value[node.name]
     bias = lowered.value[found.bias.name] if found.bias is not None else None
     value = result

@@ -606,6 +606,48 @@ __device__ __forceinline__ void bf16_parts(float a, float b, uint32_t& high, uin
 }
 #endif
 
+//: section scaled_halves defines scaled_halves HalvesRange
+// scaled_halves: two numbers times a power of two, rounded to fp16, the first in the lower half; what is not a number stays that. `range`
+// takes note of the least number that is not zero, as twice its bits less one, and of the largest results, two to a word. It fits where
+// none has lost bits that a larger one would keep, or has become infinite.
+#ifdef CUDA_ON_CPU
+struct HalvesRange {
+  uint32_t least = 0xffffffffu, most = 0;
+  bool fits(float unscaled) const {
+    return least >= 2 * __float_as_uint(0x1p-14f * unscaled) - 1 && (most & 0x7fffu) < 0x7c00u && most >> 16 < 0x7c00u;
+  }
+};
+inline uint32_t scaled_halves(float a, float b, float scale, HalvesRange& range) {
+  uint32_t both = 0;
+  for (int i = 0; i < 2; ++i) {
+    const float x = i == 0 ? a : b;
+    const uint32_t bits = cuda_on_cpu::half_bits(x * scale), magnitude = bits & 0x7fffu, known = range.most >> 16 * i & 0xffffu;
+    range.least = range.least < 2 * __float_as_uint(x) - 1 ? range.least : 2 * __float_as_uint(x) - 1;
+    if (magnitude <= 0x7c00u && magnitude > known) range.most = (range.most & ~(0xffffu << 16 * i)) | magnitude << 16 * i;
+    both |= bits << 16 * i;
+  }
+  return both;
+}
+#else
+struct HalvesRange {
+  uint32_t least = 0xffffffffu, most = 0;
+  __device__ __forceinline__ bool fits(float unscaled) const {
+    return least >= 2 * __float_as_uint(0x1p-14f * unscaled) - 1 && (most & 0x7fffu) < 0x7c00u && most >> 16 < 0x7c00u;
+  }
+};
+__device__ __forceinline__ uint32_t scaled_halves(float a, float b, float scale, HalvesRange& range) {
+  range.least = min(range.least, min(2 * __float_as_uint(a) - 1, 2 * __float_as_uint(b) - 1));
+  uint32_t both;
+#if __CUDA_ARCH__ >= 800
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(b * scale), "f"(a * scale));
+  asm("{ .reg .b32 t; abs.f16x2 t, %1; max.f16x2 %0, %0, t; }" : "+r"(range.most) : "r"(both));
+#else
+  __trap();
+#endif
+  return both;
+}
+#endif
+
 //: section mma_f16
 // As mma_bf16, for fp16.
 #ifdef CUDA_ON_CPU

@@ -61,6 +61,8 @@ class Precision:
     plain_only: frozenset[Convolution] = frozenset()  # that the library may not compute on channels-last data, where it is too coarse
     bf16_parts_do: bool = False  # where operands are split, results would be near enough with two bf16 numbers for each
     bf16_parts: bool = False  # which they are; else two of TF32
+    arithmetic: str = "auto"  # what our convolutions may use: auto, tf32 (no fp16 in its place), or ieee (nothing coarser than float32)
+    scaled: bool = False  # what they would round to TF32 is scaled and rounded to fp16, which has as many bits
 
     def is_exact(self, convolution: Convolution) -> bool:
         """The library computes it in float32, whatever the flags allow."""
@@ -69,7 +71,8 @@ class Precision:
     @property
     def name(self) -> str:
         """Files of one name round alike."""
-        return "flags" if self.library is None else "eager, split" if self.split else "eager"
+        found = "flags" if self.library is None else "eager, split" if self.split else "eager"
+        return found if self.arithmetic == "auto" else f"{found}, {self.arithmetic}"
 
     def to_dict(self) -> dict[str, Any]:
         asked = self.library.to_dict() if self.library is not None else []

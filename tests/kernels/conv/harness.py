@@ -35,7 +35,8 @@ def load(*texts: KernelText, sanitize: str = "", path: bool = False) -> HostLibr
 def launch(library: HostLibrary, text: KernelText, **values: torch.Tensor | int) -> None:
     """Calls a launcher with its arguments by name; the workspace is made here, filled with NaN."""
     for name, floats in text.workspace.items():
-        values.setdefault(name, torch.full((eval(floats, {}, values),), float("nan")))
+        more = text.per_sample.get(name, 0) * int(values.get("batch", 0))
+        values.setdefault(name, torch.full((eval(floats, {}, values) + more,), float("nan")))
     library.call(text.name, *(values[arg.name] for arg in text.launcher_args))
 
 

@@ -41,7 +41,7 @@ def convolved(conv: Conv, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | No
     """The convolution in fp64 over operands as they are multiplied, rounded where that is TF32, and the error its fp32 sums may have."""
     apply = operator(conv)
     if x.dtype is torch.float32 and conv.tf32 and not conv.bf16_parts:
-        x, w = to_tf32(x, even), to_tf32(w)
+        x, w = to_tf32(x, even), to_tf32(w, conv.scaled)
     x, w = x.double(), w.double()
     value = apply(x, w, None if b is None else b.double())
     scale = apply(x.abs(), w.abs(), None if b is None else b.double().abs())

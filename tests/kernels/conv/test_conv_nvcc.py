@@ -206,6 +206,7 @@ PRODUCED = {
     "transposed 2d": (of_sizes(transposed(2, 64, 128, 4), (64, 64, 64)), 160),
     "transposed 3d": (of_sizes(transposed(3, 64, 128, 3), (8, 24, 24, 24)), 208),
     "bf16": (of_sizes(replace(few(2, 64, 128, 3, 0), dtype="bfloat16"), (64, 128, 128)), 64),
+    "scaled, rows of 126": (of_sizes(replace(few(2, 64, 128, 3, 0), scaled=True), (64, 128, 128)), 112),
     "fp16, transposed 2d": (of_sizes(replace(transposed(2, 64, 128, 4), dtype="float16"), (64, 64, 64)), 160),
 }
 
@@ -221,14 +222,15 @@ def test_producers(case: str, tmp_path: Path) -> None:
     found, report, cubin = cubin_of(source_of(text), tmp_path, "sm_90a")
     assert "serialized" not in report and "C7508" not in report, "setmaxnreg is heeded"
     kernels = [resources for name, resources in found.items() if "kernelILi" in name]
-    assert len(kernels) == (3 if conv.is_half else 2)
+    assert len(kernels) == (3 if conv.is_half or conv.scaled else 2)
     for registers, spilled in kernels:
         assert spilled <= allowed
         assert not tile.moves_registers or registers == 65536 // (tile.all_threads * tile.blocks_per_sm) // 8 * 8, "the pool is shared out"
     wide = machine_code(cubin, "kernelILi4E")
     if wide:
         assert len(re.findall(r"HGMMA.*gsb0", wide)) == 1
-        assert ("x16.F32.BF16" if conv.dtype == "bfloat16" else "x16.F32" if conv.is_half else "x8.F32.TF32") in wide
+        halves = conv.is_half or conv.scaled
+        assert ("x16.F32.BF16" if conv.dtype == "bfloat16" else "x16.F32" if halves else "x8.F32.TF32") in wide
     for arch in ("sm_90", "sm_80"):
         compiled(text, tmp_path, arch)
 

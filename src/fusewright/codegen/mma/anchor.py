@@ -64,6 +64,9 @@ def arithmetic(anchor: Anchor, plan: Plan) -> str:
         return f"three products of TF32 parts, as exact as float32: {why}"
     if conv.bf16_parts:
         return "three products of bf16 parts, each sum off by at most 3 * 2^-16 of what it adds up: the library computes it in float32"
+    if conv.scaled:
+        allowed = "the library's own accuracy allows" if anchor.exact else "the library has" if followed else "the flags allow"
+        return f"one product of fp16 scaled by powers of two, with the 11 bits of TF32, which {allowed}; in TF32 where a tile does not fit"
     if anchor.exact:
         return "one TF32 product: results stay within 1e-4 of their rms of the library's, which is float32"
     return f"one TF32 product, as {'the library has it' if followed else 'the flags allow'}"

@@ -138,8 +138,6 @@ def anchored_kernel(
     prims, anchor = plan.lowered.prims, fused.anchor
     if isinstance(anchor.conv, Product):
         return anchored_product(kernel, fused, plan, comment, argument, own)
-    if anchor.conv.dtype == "float32" and not is_depthwise(anchor.conv):
-        comment = [*comment, f"  {arithmetic(anchor, plan)}"]
     conv = replace(anchor.conv, kept=anchor.value in kernel.stores[1:])
     if is_depthwise(conv):
         made = depthwise_kernel(kernel.name, conv, fused.epilogue, plan.machine)
@@ -147,11 +145,15 @@ def anchored_kernel(
         conv = for_sizes(conv, fused.epilogue, input_sizes(anchor, plan), plan.machine)
         tile = best_tile(conv, fused.epilogue, input_sizes(anchor, plan), plan.machine)
         conv = replace(conv, open_inputs=open_inputs and can_be_opened(conv, fused.epilogue, tile))
+        if conv.dtype == "float32":
+            comment = [*comment, f"  {arithmetic(replace(anchor, conv=conv), plan)}"]
         made = conv_kernel(kernel.name, conv, fused.epilogue, tile, plan.machine)
     batch, _, *spatial = prims[anchor.input].shape
     size_texts = {"batch": sizes.text(batch), "in_channels": str(anchor.conv.in_channels)}
     size_texts |= dict(zip(("in_d", "in_h", "in_w")[3 - len(spatial) :], map(sizes.text, spatial), strict=True))
-    workspace: dict[str, Dim] = {f"{name}{own}": int(floats) for name, floats in made.workspace.items()}
+    workspace: dict[str, Dim] = {
+        f"{name}{own}": sizes.tidy(int(floats) + made.per_sample.get(name, 0) * batch) for name, floats in made.workspace.items()
+    }
     counts: list[str] = []
     if isinstance(fused.epilogue.reduce, OverPositions):
         assert made.slices is not None

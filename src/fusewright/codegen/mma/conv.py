@@ -15,7 +15,7 @@ from __future__ import annotations
 from math import prod
 
 from ...ir import functions as fn
-from ...ir.expr import Expr, Name, Pointer, element
+from ...ir.expr import Expr, Name, Pointer, Select, as_expr, element
 from ...ir.stmt import Assign, Statement, printed, words
 from ...target.machine import H200, Machine
 from .code import Code, calling, pieces_of
@@ -24,6 +24,7 @@ from .conv_layout import Layout, layout, refusal
 from .conv_pieces import chunks_of, input_names, inputs_handed, products, staging, warpgroup_staging
 from .conv_spec import (
     IDENTITY,
+    MOST_ODD,
     PRODUCERS,
     Conv,
     Epilogue,
@@ -93,7 +94,8 @@ def conv_kernel(name: str, conv: Conv, epilogue: Epilogue, tile: Tile | None = N
         source=tidy(made.text),
         calls=made.calls | epilogue.calls | words_of_params(launcher_args(shape, epilogue)),
         launcher_args=launcher_args(shape, epilogue),
-        workspace={} if tile.resident else {"packed": str(shape.packed_floats)},
+        workspace=workspace_of(shape),
+        per_sample={"scales": 1} if conv.scaled else {},
         slices=slices_expression(shape, machine) if isinstance(epilogue.reduce, OverPositions) else None,
         smem=4 * shape.shared_words,
         tile=tile,
@@ -103,8 +105,16 @@ def conv_kernel(name: str, conv: Conv, epilogue: Epilogue, tile: Tile | None = N
 def can_be_opened(conv: Conv, epilogue: Epilogue, tile: Tile) -> bool:
     """The text is the same for any number of input channels, as far as they are whole chunks or not: the loop over chunks is one."""
     shape = layout(conv, epilogue, tile)
-    plain = conv.groups == 1 and not conv.is_split and not tile.folded
+    plain = conv.groups == 1 and not conv.is_split and not conv.scaled and not tile.folded
     return plain and shape.chunks > 1 and (tile.producers or not (tile.warpgroups and tile.resident))
+
+
+def workspace_of(shape: Layout) -> dict[str, str]:
+    """The floats of each buffer that the launcher wants."""
+    if shape.tile.resident:
+        return {}
+    scales = {"scales": str(2 + 2 * MOST_ODD + shape.channel_blocks * shape.block_channels)} if shape.conv.scaled else {}
+    return {"packed": str(shape.packed_floats), **scales}
 
 
 def constants(shape: Layout) -> str:
@@ -123,6 +133,9 @@ def constants(shape: Layout) -> str:
 
     pairs, times = conv.packed_in > 1, "2 * " if conv.bf16_parts else ""
     inputs = "pairs of " if pairs else ""
+    chunks = f", CHUNKS = {shape.chunks}"
+    if conv.scaled:
+        inputs, chunks = "pairs of halves, or TF32 numbers of ", f", HALVES_CHUNKS = {shape.chunks}, TF32_CHUNKS = {shape.tf32_chunks}"
     by_stride = [line(axes("STRIDE", conv.stride)), line(axes("DILATION", conv.dilation))]
     unrolled = f", UNROLLED_TURNS = {tile.unrolled or shape.turns}"
     if conv.is_phased:
@@ -164,7 +177,7 @@ def constants(shape: Layout) -> str:
              "fragments and neighbours a lane holds then"),
         *([] if tile.warpgroups else [line(f"INTERLEAVE = {shape.interleave}", "fragments that take turns along a row")]),
         "",
-        line(f"CHUNK = {shape.chunk}{f', CHUNKS = {shape.chunks}' if fixed else ''}", f"{inputs}input channels a stage"),
+        line(f"CHUNK = {shape.chunk}{chunks if fixed else ''}", f"{inputs}input channels a stage"),
         *depth,
         line(f"ROWS_D = {rd}, ROWS_H = {rh}", "input rows of a tile"),
     ]  # fmt: skip
@@ -174,11 +187,14 @@ def constants(shape: Layout) -> str:
             line(f"ALL_THREADS = THREADS + {PRODUCERS}", "with those of four warps that fill the stages"),
             line(f"STAGES = {tile.stages}, FULL = 2, EMPTY = {2 + tile.stages}", "barriers of the first stage"),
         ]  # fmt: skip
+        rows_of = f"SIDE_ROWS = {shape.row_groups // 2}" if conv.scaled else f"ROWS = {shape.row_groups}"
+        of_scales = [line(f"PACKED_CHANNELS = {shape.channel_blocks * shape.block_channels}, MOST_ODD = {MOST_ODD}")]
         return "\n".join([
             *lines,
             *(producers if tile.producers else []),
             line(f"LEAD = {shape.lead}, PITCH = {shape.pitch}", "columns before the first, positions of an input row"),
-            line(f"PLANE = {shape.plane}, ROWS = {shape.row_groups}", "positions of all rows; rows of four channels"),
+            line(f"PLANE = {shape.plane}, {rows_of}", "positions of all rows; rows of four channels"),
+            *(of_scales if conv.scaled else []),
             line("INPUT_STAGE = CHUNK * PLANE"),
             line("WEIGHT_STAGE = CHUNK / 8 * PART_COLUMNS * KERNEL_H * BLOCK_TILES * 128"),
             line(f"TURNS = {shape.turns}, TILE_STEP = 1"),
@@ -202,7 +218,8 @@ def constants(shape: Layout) -> str:
 def parameters(conv: Conv, epilogue: Epilogue, resident: bool) -> str:
     (weight,) = reading(conv.element if resident else "float", "weight")  # packed, where it is not resident
     others = (*(["plain_weight"] if conv.is_split and not resident else []), *(["bias"] if conv.bias else []))
-    tensors = (*reading(conv.element, "input"), weight, *reading(conv.element, *others))
+    scales = (Param(Pointer("float"), "scales"),) if conv.scaled else ()
+    tensors = (*reading(conv.element, "input"), weight, *scales, *reading(conv.element, *others))
     sizes = tuple(Param("int", name) for name in (*inputs_handed(conv), "in_d", "in_h", "in_w", "slices"))
     return parameter_lines((tensors, extra_params(epilogue), outputs(conv, epilogue), sizes))
 
@@ -225,13 +242,14 @@ def prologue(shape: Layout, epilogue: Epilogue) -> dict[str, Code | str]:
     sizes += [f"  const int {', '.join(pooled)};"]
     tables = [table for body in epilogue.bodies for table in body.tables]
     bias, tile = (Table("bias_of", bias_of_channel(shape.conv)),) if shape.conv.bias else (), shape.tile
+    unscaled = (Table("unscaled", unscaled_of_channel()),) if shape.conv.scaled else ()
     base = {
         "resident": f"weight_stages + {input_names(shape.conv)['CHUNKS']} * WEIGHT_STAGE",
         "staged": f"weight_stages + {tile.stages if tile.producers else 2} * WEIGHT_STAGE",
         "direct": f"shared + {shape.input_stages} * INPUT_STAGE",
     }[tile.weights]
     shared, compute = [f"  {chunks_of(shape.conv)}"] if shape.conv.open_inputs else [], list[Statement]()
-    for k, table in enumerate((*bias, *tables)):
+    for k, table in enumerate((*bias, *unscaled, *tables)):
         shared.append(f"  float* const {table.name} = {base} + {k} * BLOCK_CHANNELS;")
         compute += [*table.statements, Assign(element(Name(table.name), Name("local")), table.value)]
     if shape.scratch_words:
@@ -260,6 +278,13 @@ def all_threads(tile: Tile) -> str:
     return "ALL_THREADS" if tile.producers else "THREADS"
 
 
+def unscaled_of_channel() -> Expr:
+    """What a channel's sums of scaled halves are multiplied by."""
+    place = Name("blockIdx.y") * Name("BLOCK_CHANNELS") + Name("local")
+    both = element(Name("scaled.of_channel"), place) * Name("unscaled_sample")
+    return Select(Name("HALVES"), both, as_expr(1.0))
+
+
 def bias_of_channel(conv: Conv) -> Expr:
     bias = element(Name("bias"), Name("c"))
     return fn.to_arithmetic.of("float")(bias) if conv.is_half else bias
@@ -279,7 +304,7 @@ def seats_of(shape: Layout, machine: Machine) -> int:
 def launcher_args(shape: Layout, epilogue: Epilogue) -> tuple[Param, ...]:
     conv = shape.conv
     tensors = reading(conv.element, "input", "weight", *(["bias"] if conv.bias else []))
-    packed = () if shape.tile.resident else (Param(Pointer("float"), "packed"),)
+    packed = tuple(Param(Pointer("float"), name) for name in workspace_of(shape))
     sizes = ("batch", *inputs_handed(conv), *size_names(shape.conv))
     slices = ("slices",) if isinstance(epilogue.reduce, OverPositions) else ()
     return (*tensors, *of_launcher((*extra_params(epilogue), *outputs(conv, epilogue), *packed)), *numbers((*sizes, *slices)))
@@ -290,7 +315,7 @@ def launcher(name: str, shape: Layout, epilogue: Epilogue, machine: Machine) -> 
     conv, tile = shape.conv, shape.tile
     weight = "weight" if tile.resident else "packed"
     plain = ["weight"] if conv.is_split and not tile.resident else []
-    handed = ["input", weight, *plain, *(["bias"] if conv.bias else [])]
+    handed = ["input", weight, *(["scales"] if conv.scaled else []), *plain, *(["bias"] if conv.bias else [])]
     handed += [param.handed for param in (*extra_params(epilogue), *outputs(conv, epilogue))]
     handed += [f"int({size})" for size in (*inputs_handed(conv), "in_d", "in_h", "in_w", "slices")]
     lines = [f'extern "C" const char* {name}({args}, void* stream) {{', f"  using namespace {name}_detail;"]
@@ -322,7 +347,12 @@ def launcher(name: str, shape: Layout, epilogue: Epilogue, machine: Machine) -> 
     if tile.warpgroups:
         chunk = "2 * CHUNK" if conv.packed_in > 1 else "CHUNK"
         lines.append(f'  if (({chunk} - 4) * in_d * in_h * in_w >= 1LL << 32) return "samples of this size need 64-bit offsets";')
-    if not tile.resident:
+    if conv.scaled:
+        lines.append(
+            "  pack<<<(unsigned)(PACKED_CHANNELS + batch), 256, 0, (cudaStream_t)stream>>>(weight, input, packed, scales,"
+            " IN_CHANNELS * in_d * in_h * in_w);"
+        )
+    elif not tile.resident:
         lines.append(
             f"  pack<<<dim3(({input_names(conv)['CHUNKS']} * PARTS * WEIGHT_STAGE + 255) / 256, {shape.channel_blocks}), 256, 0,"
             f" (cudaStream_t)stream>>>(weight, packed{', int(in_channels)' if conv.open_inputs else ''});"
@@ -334,6 +364,8 @@ def launcher(name: str, shape: Layout, epilogue: Epilogue, machine: Machine) -> 
     lines += [f"    {line}" for line in launched("variant", "grid", all_threads(tile), shared, call)] + ["  };"]
     for vector in vectors:
         condition = f"if (in_w % {vector} == 0 && (size_t)input % {vector * conv.item_bytes} == 0) " if vector > 1 else ""
-        lines.append(f"  {'' if vector == 4 else 'else '}{condition}launch(kernel<{vector}>);")
+        lines.append(f"  {'' if vector == 4 else 'else '}{condition}launch(kernel<{vector}{', true' if conv.scaled else ''}>);")
+    if conv.scaled:
+        lines.append("  launch(kernel<1, false>);  // tiles that halves do not fit: none, as a rule")
     lines += ["  return launch_error();", "}"]
     return calling("\n".join(lines), *calls)

@@ -186,6 +186,17 @@ def with_bias(shape: Layout, epilogue: Epilogue) -> str:
     )
 
 
+def unscaled(shape: Layout) -> str:
+    """Sums of scaled halves become what they stand for: exact, since it is a power of two."""
+    if not shape.conv.scaled:
+        return ""
+    return (
+        "#pragma unroll\nfor (int i = 0; i < LANE_CHANNELS; ++i) {\n  const float power = unscaled[lane_channel + 8 * i];\n"
+        "#pragma unroll\n  for (int f = 0; f < FRAGMENTS; ++f)\n#pragma unroll\n"
+        f"    for (int e = 0; e < 2; ++e) {ACCUMULATED} *= power;\n}}\n"
+    )
+
+
 def for_backward(shape: Layout) -> Code:
     """The convolution itself is written where backward will want it: by the library that is built for training, since registers
     are short, and those for the places of these elements would be missed in every forward."""
@@ -225,7 +236,7 @@ def plain_again(shape: Layout) -> str:
 def epilogue_text(shape: Layout, epilogue: Epilogue) -> EpilogueText:
     value = POOLED if epilogue.window else ACCUMULATED
     finish = Code(plain_again(shape)) if shape.conv.is_split else NOTHING
-    finish += with_bias(shape, epilogue) + for_backward(shape) + pointwise(shape, epilogue.before, ACCUMULATED, False)
+    finish += unscaled(shape) + with_bias(shape, epilogue) + for_backward(shape) + pointwise(shape, epilogue.before, ACCUMULATED, False)
     if epilogue.window:
         finish += pool(shape, epilogue.window.kind)
     if epilogue.stored:

@@ -227,7 +227,13 @@ class Layout:
 
     @functools.cached_property
     def packed_floats(self) -> int:
-        return self.channel_blocks * self.chunks * self.parts * self.weight_stage
+        chunks = self.chunks + (self.tf32_chunks if self.conv.scaled else 0)
+        return self.channel_blocks * chunks * self.parts * self.weight_stage
+
+    @functools.cached_property
+    def tf32_chunks(self) -> int:
+        """Stages that the input channels are where a word is one of them: of tiles that halves do not fit."""
+        return -(-self.group_in // self.chunk)
 
     @functools.cached_property
     def kernel_rows_together(self) -> int:
@@ -371,7 +377,7 @@ def layout(conv: Conv, epilogue: Epilogue, tile: Tile) -> Layout:
     by_fours = not tile.warpgroups and halves_lie_by_fours(conv, epilogue, tile.fragments)
     interleave = phases if phases > 1 else 2 if by_fours else across
     pair = 1 if window[2] == 2 and phases == 1 else 2
-    tables = sum(len(body.tables) for body in epilogue.bodies) + conv.bias
+    tables = sum(len(body.tables) for body in epilogue.bodies) + conv.bias + conv.scaled
     shape = Layout(widened(conv), tile, window, interleave, across, pair, tables, 0)
     positions = prod(tile.warps) * prod(shape.held) * 4 * pair
     match epilogue.reduce:
@@ -396,6 +402,10 @@ def refusal(shape: Layout, epilogue: Epilogue, machine: Machine = H200) -> str |
     reduces_channels = isinstance(epilogue.reduce, OverChannels)
     if tile.warpgroups and conv.is_split:
         return "four warps multiply TF32 or halves together, not numbers in parts"
+    if conv.scaled and not (tile.producers and tile.weights == "staged"):
+        return "scaled halves are staged by producers, with weights that a kernel packs"
+    if conv.scaled and isinstance(epilogue.reduce, OverPositions):
+        return "what all tiles of a slice add up to has no tile that is computed once more"
     if tile.warpgroups and conv.packed_in > 1 and not tile.producers:
         return "halves for four warps' products are staged by producers"
     if tile.folded and (conv.is_half or conv.is_phased or tile.warpgroups):

@@ -8,6 +8,7 @@ from .conv_spec import PRODUCER_REGISTERS, Conv
 
 MULTIPLY, STAGING, WARPGROUPS = (pieces_of(file) for file in ("conv_multiply.cuh", "conv_staging.cuh", "conv_warpgroup.cuh"))
 OF_PAIRS = "\n// An input is a pair of neighbouring channels, two halves of a word."
+OF_SIDE = "\n// SIDE inputs lie in a word, of which it is the `second` or not."
 STRAIGHT_PRODUCTS = 16  # of four warps in one stretch of straight code
 
 
@@ -142,13 +143,16 @@ def warpgroup_staging(shape: Layout) -> dict[str, Code | str]:
         "const int w0 = tile_w * TILE_W + warp_w * FRAGMENTS_W * 8;"
     )
     steps = lane_steps(shape)
-    both = with_producers(shape) if tile.producers else {}
+    both = with_producers(shape) | (of_scaled(shape) if conv.scaled else ONE_PASS) if tile.producers else {}
     return {
         **warpgroup_words(conv),
         "ordered_weight": warpgroup_weight(conv).stripped(),
         "multiply": warpgroup_products(shape, straight),
         "own_channels": "" if tile.warps_c == 4 else " + warp_c / 4 * (CHANNEL_TILES * 512)",
         **{name: steps[name] for name in ("warp_step_d", "warp_step_h", "warp_step_w")},
+        "template": "template <int VECTOR, bool HALVES>" if conv.scaled else "template <int VECTOR>",
+        "own_constants": WARPGROUPS["constants of scaled"] if conv.scaled else "",
+        "which_tiles": WARPGROUPS["tiles of scaled"].filled(all_threads="ALL_THREADS") if conv.scaled else "",
         "pack_kernel": "" if resident else pack_kernel(conv),
         "exists": exists_by_four(shape),
         "warp_place": WARP_PLACE,
@@ -171,44 +175,91 @@ def warpgroup_staging(shape: Layout) -> dict[str, Code | str]:
 def exists_by_four(shape: Layout) -> str:
     """Whether an input channel of a row of four exists, where one may not."""
     conv = shape.conv
-    if shape.group_in % (conv.packed_in * shape.tile.chunk) == 0:
+    if shape.group_in % (conv.packed_in * shape.tile.chunk) == 0:  # and so of TF32 numbers, of which a chunk has half as many
         return ""
     return f" && {chunk_channels(conv)} + int(row.w) + j < {input_names(conv)['GROUP_IN']}"
 
 
 def chunk_channels(conv: Conv) -> str:
     """The first input channel of a chunk."""
+    if conv.scaled:
+        return "SIDE * chunk * CHUNK"
     return "2 * chunk * CHUNK" if conv.packed_in > 1 else "chunk * CHUNK"
 
 
 def warpgroup_words(conv: Conv) -> dict[str, Code | str]:
     """The pieces that differ by what a word of four warps' operands holds: a TF32 number, or two neighbouring channels' halves."""
-    pairs = conv.packed_in > 1
-    kind = "pairs" if pairs else "words"
+    kind = "scaled" if conv.scaled else "pairs" if conv.is_half else "words"
+    words, pairs = WARPGROUPS["stored words"], WARPGROUPS["stored pairs"]
+    scaled = calling("scaled_halves(x[2 * k][v], x[2 * k + 1][v], scale, range)", "scaled_halves")
+    stored = {
+        "words": words,
+        "pairs": pairs.filled(two_halves="__byte_perm(x[2 * k][v / 2], x[2 * k + 1][v / 2], v % 2 == 0 ? 0x5410 : 0x7632)"),
+        "scaled": WARPGROUPS["stored scaled"].filled(
+            pairs=pairs.filled(two_halves=scaled).stripped().moved(2), words=words.stripped().moved(2)
+        ),
+    }
     said = {"words": "[four channels][position][4], rounded to TF32", "pairs": "[eight channels][position][8]"}
+    said["scaled"] = "[eight channels][position][8] in fp16,\n    // or [four channels][position][4] in TF32"
     return {
         "element": conv.element,
         "row_place": WARPGROUPS[f"row of {kind}"].stripped(),
-        "stored": WARPGROUPS[f"stored {kind}"],
+        "stored": stored[kind],
         "as_stored": said[kind],
         "chunk_channels": chunk_channels(conv),
-        "held": "uint32_t" if pairs else "float",
-        "held_words": "(VECTOR + 1) / 2" if pairs else "VECTOR",
-        "most_rounds": "VECTOR == 4 ? 6 : 12" if pairs else "12 / VECTOR",
-        "load": calling("load_halves_if", "load_halves_if") if pairs else calling("load_if", "load_if"),
+        "held": "uint32_t" if conv.is_half else "float",
+        "held_words": "(VECTOR + 1) / 2" if conv.is_half else "VECTOR",
+        "most_rounds": "VECTOR == 4 ? 6 : 12" if conv.is_half else "12 / VECTOR",
+        "load": calling("load_halves_if", "load_halves_if") if conv.is_half else calling("load_if", "load_if"),
+    }
+
+
+# What producers and consumers go through where all tiles of a slice are computed, once; and where some are computed once more.
+ONE_PASS: dict[str, Code | str] = {
+    "loaded_tile": WARPGROUPS["tiles in a row"].stripped(),
+    "next_tile": WARPGROUPS["next tile in a row"].stripped(),
+    "is_tile": "tile < last",
+    "note_odd": "",
+    "each_tile": "  for (int tile = first; tile < last; ++tile) {",
+    "halves": "",
+}
+
+
+ODD_NOTED = """\
+int* const odd_noted = reinterpret_cast<int*>(rows + ROWS + 3) + 1;  // the last tile that did not fit
+if (threadIdx.x == 0) *odd_noted = -1;"""
+EACH_TILE_LEFT = """\
+for (int at_tile = next(begin); at_tile < end; at_tile = next(at_tile + 1)) {
+  const int tile = tile_at(at_tile);"""
+
+
+def of_scaled(shape: Layout) -> dict[str, Code | str]:
+    """The pieces of a kernel whose operands are scaled and rounded to fp16, which goes through tiles that do not fit once more in TF32."""
+    return {
+        "first_weight": (START_WEIGHTS + "\n" + ODD_NOTED).moved(2),
+        "loaded_tile": WARPGROUPS["tiles left"].stripped(),
+        "next_tile": WARPGROUPS["next tile left"].stripped(),
+        "is_tile": "at_tile < end",
+        "fills": WARPGROUPS["fills of scaled"].stripped(),
+        "note_odd": WARPGROUPS["odd tiles noted"].stripped(),
+        "each_tile": shifted(EACH_TILE_LEFT, 2),
+        "halves": "<HALVES>",
     }
 
 
 def warpgroup_weight(conv: Conv) -> Code:
     """The function that finds a word of the weights in the order in which four warps read them."""
-    pairs, names = conv.packed_in > 1, input_names(conv)
+    pairs, names = conv.is_half, input_names(conv)
     place = f"  const int in = {'2 * (' if pairs else ''}turn / PART_COLUMNS * 8 + four * 4 + word{')' if pairs else ''};"
+    if conv.scaled:
+        place = "  const int in = SIDE * (turn / PART_COLUMNS * 8 + four * 4 + word) + second;"
     word = STAGING["weight pair" if pairs else "weight"].filled(
         **names, place=place, weight_at=weight_at(conv), next_weight_at=weight_at(conv, "in + 1"), bits_of=bits_of(conv)
     )
     return WARPGROUPS["ordered weight"].filled(
         told=", int in_channels" if conv.open_inputs else "", element=conv.element, ordered="uint32_t" if pairs else "float",
-        weight_word=word.stripped(), of_pairs=OF_PAIRS if pairs else "",
+        weight_word=word.stripped(), of_pairs=OF_PAIRS if pairs else OF_SIDE if conv.scaled else "",
+        of_side="template <int SIDE>\n" if conv.scaled else "", second=", int second" if conv.scaled else "",
     )  # fmt: skip
 
 
@@ -228,6 +279,7 @@ def with_producers(shape: Layout) -> dict[str, Code | str]:
         "first_weight": pack_in_kernel(conv, "ALL_THREADS").moved(2) if resident else START_WEIGHTS.moved(2),
         "stage_weight": "" if resident else PRODUCED_WEIGHTS.filled(**input_names(conv)).moved(4),
         "next_weight": "" if resident else f"      stage_weight(fill % {input_names(conv)['CHUNKS']}, stage);",
+        "fills": f"    const int fills = (last - first) * {input_names(conv)['CHUNKS']};",
         "wait_weight": "" if resident else WAIT_PRODUCED.moved(6),
         "next_phase": "" if resident else ", phase ^= 1",
         "weight_at_step": f"weight_stages + {step}",
@@ -242,7 +294,7 @@ def with_producers(shape: Layout) -> dict[str, Code | str]:
 def warpgroup_products(shape: Layout, straight: bool) -> Code:
     """The inner loop: the positions of an instruction are a row's, or eight columns of several rows; of phases, those of one phase."""
     wide, phased = shape.is_wide, shape.conv.is_phased
-    mma = f"warpgroup_mma_{shape.conv.operands}_{shape.instruction}"
+    mma, of_tf32 = (f"warpgroup_mma_{kind}_{shape.instruction}" for kind in (shape.conv.operands, "tf32"))
     high, deep = ("fh", "fd * ROWS_H") if phased else ("fh * STRIDE_H", "fd * STRIDE_D * ROWS_H")
     row = "32" if wide else "4 * PITCH" if phased else "4 * STRIDE_H * PITCH"
     if phased:
@@ -253,16 +305,25 @@ def warpgroup_products(shape: Layout, straight: bool) -> Code:
         step, first = "1", "(fd * FRAGMENTS_H + fh) * FRAGMENTS_W" if wide else "fd * FRAGMENTS_H"
     of_weight = "weights, ((turn * KERNEL_H + kh) * (BLOCK_TILES / 4) + tile) * 512"
     of_input = f"at + 4 * ({deep} + {high}) * PITCH" if wide else f"at + 4 * {deep} * PITCH"
-    begin = [f"{mma}<{step}>(", f"    acc[tile], {first},"] if phased else [f"{mma}<{step}>(acc[tile], {first},"]
-    product = [*begin, f"    {of_weight}, inputs, {of_input});"]
+
+    def multiplied_by(mma: str) -> list[str]:
+        begin = [f"{mma}<{step}>(", f"    acc[tile], {first},"] if phased else [f"{mma}<{step}>(acc[tile], {first},"]
+        return [*begin, f"    {of_weight}, inputs, {of_input});"]
+
+    product, called = multiplied_by(mma), [mma]
+    if shape.conv.scaled:
+        both = [[f"  {line}" for line in multiplied_by(name)] for name in (mma, of_tf32)]
+        product, called = ["if constexpr (HALVES)", *both[0], "else", *both[1]], [mma, of_tf32]
     if wide:
         rows = "FRAGMENTS_H / PHASES_H" if phased else "FRAGMENTS_H"
         product = ["#pragma unroll", f"for (int fh = 0; fh < {rows}; ++fh)", *(f"  {line}" for line in product)]
     kind = "phases" if phased else "taps"
     indent = 12 if phased else 10
-    products = calling(shifted("\n".join(product), indent), mma)
+    products = calling(shifted("\n".join(product), indent), *called)
     places = MULTIPLY["places"] if phased else Code()
     interleaved = STAGED_BETWEEN if not shape.tile.producers else ONLY_MULTIPLIED
+    if shape.conv.scaled:
+        interleaved = {**interleaved, "template_of_stage": "template <bool HALVES>\n"}
     one_group = shape.tile.producers  # a step's products are waited for together: they are straight code
     unrolled = str(shape.turns if straight or one_group else 1)
     eights = str(shape.tile.chunk // 8 if one_group else 1)
@@ -443,6 +504,8 @@ def pack_in_kernel(conv: Conv, threads: str = "THREADS") -> Code:
 
 def pack_kernel(conv: Conv) -> Code:
     """A kernel of its own orders them, before."""
+    if conv.scaled:
+        return WARPGROUPS["scales"] + WARPGROUPS["pack scaled"]
     how = "Orders the weights" if conv.is_strict else "Rounds the weights to TF32 and orders them"
     of_pairs = "Orders the weights, two to a word" + (", in two parts" if conv.bf16_parts else "")
     return PACK_KERNEL.filled(

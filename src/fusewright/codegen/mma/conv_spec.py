@@ -17,6 +17,7 @@ from ...ir.expr import Expr, Kind, Name, Pointer, names_in, substituted, words_i
 from ...ir.stmt import Declare, Statement, names_read, renamed, statements, words
 from ...target.helpers import Helper
 
+MOST_ODD = 1023  # tiles that halves do not fit, of which each is computed once more by itself; where there are more, all are
 PRODUCERS, PRODUCER_REGISTERS = 128, 88  # threads that fill stages, and the registers each keeps
 ELEMENTS = {"float32": ("float", 4), "float16": ("__half", 2), "bfloat16": ("__nv_bfloat16", 2)}  # C type, bytes
 
@@ -40,6 +41,7 @@ class Conv:
     dtype: str = "float32"
     tf32: bool = True
     bf16_parts: bool = False  # float32 where TF32 is allowed: each number is the sum of two bf16 ones, 16 bits where TF32 has 11
+    scaled: bool = False  # float32 where TF32 is allowed: scaled and rounded to fp16, which has as many bits; what does not fit is TF32
     transposed: bool = False
     output_padding: tuple[int, ...] = (0, 0, 0)  # the last of them count; transposed convolutions only
     kept: bool = False  # its result is written too, where there is memory given for it
@@ -73,12 +75,13 @@ class Conv:
     @functools.cached_property
     def packed_in(self) -> int:
         """Input channels in a 32-bit word of shared memory: of 16-bit numbers two neighbours at one position."""
-        return 2 if self.is_half or self.bf16_parts else 1
+        return 2 if self.is_half or self.bf16_parts or self.scaled else 1
 
     @functools.cached_property
     def operands(self) -> str:
         """What the tensor cores multiply."""
-        return {"float32": "bf16" if self.bf16_parts else "tf32", "bfloat16": "bf16", "float16": "f16"}[self.dtype]
+        of_float = "bf16" if self.bf16_parts else "f16" if self.scaled else "tf32"
+        return {"float32": of_float, "bfloat16": "bf16", "float16": "f16"}[self.dtype]
 
     @functools.cached_property
     def stored_parts(self) -> int:
@@ -397,6 +400,7 @@ class KernelText:
     calls: frozenset[str]  # the words in it by which device helpers are called
     support: tuple[Helper, ...] = ()  # device functions of their own that several kernels share: each is written once
     workspace: dict[str, str] = field(default_factory=dict)
+    per_sample: dict[str, int] = field(default_factory=dict)  # floats of a buffer that it needs for each sample besides
     slices: str | None = None
     smem: int = 0
     tile: Tile | None = None

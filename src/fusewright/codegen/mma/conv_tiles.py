@@ -73,8 +73,8 @@ STEP_PRODUCTS = 864  # H200, second founding model: 0.97 ms with 864 products a 
 
 
 def fits(conv: Conv, epilogue: Epilogue, machine: Machine = H200) -> bool:
-    """Some tile serves this convolution and this epilogue."""
-    return has_tiles(conv, outline(epilogue), machine)
+    """Some tile serves this convolution and this epilogue; of one that is to be scaled, if need be without that."""
+    return has_tiles(replace(conv, scaled=False) if conv.scaled else conv, outline(epilogue), machine)
 
 
 def candidate_tiles(conv: Conv, epilogue: Epilogue, machine: Machine = H200) -> tuple[Tile, ...]:
@@ -91,6 +91,8 @@ def outline(epilogue: Epilogue) -> Epilogue:
 @functools.lru_cache(maxsize=1024)
 def has_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> bool:
     proposals = (proposed_tiles, warpgroup_tiles, wide_tiles, *((fewer_tiles,) if conv.is_phased else ()))
+    if conv.scaled:
+        proposals = (producer_tiles,)
     return any(True for proposed in proposals for _ in able(conv, epilogue, machine, proposed))
 
 
@@ -99,7 +101,7 @@ def tiles_of(conv: Conv, epilogue: Epilogue, machine: Machine) -> tuple[Tile, ..
     found = [islice(able(conv, epilogue, machine, proposed), CANDIDATES) for proposed in (proposed_tiles, warpgroup_tiles, folded_tiles)]
     found += [islice(able(conv, epilogue, machine, proposed), WIDE_CANDIDATES) for proposed in (wide_tiles, producer_tiles)]
     tiles = tuple(dict.fromkeys(chain.from_iterable(found)))
-    return tiles if tiles or not conv.is_phased else tuple(islice(able(conv, epilogue, machine, fewer_tiles), CANDIDATES))
+    return tiles if tiles or conv.scaled or not conv.is_phased else tuple(islice(able(conv, epilogue, machine, fewer_tiles), CANDIDATES))
 
 
 def able(conv: Conv, epilogue: Epilogue, machine: Machine, proposed: Callable[[Conv, Epilogue, Machine], Iterator[Tile]]) -> Iterator[Tile]:
@@ -107,7 +109,9 @@ def able(conv: Conv, epilogue: Epilogue, machine: Machine, proposed: Callable[[C
 
 
 def for_sizes(conv: Conv, epilogue: Epilogue, sizes: Sequence[int], machine: Machine = H200) -> Conv:
-    """The convolution, with how its results are written at these sizes (batch first)."""
+    """The convolution, with how its results are written at these sizes (batch first); scaled where some tile can do that."""
+    if conv.scaled and not has_tiles(conv, outline(epilogue), machine):
+        conv = replace(conv, scaled=False)
     elements = epilogue.stored or (isinstance(epilogue.reduce, OverChannels) and epilogue.reduce.keep) or epilogue.reduce is None
     wide = conv.out_sizes(sizes[1:])[-1] // (epilogue.window.size[-1] if epilogue.window else 1)
     in_runs = replace(conv, in_runs=True)
@@ -151,6 +155,8 @@ def expected_ms(conv: Conv, epilogue: Epilogue, sizes: Sequence[int], machine: M
 
 
 def proposed_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterator[Tile]:
+    if conv.scaled:
+        return  # four warps' products alone
     if conv.is_phased:
         yield from phased_tiles(conv, epilogue, most_fragments(conv), machine)
         return
@@ -199,7 +205,7 @@ def warpgroup_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterato
 def wide_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterator[Tile]:
     """Tiles whose products are made by four warps together, of neighbours in a row; of phases, of eight columns of several rows too.
     Eight warps over channels share an input tile."""
-    if not can_be_wide(conv, machine) or conv.packed_in > 1:
+    if conv.packed_in > 1 or not can_be_wide(conv, machine):
         return
     for (channel_tiles, fours), fragments in product(of_fours(conv, epilogue), wide_shapes(conv, epilogue)):
         if channel_tiles * prod(fragments) * prod(conv.phases) > MOST_HELD:
@@ -266,7 +272,7 @@ def folded_tiles(conv: Conv, epilogue: Epilogue, _machine: Machine) -> Iterator[
     """Tiles whose depth is eight taps of any input channels, where that is fewer products. Each input is read for each tap: the more
     channels a warp has, the better."""
     deep, one_by_one = -(-conv.group_words * prod(conv.kernel) // 8), round_up(conv.group_words, 8) // 8 * prod(conv.kernel)
-    if conv.is_half or conv.is_phased or deep >= one_by_one or deep > FOLDED_TURNS:
+    if conv.is_half or conv.scaled or conv.is_phased or deep >= one_by_one or deep > FOLDED_TURNS:
         return
     most, (wanted, warps_c) = most_fragments(conv), channel_split(conv, epilogue)
     window = prod(epilogue.window.size) if epilogue.window else 1
@@ -498,6 +504,8 @@ def predicted_ms(conv: Conv, epilogue: Epilogue, sizes: Sequence[int], tile: Til
         writing += ends * written * 1e-9 / machine.by_memory(1.0)
     launch = machine.by_launch(LAUNCH_MS)
     launches = launch + (0.0 if tile.resident else launch / 2)  # with that which packs the weights
+    if conv.scaled:
+        launches += launch  # that looks for tiles to compute once more, and samples of the input
     if tile.warpgroups:
         if not conv.in_runs and not shape.turns_rows:
             writing *= max(1.0, NARROW_COLUMNS / shape.tile_sizes[2])

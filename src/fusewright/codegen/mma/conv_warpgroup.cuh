@@ -6,10 +6,11 @@ $constants
 $ordered_weight
 $pack_kernel
 $multiply
-template <int VECTOR>
+$template
 __global__ void __launch_bounds__($all_threads, BLOCKS_PER_SM)
 kernel($parameters) {
   extern __shared__ __align__(128) float shared[];
+$own_constants
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int group = lane / 4, quad = lane % 4;  // a lane holds channels group + 8i at positions 2 quad, 2 quad + 1
 $warp_place
@@ -22,6 +23,7 @@ $channel_origin
 $out_sizes
 $tiles
   const int first = int((long long)tiles * slice / slices), last = int((long long)tiles * (slice + 1) / slices);
+$which_tiles
   const long long plane = (long long)in_d * in_h * in_w;
   const $element* const sample = input + ((long long)n * $IN_CHANNELS + $group_first_input) * plane;
   for (int i = threadIdx.x; i < ROWS; i += $all_threads) {  // where each row of four channels lies, and its place in the tile
@@ -128,13 +130,78 @@ $launcher
 //: row of words
 const int four = i / (ROWS_D * ROWS_H), d = i / ROWS_H % ROWS_D, h = i % ROWS_H;
 
+//: constants of scaled
+  // The same stages hold halves, two channels to a word, or TF32 numbers of half as many channels.
+  constexpr int SIDE = HALVES ? 2 : 1, ROWS = SIDE * SIDE_ROWS, CHUNKS = HALVES ? HALVES_CHUNKS : TF32_CHUNKS;
+
+//: tiles of scaled
+  // In halves all of them, unless the powers of two by which numbers are scaled would be out of range; in TF32 those that are left.
+  Scales& scaled = *reinterpret_cast<Scales*>(scales);
+  const float unscaled_sample = scaled.of_sample[n];
+  bool left = unscaled_sample == 0.0f;
+  for (int local = threadIdx.x; local < BLOCK_CHANNELS; local += $all_threads) left |= scaled.of_channel[blockIdx.y * BLOCK_CHANNELS + local] == 0.0f;
+  left = __syncthreads_or(left);
+  const int odd_tiles = HALVES ? 0 : scaled.odd_tiles, own_block = blockIdx.y * gridDim.x + blockIdx.x;
+  if (HALVES ? left : !left && odd_tiles == 0) return;
+  const bool every = HALVES || left || odd_tiles > MOST_ODD;
+  const int begin = every ? first : 0, end = every ? last : odd_tiles;
+  auto next = [&](int at) {
+    if (!every)
+      while (at < end && scaled.odd_tile[at].x != own_block) ++at;
+    return at;
+  };
+  auto tile_at = [&](int at) { return every ? at : at < end ? scaled.odd_tile[at].y : 0; };
+  if constexpr (!HALVES) weight += (long long)gridDim.y * HALVES_CHUNKS * WEIGHT_STAGE;
+
+//: tiles in a row
+    int tile_d = first / (tiles_h * tiles_w), tile_h = first / tiles_w % tiles_h, tile_w = first % tiles_w;  // that is loaded
+    int tile = first, chunk = 0, from_d, from_h, from_w;
+
+//: tiles left calls HalvesRange
+    const float scale = 1.0f / unscaled_sample;
+    HalvesRange range;
+    int at_tile = next(begin), chunk = 0, tile_d, tile_h, tile_w, from_d, from_h, from_w;  // that is loaded
+    auto decode = [&] {
+      const int tile = tile_at(at_tile);
+      tile_d = tile / (tiles_h * tiles_w), tile_h = tile / tiles_w % tiles_h, tile_w = tile % tiles_w;
+    };
+    decode();
+
+//: next tile in a row
+            chunk = 0, ++tile;
+            if (++tile_w == tiles_w) {
+              tile_w = 0;
+              if (++tile_h == tiles_h) tile_h = 0, ++tile_d;
+            }
+
+//: next tile left
+            chunk = 0, at_tile = next(at_tile + 1);
+            decode();
+
+//: fills of scaled
+    int fills = (end - begin) * CHUNKS;
+    if (!every) {
+      fills = 0;
+      for (int at = begin; (at = next(at)) < end; ++at) fills += CHUNKS;
+    }
+
+//: odd tiles noted calls HalvesRange
+      if constexpr (HALVES) {
+        const int tile = first + fill / CHUNKS;
+        if (!range.fits(unscaled_sample) && atomicExch(odd_noted, tile) != tile) scaled.note(own_block, tile);
+        range = HalvesRange{};
+      }
+
+//: row of scaled
+const int four = i / (SIDE * ROWS_D * ROWS_H) * SIDE + i % SIDE, d = i / SIDE / ROWS_H % ROWS_D, h = i / SIDE % ROWS_H;
+
 //: row of pairs
 const int four = i / (2 * ROWS_D * ROWS_H) * 2 + i % 2, d = i / 2 / ROWS_H % ROWS_D, h = i / 2 % ROWS_H;
 
 //: ordered weight
 // The weight that lies at `index` in the order the tensor cores read: [chunk][8 inputs][column][kernel row]
 // [64 channels][four inputs][channel][4]. A warp has 16 channels of each 64; those of a warp are neighbours.$of_pairs
-__device__ __forceinline__ $ordered ordered_weight(const $element* __restrict__ weight$told, int block, int index) {
+${of_side}__device__ __forceinline__ $ordered ordered_weight(const $element* __restrict__ weight$told, int block, int index$second) {
   const int word = index % 4, row = index / 4 % 64, four = index / 256 % 2;
   constexpr int TILES = CHANNEL_TILES * WARPS_C / 4;
   const int tile = index / 512 % CHANNEL_TILES, fours = index / 512 % TILES / CHANNEL_TILES, kh = index / (512 * TILES) % KERNEL_H;
@@ -162,7 +229,7 @@ $weight_word
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
 #pragma unroll
-        for (int v = 0; v < VECTOR; ++v) words[k][v] = __byte_perm(x[2 * k][v / 2], x[2 * k + 1][v / 2], v % 2 == 0 ? 0x5410 : 0x7632);
+        for (int v = 0; v < VECTOR; ++v) words[k][v] = $two_halves;
         rotate<VECTOR>(words[k], by);
       }
 #pragma unroll
@@ -170,6 +237,83 @@ $weight_word
         const int at = (v + by) % VECTOR;
         if (place < PLACES && unsigned(column + at) < unsigned(PITCH)) to[2 * at] = make_uint2(words[0][v], words[1][v]);
       }
+
+//: stored scaled
+      if constexpr (HALVES) {
+$pairs
+      } else {
+$words
+      }
+
+//: scales
+// By which powers of two operands are scaled before they are rounded to fp16, and which tiles do not fit that: a number would be
+// infinite, or have fewer bits than TF32.
+struct Scales {
+  int odd_tiles;
+  int2 odd_tile[MOST_ODD];  // block, tile
+  float of_channel[PACKED_CHANNELS], of_sample[1];  // what sums are multiplied by; 0 where the power would be out of range
+
+  __device__ __forceinline__ void note(int block, int tile) {
+    const int at = atomicAdd(&odd_tiles, 1);
+    if (at < MOST_ODD) odd_tile[at] = make_int2(block, tile);
+  }
+};
+
+//: pack scaled calls scaled_halves HalvesRange to_tf32
+// A block for each channel scales its weights, rounds them to fp16 and orders them, two to a word; behind these, as TF32. Of each sample
+// a block finds the power of two that brings the largest of some thousand numbers to 2^13: seven in eight of fp16's are above it, and
+// TF32's 11 bits are there down to 2^-14. `kernel` reads them so.
+__global__ void __launch_bounds__(256) pack(const float* __restrict__ weight, const float* __restrict__ input, float* __restrict__ packed,
+                                            float* __restrict__ scales, long long elements) {
+  constexpr int CHANNEL_WORDS = WEIGHT_STAGE / BLOCK_CHANNELS, TILES = CHANNEL_TILES * WARPS_C / 4;
+  __shared__ uint32_t least_of[8], most_of[8];
+  Scales& scaled = *reinterpret_cast<Scales*>(scales);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, sample = int(blockIdx.x) - PACKED_CHANNELS;
+  const int block = int(blockIdx.x) / BLOCK_CHANNELS, local = int(blockIdx.x) % BLOCK_CHANNELS, fours = local / 16 / CHANNEL_TILES;
+  const int place = (fours / 4 * CHANNEL_TILES + local / 16 % CHANNEL_TILES) * 512 + (fours % 4 * 16 + local % 16) * 4;
+  auto index_of = [&](int i) { return i / 8 * (TILES * 512) + place + i / 4 % 2 * 256 + i % 4; };
+  uint32_t least = 0xffffffffu, most = 0;  // of magnitudes; least is that of those that are not zero, less one
+  auto see = [&](float x, bool all) {
+    const uint32_t bits = __float_as_uint(x) & 0x7fffffffu;
+    if (all || bits < 0x7f800000u) least = min(least, bits - 1), most = max(most, bits);
+  };
+  if (sample < 0) {
+    for (int i = threadIdx.x; i < TF32_CHUNKS * CHANNEL_WORDS; i += 256) see(ordered_weight<1>(weight, block, index_of(i), 0), true);
+  } else {
+    const float* const from = input + sample * elements;
+    const long long step = max(32LL, elements / (256 * 32) * 32);
+    for (int line = warp; line < 256; line += 8)
+      if (line * step + lane < elements) see(from[line * step + lane], false);
+  }
+  for (int offset = 16; offset > 0; offset /= 2) {
+    least = min(least, __shfl_xor_sync(0xffffffffu, least, offset));
+    most = max(most, __shfl_xor_sync(0xffffffffu, most, offset));
+  }
+  if (lane == 0) least_of[warp] = least, most_of[warp] = most;
+  __syncthreads();
+  for (int other = 0; other < 8; ++other) least = min(least, least_of[other]), most = max(most, most_of[other]);
+  const int up = most == 0 ? 0 : (sample < 0 ? 14 : 13) + 127 - int(most >> 23);
+  const bool in_range = up >= -60 && up <= 60 && most < 0x7f800000u;
+  const float scale = in_range ? __uint_as_float(uint32_t(127 + up) << 23) : 1.0f;
+  if (blockIdx.x == 0 && threadIdx.x == 0) scaled.odd_tiles = 0;
+  if (sample >= 0) {
+    if (threadIdx.x == 0) scaled.of_sample[sample] = in_range ? 1.0f / scale : 0.0f;
+    return;
+  }
+  const bool fits = in_range && (most == 0 || __uint_as_float(least + 1) * scale >= 0x1p-14f);
+  if (threadIdx.x == 0) scaled.of_channel[blockIdx.x] = fits ? 1.0f / scale : 0.0f;
+  HalvesRange range;
+  for (int i = threadIdx.x; i < HALVES_CHUNKS * CHANNEL_WORDS; i += 256) {
+    const int index = index_of(i);
+    const float even = ordered_weight<2>(weight, block, index, 0), odd = ordered_weight<2>(weight, block, index, 1);
+    packed[(long long)block * HALVES_CHUNKS * WEIGHT_STAGE + index] = __uint_as_float(scaled_halves(even, odd, scale, range));
+  }
+  packed += (long long)(PACKED_CHANNELS / BLOCK_CHANNELS) * HALVES_CHUNKS * WEIGHT_STAGE;
+  for (int i = threadIdx.x; i < TF32_CHUNKS * CHANNEL_WORDS; i += 256) {
+    const int index = index_of(i);
+    packed[(long long)block * TF32_CHUNKS * WEIGHT_STAGE + index] = __uint_as_float(to_tf32(ordered_weight<1>(weight, block, index, 0)));
+  }
+}
 
 //: kernel with producers calls barrier_arrive barrier_sync warpgroup_arrive warpgroup_operands warpgroup_wait warpgroup_wait_but_one
 $begin
@@ -188,8 +332,7 @@ $fewer_registers
     constexpr int TOGETHER = (ROUNDS + (ROUNDS + MOST - 1) / MOST - 1) / ((ROUNDS + MOST - 1) / MOST);
     const int own = threadIdx.x - THREADS, by = VECTOR == 4 ? own / 2 % 4 : 0;  // lanes store other columns first: no bank is met twice
     $held held[TOGETHER][4][$held_words];
-    int tile_d = first / (tiles_h * tiles_w), tile_h = first / tiles_w % tiles_h, tile_w = first % tiles_w;  // that is loaded
-    int tile = first, chunk = 0, from_d, from_h, from_w;
+$loaded_tile
     const $element* from;
     auto locate = [&] {
       from_d = tile_d * STEP_D - HALO_D, from_h = tile_h * STEP_H - HALO_H, from_w = tile_w * STEP_W - HALO_W - LEAD;
@@ -198,7 +341,7 @@ $fewer_registers
     auto load_round = [&](int round, $held (&to)[4][$held_words]) {
       const int place = round * 128 + own, w = place % ROW_PLACES * VECTOR;
       const uint4 row = rows[min(place / ROW_PLACES, ROWS - 1)];
-      const bool real = tile < last && place < PLACES && from_d + row.y < unsigned(in_d) && from_h + row.z < unsigned(in_h) &&
+      const bool real = $is_tile && place < PLACES && from_d + row.y < unsigned(in_d) && from_h + row.z < unsigned(in_h) &&
                         unsigned(from_w + w) < unsigned(in_w);
 #pragma unroll
       for (int j = 0; j < 4; ++j) $load<VECTOR>(real$exists, from + row.x + w + j * plane, to[j]);
@@ -210,7 +353,7 @@ $stored
     locate();
 #pragma unroll
     for (int k = 0; k < TOGETHER; ++k) load_round(k, held[k]);
-    const int fills = (last - first) * $CHUNKS;
+$fills
     int stage = 0, next_round = TOGETHER;
 $stage_weight
 #pragma unroll 1
@@ -223,11 +366,7 @@ $next_weight
         if (next_round >= ROUNDS) {  // those of the next stage
           next_round = 0;
           if (++chunk == $CHUNKS) {
-            chunk = 0, ++tile;
-            if (++tile_w == tiles_w) {
-              tile_w = 0;
-              if (++tile_h == tiles_h) tile_h = 0, ++tile_d;
-            }
+$next_tile
           }
           locate();
         }
@@ -238,6 +377,7 @@ $next_weight
         }
         next_round += TOGETHER;
       }
+$note_odd
 $wait_weight
       warpgroup_operands();
       barrier_arrive(FULL + stage, ALL_THREADS);
@@ -255,7 +395,7 @@ $more_registers
       warp_h * $warp_step_h) * PITCH);
   int stage = 0;
 $state
-  for (int tile = first; tile < last; ++tile) {
+$each_tile
     float acc[CHANNEL_TILES][FRAGMENTS][4];
 #pragma unroll
     for (int tile_c = 0; tile_c < CHANNEL_TILES; ++tile_c)
@@ -267,7 +407,7 @@ $state
 #pragma unroll 1
     for (int chunk = 0; chunk < $CHUNKS; ++chunk) {
       barrier_sync(FULL + stage, ALL_THREADS);
-      multiply(acc, warp_input + stage * INPUT_STAGE, $weight_at_step$own_channels);
+      multiply$halves(acc, warp_input + stage * INPUT_STAGE, $weight_at_step$own_channels);
       if (chunk > 0) {  // the step before is through
         warpgroup_wait_but_one();
         barrier_arrive(EMPTY + (stage == 0 ? STAGES - 1 : stage - 1), ALL_THREADS);

@@ -34,6 +34,12 @@ class PrecisionMode(str, Enum):
     flags = "flags"
 
 
+class ArithmeticMode(str, Enum):
+    auto = "auto"
+    tf32 = "tf32"
+    ieee = "ieee"
+
+
 ModelFile = Annotated[
     Path,
     typer.Argument(metavar="MODEL.py", help="A file that defines Model, get_inputs() and get_init_inputs()."),
@@ -60,6 +66,14 @@ PrecisionOption = Annotated[
         "--precision",
         help="How exact float32 convolutions are to be where TF32 is allowed: as PyTorch's library in fact computes them, or within"
         " 1e-4 of the rms (eager); or as the flags allow (flags).",
+    ),
+]
+ArithmeticOption = Annotated[
+    ArithmeticMode,
+    typer.Option(
+        "--arithmetic",
+        help="What float32 convolutions may multiply where TF32 is allowed: whatever is exact enough (auto); TF32, but no scaled fp16 in"
+        " its place (tf32); or nothing coarser than float32 (ieee).",
     ),
 ]
 ArchOption = Annotated[

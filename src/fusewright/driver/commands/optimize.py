@@ -14,6 +14,8 @@ from .again import needs_runtime, under
 from .app import NOT_EQUAL, complain, guarded, the_line
 from .arguments import (
     ArchOption,
+    ArithmeticMode,
+    ArithmeticOption,
     AssumeFinite,
     ForwardOnly,
     ModelFile,
@@ -64,6 +66,7 @@ def optimize(
         bool, typer.Option("--quick", help="The file as predicted, verified with one seed: nothing is tuned and nothing timed.")
     ] = False,
     precision: PrecisionOption = PrecisionMode.eager,
+    arithmetic: ArithmeticOption = ArithmeticMode.auto,
     arch: ArchOption = "",
     all_variants: Annotated[
         bool, typer.Option("--all-variants", help="Verify every variant that tuning could choose, one at a time; status 1 if one is wrong.")
@@ -79,7 +82,7 @@ def optimize(
 
     The file is written only after its kernels were run and its results and gradients were found equal to the model's.
     """
-    more = {"assume_finite": assume_finite, "bench": bench, "gradients": gradients, "tune": tune.value}
+    more = {"assume_finite": assume_finite, "bench": bench, "gradients": gradients, "tune": tune.value, "arithmetic": arithmetic.value}
     options = options_of(target, sanitize, forward_only=forward_only, precision=precision.value, arch=arch, **more)
     options = options.quickly() if quick else options
     check_readable(model)
