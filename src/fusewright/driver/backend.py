@@ -29,7 +29,7 @@ aten = torch.ops.aten
 log = logging.getLogger("fusewright.backend")
 
 FALLBACKS = ("auto", "inductor", "eager")
-OF_A_RUN = ("target", "precision", "arch", "assume_finite")  # of `Options`
+OF_A_RUN = ("target", "precision", "arithmetic", "arch", "assume_finite")  # of `Options`
 OWN = ("fallback", "strict")
 
 # What such an operator saves, its backward alone knows how to read: PyTorch's formula for it saves something else.

@@ -77,7 +77,7 @@ def compile_fx_graph(
         read = replace(read, shares=(frozenset(),) * len(read.shares)) if apart else read
         on_target(read, module, target)
         try:
-            made = planned(read, options, precision_of(module, target, options), backward)
+            made = planned(read, options, replace(precision_of(module, target, options), arithmetic=options.arithmetic), backward)
             emitted = emit_graph(made, read, seen, owns_inputs=backward)
         except (Cyclic, sizes.Unprintable) as error:
             raise Unsupported(f"no plan: {error}") from error

@@ -44,6 +44,7 @@ def optimize(
     tune: str = "auto",
     verify: bool = True,
     precision: str = "eager",
+    arithmetic: str = "auto",
     dynamic: bool = True,
     mode: str = "default",
     strict: bool = False,
@@ -86,8 +87,8 @@ def optimize(
 
     `target`: "cuda"; "host" runs the kernels on the CPU, for trying and testing; "auto" plans for a GPU and verifies where it can.
     `mode="reduce-overhead"`: on a GPU, calls that ask for no gradients and change nothing but what they return are replayed as CUDA graphs.
-    `verify=False`, `tune="off"`: leave that out. `precision`, `gradients`, `assume_finite`, `seeds`, `arch`, `tuning_record`: as the
-    command's. `cache=False`: plan anew, whatever an earlier process found.
+    `verify=False`, `tune="off"`: leave that out. `precision`, `arithmetic`, `gradients`, `assume_finite`, `seeds`, `arch`,
+    `tuning_record`: as the command's. `cache=False`: plan anew, whatever an earlier process found.
 
     Where kernels are not in use, a warning (`fusewright.NotInUse`) says why, once. What cannot be planned for raises
     `fusewright.Refused` with one sentence:
@@ -102,8 +103,9 @@ def optimize(
     if mode not in MODES:
         raise Refused(f"mode {mode!r} is not one of {', '.join(MODES)}")
     options = Options(
-        target=target, tune=tune, verify=verify, precision=precision, dynamic=dynamic, gradients=gradients, forward_only=forward_only,
-        assume_finite=assume_finite, seeds=seeds, arch=arch, bench=False, tuning_record=Path(tuning_record) if tuning_record else None,
+        target=target, tune=tune, verify=verify, precision=precision, arithmetic=arithmetic, dynamic=dynamic, gradients=gradients,
+        forward_only=forward_only, assume_finite=assume_finite, seeds=seeds, arch=arch, bench=False,
+        tuning_record=Path(tuning_record) if tuning_record else None,
     )  # fmt: skip
     if target == "cuda" and not torch.cuda.is_available():
         raise Refused("target 'cuda' was asked for, but PyTorch finds no CUDA device here; use target='host'")

@@ -55,6 +55,7 @@ class Settings:
     tune: bool = True  # by timing, which models that run beside one another would disturb
     precision: str = "eager"  # as exact as that, or as the flags allow
     arch: str = ""  # the machine to plan for
+    arithmetic: str = "auto"  # what float32 convolutions may multiply
 
     @property
     def limits(self) -> Limits:
@@ -69,6 +70,7 @@ class Settings:
         found = ["--target", self.target, *(["--bench", "--modes", "eager,compile"] if self.bench else ["--no-bench"])]
         found += ["--precision", self.precision, *([] if self.tune else ["--tune", "off"])]
         found += ["--arch", self.arch] if self.arch else []
+        found += ["--arithmetic", self.arithmetic] if self.arithmetic != "auto" else []
         return [*found, "--sanitize", self.sanitize] if self.sanitize else found
 
 

@@ -23,6 +23,7 @@ from fusewright.codegen.mma.conv import (
     conv_kernel,
 )
 from fusewright.codegen.mma.conv_layout import layout, refusal
+from fusewright.codegen.mma.conv_spec import MOST_ODD
 from fusewright.codegen.mma.conv_tiles import fits, for_sizes
 
 PRODUCED = {name: replace(tile, weights="staged", chunk=8) for name, tile in TILES.items() if tile.producers}
@@ -87,16 +88,18 @@ CONV, TILE, SIZES = scaled(conv2d(20, 40, 3, padding=1)), replace(PRODUCED["prod
 
 def kernel(most_odd: int | None = None) -> KernelText:
     text = conv_kernel("k", CONV, Epilogue(), TILE)
-    return text if most_odd is None else replace(text, source=text.source.replace("MOST_ODD = 1023", f"MOST_ODD = {most_odd}"))
+    return text if most_odd is None else replace(text, source=text.source.replace(f"MOST_ODD = {MOST_ODD}", f"MOST_ODD = {most_odd}"))
 
 
 def computed(text: KernelText, library, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, int]:
     """The result, and how many tiles were computed once more; -1 where all of some block's are."""
     out = torch.full((x.shape[0], CONV.out_channels, *x.shape[2:]), float("nan"))
-    scales = torch.full((eval(text.workspace["scales"]) + x.shape[0],), float("nan"))
+    channels = eval(text.workspace["scales"])
+    scales = torch.full((channels + text.per_sample["scales"] * x.shape[0],), float("nan"))
     launch(library, text, input=x, weight=w, bias=b, out=out, batch=x.shape[0], in_h=x.shape[2], in_w=x.shape[3], scales=scales)
-    powers = scales[-CONV.out_channels - x.shape[0] - 24 :] if text.source.count("MOST_ODD = 1023") else torch.ones(1)
-    return out, -1 if bool((powers == 0).any()) else int(scales.view(torch.int32)[0])
+    of_samples = scales[channels:].view(x.shape[0], -1)[:, :2].clone()
+    some = bool((scales[:channels] == 0).any() or (of_samples[:, 0] == 0).any())
+    return out, -1 if some else int(of_samples.view(torch.int32)[:, 1].sum())
 
 
 def check_close(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
@@ -161,24 +164,25 @@ def test_weights_that_do_not_fit(built, kind: str) -> None:
     check_close(x, w, b, out)
 
 
-def test_more_odd_tiles_than_are_listed() -> None:
-    text = kernel(most_odd=3)
-    x, w, b = operands(CONV, *SIZES[:1], SIZES[1:])
-    x[:, :, :, ::16] = 1e-13
-    out, tiles = computed(text, load(text), x, w, b)
-    assert tiles > 3
-    check_close(x, w, b, out)
+@pytest.fixture(scope="module")
+def short():
+    """With a list of one tile for each sample."""
+    text = kernel(most_odd=1)
+    return replace(text, per_sample={"scales": 4}), load(text)
 
 
-def test_a_sample_does_not_depend_on_others(built) -> None:
+def test_a_sample_does_not_depend_on_others(built, short) -> None:
+    """Nor where more of its tiles do not fit than are listed: then all of them are computed once more, and none of another's."""
     x, w, b = operands(CONV, *SIZES[:1], SIZES[1:])
     x[0] *= 1e-3
-    x[2, 3, 2, 5] = 1e-11
-    together, _ = computed(*built, x, w, b)
-    again, _ = computed(*built, x, w, b)
-    assert torch.equal(together, again)
-    for n in range(3):
-        assert torch.equal(computed(*built, x[n : n + 1].clone(), w, b)[0][0], together[n])
+    x[2, 3, 2, ::16] = 1e-13
+    for text, library in (built, short):
+        together, tiles = computed(text, library, x, w, b)
+        again, _ = computed(text, library, x, w, b)
+        assert torch.equal(together, again) and tiles > 3
+        check_close(x, w, b, together)
+        for n in range(3):
+            assert torch.equal(computed(text, library, x[n : n + 1].clone(), w, b)[0][0], together[n])
 
 
 def drawn(make: torch.Generator, kind: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -60,7 +60,8 @@ def arithmetic(anchor: Anchor, plan: Plan) -> str:
     """How a convolution on the tensor cores multiplies float32 numbers, and why, in words."""
     conv, followed = anchor.conv, plan.precision is not None and plan.precision.library is not None
     if conv.is_strict:
-        why = "the library computes this convolution in float32" if anchor.exact else "TF32 is not allowed"
+        asked = plan.precision is not None and plan.precision.arithmetic == "ieee"
+        why = "as was asked for" if asked else "the library computes this convolution in float32" if anchor.exact else "TF32 is not allowed"
         return f"three products of TF32 parts, as exact as float32: {why}"
     if conv.bf16_parts:
         return "three products of bf16 parts, each sum off by at most 3 * 2^-16 of what it adds up: the library computes it in float32"

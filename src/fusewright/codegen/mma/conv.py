@@ -95,7 +95,7 @@ def conv_kernel(name: str, conv: Conv, epilogue: Epilogue, tile: Tile | None = N
         calls=made.calls | epilogue.calls | words_of_params(launcher_args(shape, epilogue)),
         launcher_args=launcher_args(shape, epilogue),
         workspace=workspace_of(shape),
-        per_sample={"scales": 1} if conv.scaled else {},
+        per_sample={"scales": 2 + 2 * MOST_ODD} if conv.scaled else {},
         slices=slices_expression(shape, machine) if isinstance(epilogue.reduce, OverPositions) else None,
         smem=4 * shape.shared_words,
         tile=tile,
@@ -113,7 +113,7 @@ def workspace_of(shape: Layout) -> dict[str, str]:
     """The floats of each buffer that the launcher wants."""
     if shape.tile.resident:
         return {}
-    scales = {"scales": str(2 + 2 * MOST_ODD + shape.channel_blocks * shape.block_channels)} if shape.conv.scaled else {}
+    scales = {"scales": str(shape.channel_blocks * shape.block_channels)} if shape.conv.scaled else {}
     return {"packed": str(shape.packed_floats), **scales}
 
 

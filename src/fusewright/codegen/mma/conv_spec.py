@@ -17,7 +17,7 @@ from ...ir.expr import Expr, Kind, Name, Pointer, names_in, substituted, words_i
 from ...ir.stmt import Declare, Statement, names_read, renamed, statements, words
 from ...target.helpers import Helper
 
-MOST_ODD = 1023  # tiles that halves do not fit, of which each is computed once more by itself; where there are more, all are
+MOST_ODD = 31  # tiles of a sample that halves do not fit, each of which is computed once more by itself; of more, all are
 PRODUCERS, PRODUCER_REGISTERS = 128, 88  # threads that fill stages, and the registers each keeps
 ELEMENTS = {"float32": ("float", 4), "float16": ("__half", 2), "bfloat16": ("__nv_bfloat16", 2)}  # C type, bytes
 

@@ -137,20 +137,22 @@ const int four = i / (ROWS_D * ROWS_H), d = i / ROWS_H % ROWS_D, h = i % ROWS_H;
 //: tiles of scaled
   // In halves all of them, unless the powers of two by which numbers are scaled would be out of range; in TF32 those that are left.
   Scales& scaled = *reinterpret_cast<Scales*>(scales);
-  const float unscaled_sample = scaled.of_sample[n];
+  OfSample& of_sample = scaled.of_sample[n];
+  const float unscaled_sample = of_sample.unscaled;
   bool left = unscaled_sample == 0.0f;
   for (int local = threadIdx.x; local < BLOCK_CHANNELS; local += $all_threads) left |= scaled.of_channel[blockIdx.y * BLOCK_CHANNELS + local] == 0.0f;
   left = __syncthreads_or(left);
-  const int odd_tiles = HALVES ? 0 : scaled.odd_tiles, own_block = blockIdx.y * gridDim.x + blockIdx.x;
+  const int odd_tiles = HALVES ? 0 : of_sample.odd_tiles;
   if (HALVES ? left : !left && odd_tiles == 0) return;
   const bool every = HALVES || left || odd_tiles > MOST_ODD;
   const int begin = every ? first : 0, end = every ? last : odd_tiles;
+  auto is_own = [&](int2 odd) { return odd.x == int(blockIdx.y) && first <= odd.y && odd.y < last; };
   auto next = [&](int at) {
     if (!every)
-      while (at < end && scaled.odd_tile[at].x != own_block) ++at;
+      while (at < end && !is_own(of_sample.odd_tile[at])) ++at;
     return at;
   };
-  auto tile_at = [&](int at) { return every ? at : at < end ? scaled.odd_tile[at].y : 0; };
+  auto tile_at = [&](int at) { return every ? at : at < end ? of_sample.odd_tile[at].y : 0; };
   if constexpr (!HALVES) weight += (long long)gridDim.y * HALVES_CHUNKS * WEIGHT_STAGE;
 
 //: tiles in a row
@@ -188,7 +190,7 @@ const int four = i / (ROWS_D * ROWS_H), d = i / ROWS_H % ROWS_D, h = i % ROWS_H;
 //: odd tiles noted calls HalvesRange
       if constexpr (HALVES) {
         const int tile = first + fill / CHUNKS;
-        if (!range.fits(unscaled_sample) && atomicExch(odd_noted, tile) != tile) scaled.note(own_block, tile);
+        if (!range.fits(unscaled_sample) && atomicExch(odd_noted, tile) != tile) of_sample.note(blockIdx.y, tile);
         range = HalvesRange{};
       }
 
@@ -247,16 +249,20 @@ $words
 
 //: scales
 // By which powers of two operands are scaled before they are rounded to fp16, and which tiles do not fit that: a number would be
-// infinite, or have fewer bits than TF32.
-struct Scales {
+// infinite, or have fewer bits than TF32. What sums are multiplied by is 0 where the power would be out of range.
+struct OfSample {
+  float unscaled;
   int odd_tiles;
-  int2 odd_tile[MOST_ODD];  // block, tile
-  float of_channel[PACKED_CHANNELS], of_sample[1];  // what sums are multiplied by; 0 where the power would be out of range
+  int2 odd_tile[MOST_ODD];  // block of channels, tile
 
   __device__ __forceinline__ void note(int block, int tile) {
     const int at = atomicAdd(&odd_tiles, 1);
     if (at < MOST_ODD) odd_tile[at] = make_int2(block, tile);
   }
+};
+struct Scales {
+  float of_channel[PACKED_CHANNELS];
+  OfSample of_sample[1];
 };
 
 //: pack scaled calls scaled_halves HalvesRange to_tf32
@@ -295,9 +301,8 @@ __global__ void __launch_bounds__(256) pack(const float* __restrict__ weight, co
   const int up = most == 0 ? 0 : (sample < 0 ? 14 : 13) + 127 - int(most >> 23);
   const bool in_range = up >= -60 && up <= 60 && most < 0x7f800000u;
   const float scale = in_range ? __uint_as_float(uint32_t(127 + up) << 23) : 1.0f;
-  if (blockIdx.x == 0 && threadIdx.x == 0) scaled.odd_tiles = 0;
   if (sample >= 0) {
-    if (threadIdx.x == 0) scaled.of_sample[sample] = in_range ? 1.0f / scale : 0.0f;
+    if (threadIdx.x == 0) scaled.of_sample[sample].unscaled = in_range ? 1.0f / scale : 0.0f, scaled.of_sample[sample].odd_tiles = 0;
     return;
   }
   const bool fits = in_range && (most == 0 || __uint_as_float(least + 1) * scale >= 0x1p-14f);

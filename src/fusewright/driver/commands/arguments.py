@@ -73,7 +73,7 @@ ArithmeticOption = Annotated[
     typer.Option(
         "--arithmetic",
         help="What float32 convolutions may multiply where TF32 is allowed: whatever is exact enough (auto); TF32, but no scaled fp16 in"
-        " its place (tf32); or nothing coarser than float32 (ieee).",
+        " its place (tf32); or float32, split into parts (ieee). It speaks of our kernels: PyTorch's flags decide what its library does.",
     ),
 ]
 ArchOption = Annotated[

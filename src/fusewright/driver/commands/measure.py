@@ -14,6 +14,8 @@ from .app import INTERRUPTED, NOT_EQUAL, complain, guarded
 from .arguments import (
     Alone,
     ArchOption,
+    ArithmeticMode,
+    ArithmeticOption,
     MemoryLimit,
     ModelFile,
     ModesOption,
@@ -141,6 +143,7 @@ def suite(
     ] = None,
     bench: Annotated[bool, typer.Option("--bench/--no-bench", help="Time the results where there is a GPU.")] = True,
     precision: PrecisionOption = PrecisionMode.eager,
+    arithmetic: ArithmeticOption = ArithmeticMode.auto,
     arch: ArchOption = "",
     strict: Strict = False,
     sanitize: SanitizeOption = None,
@@ -165,7 +168,7 @@ def suite(
 
     console = Screen(quiet)
     one, limits = jobs == 1, (time_limit, memory_limit)
-    settings = Settings(options.target, *limits, bench and one, options.sanitize, output, one, precision.value, arch)
+    settings = Settings(options.target, *limits, bench and one, options.sanitize, output, one, precision.value, arch, arithmetic.value)
     try:
         with cluster(ray) if ray else nullcontext() as runner:
             found = run_suite(folder, results, jobs, settings, resume=resume, console=console, runner=runner)
