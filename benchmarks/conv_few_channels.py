@@ -85,7 +85,7 @@ def ready(library: ctypes.CDLL, text: KernelText, tensors: dict[str, torch.Tenso
 
 
 def words(tile: Tile) -> str:
-    form = "folded" if tile.folded else "four warps" if tile.warpgroups else "taps"
+    form = "folded" if tile.folded else "warpgroup" if tile.warpgroups else "taps"
     warps = "x".join(map(str, (tile.warps_c, *tile.warps)))
     alone = " alone" if tile.alone else ""
     fragments = "x".join(map(str, tile.fragments))
@@ -97,7 +97,7 @@ def timed(conv: Conv, sizes: tuple[int, ...], tiles: list[tuple[float, Tile]], t
     x, w, b = (None if t is None else t.cuda() for t in operands(conv, sizes[0], sizes[1:]))
     apply = operator(conv)
     some = [0, sizes[0] // 2, sizes[0] - 1]
-    right = {even: convolved(conv, x[some], w, b, even) for even in (False, True)}  # four warps round ties to even
+    right = {even: convolved(conv, x[some], w, b, even) for even in (False, True)}  # warpgroup MMA rounds ties to even
     named = dict(zip(("in_d", "in_h", "in_w")[3 - conv.dims :], sizes[1:], strict=True)) | {"batch": sizes[0]}
     moved = 4e-9 * (x.numel() + sizes[0] * conv.out_channels * prod(conv.out_sizes(sizes[1:])))
     for (expected, tile), (text, library) in zip(tiles, texts, strict=True):
@@ -111,9 +111,9 @@ def timed(conv: Conv, sizes: tuple[int, ...], tiles: list[tuple[float, Tile]], t
         ms = median_ms(run, flush)
         print(f"  {ms:.4f} ms ({expected:.4f} expected, {moved / ms:.2f} TB/s)  {words(tile)}{f'  WRONG: {wrong}' if wrong else ''}")
     layout = torch.channels_last_3d if conv.dims == 3 else torch.channels_last
-    turned, turned_w = x.contiguous(memory_format=layout), w.contiguous(memory_format=layout)
+    last_x, last_w = x.contiguous(memory_format=layout), w.contiguous(memory_format=layout)
     plain = median_ms(lambda: apply(x, w, b), flush)
-    last = median_ms(lambda: apply(turned, turned_w, b), flush)
+    last = median_ms(lambda: apply(last_x, last_w, b), flush)
     both = median_ms(lambda: apply(x, w, b).relu_(), flush)
     print(f"  library: {plain:.4f} ms, channels last {last:.4f}, and relu {both:.4f}", flush=True)
 

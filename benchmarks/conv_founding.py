@@ -131,7 +131,7 @@ def milliseconds(run, repeats: int = 25) -> float:
 
 NO_STAGING = (  # what is left when nothing is copied for the next step
     ("turn > 0) store_input", "in_d < 0) store_input"),
-    ("turn < TURNS - late) load_input", "in_d < 0) load_input"),
+    ("k_block < K_BLOCKS - late) load_input", "in_d < 0) load_input"),
 )
 
 

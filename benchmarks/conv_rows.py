@@ -1,4 +1,4 @@
-"""Convolutions of many channels, alone: tiles of warps, of four warps eight columns wide, and of four warps along rows; and the library's.
+"""Convolutions of many channels, alone: warp-level tiles, warpgroup tiles eight columns wide and along rows; and the library's.
 
 PYTHONPATH=src:tests python3 benchmarks/conv_rows.py [--tiles N of each form, 3] [--seconds N] [--only WORD]
 

@@ -62,7 +62,7 @@ CASES = {
 
 
 def words(tile: Tile) -> str:
-    form = f"{tile.weights}{' alone' if tile.alone else ''}{' four warps' if tile.warpgroups else ''}"
+    form = f"{tile.weights}{' alone' if tile.alone else ''}{' warpgroup' if tile.warpgroups else ''}"
     form += f" and producers, {tile.stages} stages" if tile.producers else ""
     fragments, warps = ("x".join(map(str, three)) for three in (tile.fragments, tile.warps))
     return f"{tile.channel_tiles} of {fragments}, {tile.warps_c}x{warps} warps x {tile.blocks_per_sm}, {form}"
@@ -85,8 +85,8 @@ def library_times(of: Conv, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, f
         operator(of),
         {2: torch.channels_last, 3: torch.channels_last_3d}.get(of.dims, torch.contiguous_format),
     )
-    turned, turned_w = x.contiguous(memory_format=last), w.contiguous(memory_format=last)
-    plain, other = median_ms(lambda: apply(x, w, b), flush), median_ms(lambda: apply(turned, turned_w, b), flush)
+    last_x, last_w = x.contiguous(memory_format=last), w.contiguous(memory_format=last)
+    plain, other = median_ms(lambda: apply(x, w, b), flush), median_ms(lambda: apply(last_x, last_w, b), flush)
     return f"  library: {plain:.4f} ms, channels last {other:.4f}"
 
 

@@ -46,10 +46,10 @@ class Case:
 
 def cases(wanted: set[str]) -> list[Case]:
     found = []
-    for name, (rows, depth, columns, turned) in SHAPES.items():
+    for name, (rows, depth, columns, transposed) in SHAPES.items():
         if wanted and name not in wanted:
             continue
-        product = Product(depth, columns, turned=turned)
+        product = Product(depth, columns, transposed=transposed)
         chosen = product_tile(product, rows)
         splits = dict.fromkeys((chosen.splits, 1, 2, 4))
         found += [Case(name, rows, product, ProductTile(chosen.quartets, chosen.fragments, s)) for s in splits]
@@ -61,8 +61,8 @@ def measured(case: Case, library, folder: Path, label: str) -> str:
     torch.manual_seed(0)
     x = torch.randn(rows, product.depth, device="cuda")
     matrix = torch.randn(product.columns, product.depth, device="cuda") / product.depth**0.5
-    weight = matrix.t().contiguous() if product.turned else matrix
-    right = weight if product.turned else weight.t()
+    weight = matrix.t().contiguous() if product.transposed else matrix
+    right = weight if product.transposed else weight.t()
     out = torch.full((rows, product.columns), float("nan"), device="cuda")
     sums = torch.full((case.tile.splits * rows * product.columns,), float("nan"), device="cuda")
     text = product_kernel("k", product, Epilogue(), case.tile)

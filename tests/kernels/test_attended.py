@@ -190,7 +190,7 @@ NOT_ALONE = {  # nothing may be left out of memory here, or comes between
     "scores are returned": "(lambda s: (torch.softmax(s, -1) @ v, s.amax()))(q @ k.mT)",
     "over the queries": "torch.softmax(q @ k.mT, -2) @ v",
     "normalised otherwise": "(q @ k.mT).cumsum(-1) @ v",
-    "scores are turned": "torch.softmax((q @ k.mT).mT, -1) @ v",
+    "scores are transposed": "torch.softmax((q @ k.mT).mT, -1) @ v",
     "dropped": "F.dropout(torch.softmax(q @ k.mT, -1), 0.5) @ v",
     "dropped in one call": "F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)",
     "log softmax": "torch.log_softmax(q @ k.mT, -1) @ v",

@@ -125,13 +125,14 @@ def test_large_scores() -> None:
 
 
 def test_as_they_lie() -> None:
-    """Slices of one projection, permuted; keys that lie turned; values one apart in memory; a result that is read permuted."""
+    """Slices of one projection, permuted; keys that lie transposed; values one apart in memory; a result that is read permuted."""
     projected = torch.randn(2, 50, 3, 4, 16)
     q, k, v = projected.permute(2, 0, 3, 1, 4)
     out = torch.full((2, 50, 4, 16), float("nan")).transpose(1, 2)
     torch.testing.assert_close(attended(q, k, v, SCALED, out).double(), exact(q, k, v), rtol=1e-5, atol=1e-6)
-    turned = torch.randn(2, 4, 16, 45).mT
-    torch.testing.assert_close(attended(q, turned, v[:, :, :45], SCALED).double(), exact(q, turned, v[:, :, :45]), rtol=1e-5, atol=1e-6)
+    transposed = torch.randn(2, 4, 16, 45).mT
+    found = attended(q, transposed, v[:, :, :45], SCALED).double()
+    torch.testing.assert_close(found, exact(q, transposed, v[:, :, :45]), rtol=1e-5, atol=1e-6)
     apart = torch.randn(2, 4, 50, 32)[..., ::2]
     torch.testing.assert_close(attended(q, k, apart, SCALED).double(), exact(q, k, apart), rtol=1e-5, atol=1e-6)
     off = torch.randn(2 * 4 * 50 * 16 + 1)[1:].view(2, 4, 50, 16)

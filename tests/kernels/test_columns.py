@@ -22,7 +22,7 @@ CASES |= {
     "maxima along a padded line": ("F.max_pool1d(x, 3, 2, 1, ceil_mode=True)", LINE),
     "sums of what differs by row and by column": ("F.avg_pool2d(x * x.amax(3, keepdim=True) + x[0, 0, 0], 3, 2, 1)", IMAGE),
     "sums of a part": ("F.avg_pool2d(x[:, :, 1:, 3:], 3, 2, 1)", IMAGE),
-    "maxima of what is turned": ("F.max_pool2d(x.transpose(2, 3), 3, 2, 1)", IMAGE),
+    "maxima of what is transposed": ("F.max_pool2d(x.transpose(2, 3), 3, 2, 1)", IMAGE),
 }
 
 

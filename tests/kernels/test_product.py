@@ -48,35 +48,41 @@ SHAPES = {  # rows, depth, columns; the tile; whether the matrix lies by columns
     "many tiles, by columns": (150, 32, 300, WIDE, True),
     "deep, split": (40, 513, 24, replace(NARROW, splits=3), True),
     "a depth that varies": (70, 99, 33, NARROW, True, False, True),
-    "one group of four warps": (70, 99, 130, ProductTile(1, 16), False),
+    "one warpgroup": (70, 99, 130, ProductTile(1, 16), False),
     "rows by columns": (70, 45, 40, NARROW, False, True),
     "both by columns": (135, 40, 33, NARROW, True, True),
 }
 
 
 def multiplied(
-    x: Tensor, weight: Tensor, bias: Tensor | None, tile: ProductTile, turned: bool = False, rows_turned: bool = False, varies: bool = False
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    tile: ProductTile,
+    transposed: bool = False,
+    rows_transposed: bool = False,
+    varies: bool = False,
 ) -> Tensor:
     (rows, depth), columns = x.shape, weight.shape[0]
-    product = Product(depth, columns, bias is not None, turned, rows_turned, varies)
+    product = Product(depth, columns, bias is not None, transposed, rows_transposed, varies)
     text = product_kernel("k", product, Epilogue(), tile)
     out = torch.full((rows, columns), float("nan"))
-    x = x.t().contiguous() if rows_turned else x
-    values = {"input": x, "weight": weight.t().contiguous() if turned else weight, "out": out, "rows": rows, "depth": depth}
+    x = x.t().contiguous() if rows_transposed else x
+    values = {"input": x, "weight": weight.t().contiguous() if transposed else weight, "out": out, "rows": rows, "depth": depth}
     values |= {} if bias is None else {"bias": bias}
     sums = torch.full((tile.splits * rows * columns,), float("nan"))
     launch(load(text), text, **values, sums=sums)
     return out
 
 
-@pytest.mark.parametrize(("turned", "rows_turned"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(("transposed", "rows_transposed"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("columns", [40, 33])
-def test_batches(turned: bool, rows_turned: bool, columns: int) -> None:
+def test_batches(transposed: bool, rows_transposed: bool, columns: int) -> None:
     x, matrices = torch.randn(3, 70, 45), torch.randn(3, columns, 45)
-    product = Product(45, columns, False, turned, rows_turned, varies=True, columns_vary=True, batched=True)
+    product = Product(45, columns, False, transposed, rows_transposed, varies=True, columns_vary=True, batched=True)
     text = product_kernel("k", product, Epilogue(), NARROW)
     out = torch.full((3, 70, columns), float("nan"))
-    values = {"input": x.mT.contiguous() if rows_turned else x, "weight": matrices.mT.contiguous() if turned else matrices}
+    values = {"input": x.mT.contiguous() if rows_transposed else x, "weight": matrices.mT.contiguous() if transposed else matrices}
     launch(load(text), text, **values, out=out, batch=3, rows=70, depth=45, columns=columns)
     torch.testing.assert_close(out, x @ matrices.mT, rtol=1e-5, atol=2e-5)
 
@@ -91,11 +97,11 @@ def plain(x: Tensor, weight: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda name: name.replace(" ", "-"))
 def test_shapes(shape: str) -> None:
-    rows, depth, columns, tile, *turned = SHAPES[shape]
+    rows, depth, columns, tile, *transposed = SHAPES[shape]
     x, weight, bias = torch.randn(rows, depth), torch.randn(columns, depth), torch.randn(columns)
     exact = x.double() @ weight.double().t() + bias.double()
     allowed = 2.0**-22 * (x.abs().double() @ weight.abs().double().t() + bias.abs().double())
-    assert bool(((multiplied(x, weight, bias, tile, *turned).double() - exact).abs() <= allowed).all())
+    assert bool(((multiplied(x, weight, bias, tile, *transposed).double() - exact).abs() <= allowed).all())
 
 
 def test_unaligned_operands() -> None:
@@ -116,15 +122,15 @@ def test_as_exact_as_plain_arithmetic(depth: int, signs: str) -> None:
     assert ours.square().mean() < (2 * theirs.square().mean().sqrt()) ** 2
 
 
-@pytest.mark.parametrize(("tile", "turned"), [(WIDE, False), (replace(NARROW, splits=2), True)], ids=str)
-def test_what_is_not_finite(tile: ProductTile, turned: bool) -> None:
+@pytest.mark.parametrize(("tile", "transposed"), [(WIDE, False), (replace(NARROW, splits=2), True)], ids=str)
+def test_what_is_not_finite(tile: ProductTile, transposed: bool) -> None:
     """An infinity stays one: its two parts would be NaN, or an infinity of each sign. Numbers that round up to one stay numbers."""
     x, weight = torch.randn(150, 96), torch.rand(70, 96) + 0.5
     x[3, 5], x[77, 90], x[100, 40] = torch.inf, -torch.inf, torch.nan
     weight[9] = 1.0  # of which nothing is in the low part
     x[120, 0], x[120, 1:] = torch.finfo(torch.float32).max, 0.0
     weight[11, 0] = 0.5
-    exact, out = (x.double() @ weight.double().t()).float(), multiplied(x, weight, None, tile, turned, turned)
+    exact, out = (x.double() @ weight.double().t()).float(), multiplied(x, weight, None, tile, transposed, transposed)
     assert torch.equal(exact.isfinite(), out.isfinite())
     assert torch.equal(exact[3], out[3]) and torch.equal(exact[77], out[77]) and bool(out[100].isnan().all())
     assert out[120, 11] == x[120, 0] * 0.5
@@ -184,9 +190,9 @@ def test_tiles_are_chosen_by_counting() -> None:
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
-@pytest.mark.parametrize(("tile", "turned"), [(WIDE, False), (replace(NARROW, splits=2), True)], ids=str)
-def test_sanitized(sanitize: str, tile: ProductTile, turned: bool) -> None:
-    text = product_kernel("k", Product(70, 37, True, turned, turned), Epilogue(), tile)
+@pytest.mark.parametrize(("tile", "transposed"), [(WIDE, False), (replace(NARROW, splits=2), True)], ids=str)
+def test_sanitized(sanitize: str, tile: ProductTile, transposed: bool) -> None:
+    text = product_kernel("k", Product(70, 37, True, transposed, transposed), Epilogue(), tile)
     floats = {"input": 131 * 70, "weight": 37 * 70, "bias": 37, "out": 131 * 37, "sums": tile.splits * 131 * 37}
     check_sanitized(text, floats, {"rows": 131}, sanitize)
 
@@ -199,7 +205,7 @@ def test_sanitized(sanitize: str, tile: ProductTile, turned: bool) -> None:
         (Product(1024, 1000, True), WIDE),
         (Product(1024, 1000, True), replace(WIDE, splits=2)),
         (Product(256, 1000, True), WIDE),
-        (Product(1024, 1000, True, rows_turned=True), WIDE),
+        (Product(1024, 1000, True, rows_transposed=True), WIDE),
         (Product(1024, 1000, True, varies=True, columns_vary=True, batched=True), WIDE),
     ],
     ids=["narrow", "wide", "split", "shallow", "rows by columns", "sizes that vary"],
@@ -264,7 +270,7 @@ FORWARDS = {  # what is returned; how many products; kernels; calls to the libra
     "taken with and without a triangle": ("(lambda z: torch.tril(z) + z)(x @ y.mT)", (150, 48), 1, 1, 0),
     "of every other column": ("x[..., ::2] @ y.mT[:, ::2]", (3, 33, 48), 0, 0, 1),
     "of heads": ("(lambda q, k: q @ k.mT * 0.25)(*(z.view(3, 20, 3, 16).transpose(1, 2) for z in (x, y)))", (3, 20, 48), 1, 1, 0),
-    "of heads, turned rows": ("(lambda q, k: q.mT @ k)(*(z.view(3, 20, 3, 16).transpose(1, 2) for z in (x, y)))", (3, 20, 48), 1, 1, 0),
+    "of heads, transposed rows": ("(lambda q, k: q.mT @ k)(*(z.view(3, 20, 3, 16).transpose(1, 2) for z in (x, y)))", (3, 20, 48), 1, 1, 0),
     "heads put together": (
         ("self.second(torch.relu(x.view(3, 20, 5, 16).transpose(1, 2) @ y[:, :16, :80].view(3, 16, 5, 16).transpose(1, 2))"
         ".transpose(1, 2).reshape(3, 20, 80)[..., :40])"), (3, 20, 80), 2, 2, 0,

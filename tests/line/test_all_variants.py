@@ -55,7 +55,7 @@ def test_nothing_that_tuning_tries_is_missing(front: Front) -> None:
     tuner = Tuner(front.problem, lambda choices: front.finish(choices, gradients=False), Clock(), "host", lambda detail: None, 0.0)
     tuner.run()
     every, _ = variants(front)
-    tried = {(way.name, way.choices) for way in tuner.ways}
+    tried = {(variant.name, variant.choices) for variant in tuner.variants}
     assert len(tried) > 3 and tried <= {(variant.name, variant.choices) for variant in every}
     names = [variant.name for variant in every]
     assert len(names) == len(set(names))
@@ -90,8 +90,9 @@ def test_what_is_wrong_and_what_does_not_build(front: Front, monkeypatch: pytest
 
     monkeypatch.setattr(all_variants, "load_candidate", broken)
     found = {one.name: one for one in try_all(front, variants(front)[0], "host", judge, {}, lambda detail: None)}
-    turned = found["the library's, channels-last"]
-    assert turned.wrong and turned.outcome == "does not build" and turned.detail.endswith("kernels.cu:3: 'meet' was not declared")
+    channels_last = found["the library's, channels-last"]
+    assert channels_last.wrong and channels_last.outcome == "does not build"
+    assert channels_last.detail.endswith("kernels.cu:3: 'meet' was not declared")
     different = [one for one in found.values() if one.outcome == "different"]
     assert different and all(one.detail == "seeds: far off" for one in different)
 

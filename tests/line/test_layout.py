@@ -122,9 +122,9 @@ def test_memory_is_read_and_written_along_the_way_it_lies(tmp_path: Path) -> Non
     """Through shared memory where a kernel reads one order and writes the other; of what lies like its result nothing goes there."""
     front = front_of(tmp_path, "what goes in and what comes out")
     _, emitted = front.finish(Choices(own=frozenset(), channels_last=True), gradients=False)
-    turned = [part for part in emitted.text.split('extern "C"') if "_tile[k][j] = " in part]
-    assert len(turned) == 2
-    assert all(part.count("__shared__") == 1 and part.count("__syncthreads") == 1 for part in turned)
+    transposed = [part for part in emitted.text.split('extern "C"') if "_tile[k][j] = " in part]
+    assert len(transposed) == 2
+    assert all(part.count("__shared__") == 1 and part.count("__syncthreads") == 1 for part in transposed)
 
 
 STEM = """

@@ -36,7 +36,7 @@ MODELS = {
     "two convolutions of our own": ("zoo/network/residual_block.py", Choices()),
     "stored": ("benchmarks/chains/s1005_conv_transpose2d_divide_silu_batch_norm.py", Choices()),
     "channels-last": ("benchmarks/chains/s1033_conv_transpose2d_batch_norm_clamp_silu.py", CHANNELS_LAST),
-    "four warps": ("examples/conv3d_maxpool_logsumexp.py", Choices()),
+    "a warpgroup": ("examples/conv3d_maxpool_logsumexp.py", Choices()),
 }
 
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusewright.driver import pipeline
 from fusewright.driver.all_variants import variants
-from fusewright.driver.choices import LIBRARY_TURNED, Choices, convolutions
+from fusewright.driver.choices import LIBRARY_CHANNELS_LAST, Choices, convolutions
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
 from fusewright.driver.tune import Tuned, key
@@ -198,8 +198,8 @@ def test_a_library_that_rounds_channels_last_data_alone(monkeypatch: pytest.Monk
     plain, asked, layouts = library_arithmetic._run, library_arithmetic.asked, list[bool]()
 
     def rounds(convolution: Convolution, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        turned = x.is_contiguous(memory_format=torch.channels_last) and x.dtype is torch.float32
-        return plain(convolution, *((to_tf32(x), to_tf32(weight)) if turned else (x, weight)))
+        channels_last = x.is_contiguous(memory_format=torch.channels_last) and x.dtype is torch.float32
+        return plain(convolution, *((to_tf32(x), to_tf32(weight)) if channels_last else (x, weight)))
 
     def on_the_cpu(convolution: Convolution, sizes: tuple[int, ...], device: torch.device, channels_last: bool) -> bool | None:
         layouts.append(channels_last)
@@ -221,8 +221,8 @@ def test_a_variant_that_rounds_more_than_eager_is_no_candidate(coarser: bool, mo
     monkeypatch.setattr("fusewright.verify.precision.library_of", lambda convolutions, device: library)
     front = front_of(tmp_path, RESIDUAL, 24)
     every, notes = variants(front)
-    assert (LIBRARY_TURNED in {variant.name for variant in every}) is not coarser
-    assert any(LIBRARY_TURNED in note and "TF32" in note for note in notes) is coarser
+    assert (LIBRARY_CHANNELS_LAST in {variant.name for variant in every}) is not coarser
+    assert any(LIBRARY_CHANNELS_LAST in note and "TF32" in note for note in notes) is coarser
     assert bool(coarse_calls(front.finish(Choices(own=frozenset(), channels_last=True))[0])) is coarser
     assert not coarse_calls(front.finish(Choices(own=frozenset()))[0])
 

@@ -18,7 +18,7 @@ from fusewright.driver import pipeline
 from fusewright.driver.choices import Choices, own_of
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
-from fusewright.driver.tune import Tuned, Tuner, Way, cache_file, recall, remember, tune
+from fusewright.driver.tune import TimedVariant, Tuned, Tuner, cache_file, recall, remember, tune
 from fusewright.errors import Refused
 from fusewright.frontend.problem import load_problem
 from fusewright.host import HostLibrary
@@ -237,7 +237,7 @@ def test_a_way_that_cannot_be_built_is_out_of_the_race(
 
 
 def test_no_way_is_built_when_building_took_long(front: Front, prices: Prices, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network of a hundred convolutions is built in minutes: of its eleven ways those that are named first are tried."""
+    """A network of a hundred convolutions is built in minutes: of its eleven variants those that are named first are tried."""
     monkeypatch.setattr("fusewright.driver.tune.BUILDING", 0.0)
     prices.kernels = {"conv_": 50.0}  # the library's convolutions would be chosen
     found = tuned(front, prices)
@@ -254,7 +254,7 @@ def test_every_way_keeps_the_modes_of_the_models_parts(tmp_path: Path, prices: P
     (tmp_path / "model.py").write_text(CHAIN.replace("self.lin = nn.Linear(14, 12)", "self.lin = nn.Linear(14, 12).eval()"))
     found = tuner(read_problem(load_problem(tmp_path / "model.py"), Options(target="host")), prices)
     found.run()
-    modes = [way.module.lin.training for way in found.ways if way.module is not None]  # type: ignore[union-attr]
+    modes = [variant.module.lin.training for variant in found.variants if variant.module is not None]  # type: ignore[union-attr]
     assert modes and not any(modes)
 
 
@@ -263,19 +263,19 @@ def test_a_fault_is_that_of_the_way_that_made_it(front: Front, prices: Prices, m
         raise RuntimeError("CUDA error: an illegal memory access\nmore")
 
     found = tuner(front, prices)
-    found.inputs, found.eager = front.problem.inputs(), Way("eager", Choices(plain=True), module=front.problem.model())
+    found.inputs, found.eager = front.problem.inputs(), TimedVariant("eager", Choices(plain=True), module=front.problem.model())
     found.device = SimpleNamespace(type="cuda")  # type: ignore[assignment]
     monkeypatch.setattr(torch.cuda, "synchronize", fault)
     with pytest.raises(Refused, match=r"stopped working in 'predicted': CUDA error: an illegal memory access$"):
         found.add("predicted", Choices())
 
 
-@pytest.mark.parametrize("fails", ["", "a way", "verification"])
+@pytest.mark.parametrize("fails", ["", "a variant", "verification"])
 def test_only_what_verified_is_remembered(
     fails: str, front: Front, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And only where every way was timed."""
-    chosen = Tuned(Choices(plain=True), (("eager", 1.0),), whole=fails != "a way")
+    """And only where every variant was timed."""
+    chosen = Tuned(Choices(plain=True), (("eager", 1.0),), whole=fails != "a variant")
     verdict = Verdict(fails != "verification", (Check("seeds", fails != "verification"),), "", 0.0, 0.0, (), ())
     monkeypatch.setenv("FUSEWRIGHT_CACHE", str(tmp_path / "cache"))
     for name, value in {

@@ -53,7 +53,7 @@ class Choices:
 
 
 PREDICTED = Choices()
-LIBRARY, LIBRARY_TURNED = "library's convolutions", "the library's, channels-last"  # names of ways
+LIBRARY, LIBRARY_CHANNELS_LAST = "library's convolutions", "the library's, channels-last"  # names of variants
 
 Compile = Callable[[Choices], tuple[Plan, Emitted]]
 
@@ -121,7 +121,7 @@ def candidates(predicted: Plan, able: Able) -> Candidates:
     if can - ours:
         first.append(Named("our convolutions", Choices(own=can)))
     if any(is_convolution(node) for node in predicted.graph.nodes):
-        first.append(Named(LIBRARY_TURNED, Choices(own=frozenset(), channels_last=True)))
+        first.append(Named(LIBRARY_CHANNELS_LAST, Choices(own=frozenset(), channels_last=True)))
         first.append(Named("as predicted beside channels-last", Choices(channels_last=True)))
     if can:  # what several kernels read of them, in memory or computed by each
         first.append(Named("our convolutions, stored", Choices(own=can, stored=True)))

@@ -46,7 +46,7 @@ from ..verify.verifier import Verdict, questions
 from ..verify.verifier import verify as verify_candidate
 from . import building, tuning_record
 from .all_variants import Tried, try_all, variants
-from .choices import LIBRARY, LIBRARY_TURNED, PREDICTED, Choices
+from .choices import LIBRARY, LIBRARY_CHANNELS_LAST, PREDICTED, Choices
 from .front import Front
 from .tune import Tuned, key, recall, remember, shown, tune
 
@@ -237,12 +237,12 @@ def judge_of(front: Front, target: str, progress: Progress = silent) -> Callable
 def fallbacks(tuned: Tuned) -> list[Choices]:
     """What is tried where kernels do not verify: the library's convolutions and products as timing liked them, or no kernel at all."""
     ms = dict(tuned.rows)
-    library, turned = (ms.get(name, math.inf) for name in (LIBRARY, LIBRARY_TURNED))
-    return [Choices(own=frozenset(), channels_last=turned < library), Choices(plain=True)]
+    library, channels_last = (ms.get(name, math.inf) for name in (LIBRARY, LIBRARY_CHANNELS_LAST))
+    return [Choices(own=frozenset(), channels_last=channels_last < library), Choices(plain=True)]
 
 
 def next_ways(others: list[Choices], choices: Choices, made: Plan) -> list[Choices]:
-    """The ways that are left after one that did not verify: others for convolutions only where some are ours."""
+    """The variants that are left after one that did not verify: others for convolutions only where some are ours."""
     ours = any(kernel.fused is not None for kernel in made.every_kernel)
     return [other for other in others if other != choices and (ours or other.plain or other == PREDICTED)]
 
@@ -277,7 +277,7 @@ def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:
     except Exception as error:  # out of memory, an operator the GPU lacks, a fault of ours: the file is as right without
         first = first_line(error)
         if not gpu_works():
-            raise Refused(f"{first}; with --tune off no other way than the predicted one is tried") from error
+            raise Refused(f"{first}; with --tune off no variant but the predicted one is tried") from error
         return Tuned(PREDICTED, notes=(f"not tuned: {first}",))
     return replace(found, key=name, record_key=new, record_note=note) if found.whole else found
 

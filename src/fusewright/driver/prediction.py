@@ -17,11 +17,11 @@ def plan_ms(made: Plan) -> float:
     """Its kernels, and the convolutions and products among its calls that kernels of ours could compute. Other calls are those of every
     variant."""
     total = sum(predicted_ms(kernel, facts(kernel, (kernel.name,), made)[0], made) for kernel in made.kernels)
-    turned = any(prim.channels_last for prim in made.lowered.prims.values())
+    channels_last = any(prim.channels_last for prim in made.lowered.prims.values())
     for call in made.calls:
         anchor = anchor_of(call.node, made) if is_convolution(call.node) else product_of(call.node, made)
         if anchor is not None and isinstance(anchor.conv, Product):
             total += library_product_ms(anchor.conv, *rows_and_batch(anchor, made), made.machine)
         elif anchor is not None:
-            total += library_ms(anchor, (), made, turned)
+            total += library_ms(anchor, (), made, channels_last)
     return total

@@ -1,7 +1,7 @@
 """Which of several right files is the fastest, by running them: the planner predicts, a GPU knows.
 
 A file differs from another by what is left to PyTorch: convolutions and products that a kernel of ours could compute, and regions whose
-kernels lose to PyTorch's own; and by how the values lie that the library's convolutions read and write. Every way is timed in
+kernels lose to PyTorch's own; and by how the values lie that the library's convolutions read and write. Every variant is timed in
 turn with eager, in several rounds; what was chosen is kept in the cache, so that the same model gives the same file again.
 Where nothing beats eager, the file keeps the original's forward.
 """
@@ -55,12 +55,12 @@ from .tune_training import EVERY_KERNEL, Trainer, left_words
 
 HOPELESS = 2.0  # times what is predicted of the best: such a variant is not built
 LITTLE = 56 << 20  # bytes beyond eager's bound of 8 MB that speed is worth, where nothing else beats eager
-BUILDING = 45.0  # seconds for writing and building ways, after which none is begun: a network is to be through in 90
+BUILDING = 45.0  # seconds for writing and building variants, after which none is begun: a network is to be through in 90
 
 
 @dataclass(eq=False)
-class Way:
-    """One way to run the model."""
+class TimedVariant:
+    """One file that the model could become, and what was measured of it."""
 
     name: str
     choices: Choices
@@ -76,14 +76,14 @@ class Way:
 @dataclass(frozen=True)
 class Tuned:
     choices: Choices
-    rows: tuple[tuple[str, float], ...] = ()  # every way that was timed, and its milliseconds
+    rows: tuple[tuple[str, float], ...] = ()  # every variant that was timed, and its milliseconds
     notes: tuple[str, ...] = ()
     cached: bool = False
     key: str = ""  # under which to remember it once the chosen file has verified; "" where it is not to be kept
     record_key: str = ""  # and to add it to a record
     record_note: str = ""  # why a record's choices were not taken
-    whole: bool = True  # no way failed, so that another run would find the same
-    degraded: tuple[str, ...] = ()  # ways with kernels of ours that failed: one of them may have been the fastest
+    whole: bool = True  # no variant failed, so that another run would find the same
+    degraded: tuple[str, ...] = ()  # variants with kernels of ours that failed: one of them may have been the fastest
     steps: tuple[tuple[str, float], ...] = ()  # every way to train that was timed, and the milliseconds of a step
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def tune(
     seconds: float = SECONDS,
     trained: Compile | None = None,
 ) -> Tuned:
-    """Time the ways to run a model and say which to take. `trained` writes kernels for gradients too; None: nobody trains it."""
+    """Time the variants to run a model and say which to take. `trained` writes kernels for gradients too; None: nobody trains it."""
     return Tuner(problem, compile_, clock, target, progress, seconds, trained).run()
 
 
@@ -113,14 +113,14 @@ class Tuner:
     progress: Callable[[str], None]
     seconds: float
     trained: Compile | None = None
-    ways: list[Way] = field(default_factory=list)
+    variants: list[TimedVariant] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     whole: bool = True
     degraded: list[str] = field(default_factory=list)
     spent: float = 0.0  # seconds of writing and building
-    untried: list[str] = field(default_factory=list)  # ways for which there was no time
+    untried: list[str] = field(default_factory=list)  # variants for which there was no time
     steps: tuple[tuple[str, float], ...] = ()
-    ahead: Way | None = None  # a file with kernels for gradients
+    ahead: TimedVariant | None = None  # a file with kernels for gradients
     expected: float = math.inf  # milliseconds that are predicted of the best variant so far
     left: int = 0  # steps that will be said, at most
     library_expected: float = 0.0  # and with the library's convolutions and products
@@ -128,7 +128,7 @@ class Tuner:
     def run(self) -> Tuned:
         self.device = torch.device("cuda" if self.target == "cuda" else "cpu")
         self.inputs = [x.to(self.device) if isinstance(x, torch.Tensor) else x for x in self.problem.inputs()]
-        self.eager = Way("eager", ORIGINAL.choices, module=self.problem.model().to(self.device))
+        self.eager = TimedVariant("eager", ORIGINAL.choices, module=self.problem.model().to(self.device))
         predicted, _ = self.compile(PREDICTED)
         able = able_of(predicted, self.compile)
         if not predicted.kernels and not able:
@@ -151,28 +151,28 @@ class Tuner:
             self.notes.append(f"kernels {best.ms:.4g} ms, PyTorch {self.eager.ms:.4g} ms: the original's forward is kept")
         elif self.trained is not None:
             chosen = replace(chosen, training=self.in_training(chosen))
-        for way in self.ways:
-            holds = f"{way.peak / 2**20:.0f} MB where eager holds {self.eager.peak / 2**20:.0f}"
-            if way is best and not chosen.plain and self.is_heavy(way):
-                self.notes.append(f"{way.name}: {holds}; no variant that holds less beats eager")
-            elif self.is_heavy(way) and way.ms < GAIN * min(best.ms, self.eager.ms):
-                self.notes.append(f"{way.name} ({way.ms:.4g} ms) was not taken for its memory: {holds}")
+        for variant in self.variants:
+            holds = f"{variant.peak / 2**20:.0f} MB where eager holds {self.eager.peak / 2**20:.0f}"
+            if variant is best and not chosen.plain and self.is_heavy(variant):
+                self.notes.append(f"{variant.name}: {holds}; no variant that holds less beats eager")
+            elif self.is_heavy(variant) and variant.ms < GAIN * min(best.ms, self.eager.ms):
+                self.notes.append(f"{variant.name} ({variant.ms:.4g} ms) was not taken for its memory: {holds}")
         if self.untried:
             self.notes.append(f"not tried, since building took {self.spent:.0f} s already: {', '.join(self.untried)}")
-        rows = tuple((way.name, way.ms) for way in [self.eager, *self.ways] if way.ms < float("inf"))
+        rows = tuple((variant.name, variant.ms) for variant in [self.eager, *self.variants] if variant.ms < float("inf"))
         return Tuned(chosen, rows, tuple(self.notes), whole=self.whole, degraded=tuple(self.degraded), steps=self.steps)
 
     def in_training(self, choices: Choices) -> Training:
         """What the regions of the chosen plan do in training. Where that cannot be timed, what is predicted."""
         assert self.trained is not None and self.eager.module is not None
         try:
-            way = self.trained_way(choices)
+            variant = self.trained_variant(choices)
             self.say("build: gradients")
-            self.build([way], training=True)
-            self.start(way)
-            assert way.candidate is not None and way.module is not None and way.emitted is not None
-            space = vars(way.candidate.module)
-            trainer = Trainer(way.emitted, space, way.module, self.eager.module, self.inputs, self.clock, self.seconds, self.say)
+            self.build([variant], training=True)
+            self.start(variant)
+            assert variant.candidate is not None and variant.module is not None and variant.emitted is not None
+            space = vars(variant.candidate.module)
+            trainer = Trainer(variant.emitted, space, variant.module, self.eager.module, self.inputs, self.clock, self.seconds, self.say)
             found = trainer.run()
             self.synchronize()
         except (Refused, RuntimeError, OSError) as error:  # out of memory, too: what trains takes more than what infers
@@ -196,86 +196,87 @@ class Tuner:
 
     # ---- building
 
-    def add(self, name: str, choices: Choices) -> Way:
-        """One more way to run the model: without a module where it is no other than an earlier one, or out of the race."""
-        return next(iter(self.add_all([Named(name, choices)])), Way(name, choices))
+    def add(self, name: str, choices: Choices) -> TimedVariant:
+        """One more variant to run the model: without a module where it is no other than an earlier one, or out of the race."""
+        return next(iter(self.add_all([Named(name, choices)])), TimedVariant(name, choices))
 
-    def add_all(self, variants: Iterable[Named], trained_too: bool = False) -> list[Way]:
-        """Build ways side by side, each distinct text once. One that cannot be built is out of the race, and so is one that cannot win,
+    def add_all(self, offered: Iterable[Named], trained_too: bool = False) -> list[TimedVariant]:
+        """Build variants side by side, each distinct text once. One that cannot be built is out of the race, and so is one that cannot win,
         and one for which there is no time. The first has it. `trained_too`: with what training will need of the first."""
         start = time.monotonic()
-        ways: list[Way] = []
-        for named in variants:
-            if (self.ways or ways) and self.spent + time.monotonic() - start > BUILDING:
+        variants: list[TimedVariant] = []
+        for named in offered:
+            if (self.variants or variants) and self.spent + time.monotonic() - start > BUILDING:
                 self.untried.append(named.name)
                 continue
-            way = Way(named.name, named.choices)
-            way.made, way.emitted = self.compile(way.choices)
-            if coarse_calls(way.made):
-                self.notes.append(too_coarse(named.name, way.made))
+            variant = TimedVariant(named.name, named.choices)
+            variant.made, variant.emitted = self.compile(variant.choices)
+            if coarse_calls(variant.made):
+                self.notes.append(too_coarse(named.name, variant.made))
                 continue
-            if all(w.emitted is None or w.emitted.text != way.emitted.text for w in (*self.ways, *ways)):
-                ways.append(way)
-        ways = self.promising(ways)
-        more = [self.trained_way(ways[0].choices)] if trained_too and self.trained is not None else []
-        self.say("build: " + ", ".join(way.name for way in ways))
-        self.build(ways, more)
-        for way in ways:
-            self.begin(way)
-        self.ways += ways
+            if all(w.emitted is None or w.emitted.text != variant.emitted.text for w in (*self.variants, *variants)):
+                variants.append(variant)
+        variants = self.promising(variants)
+        more = [self.trained_variant(variants[0].choices)] if trained_too and self.trained is not None else []
+        self.say("build: " + ", ".join(variant.name for variant in variants))
+        self.build(variants, more)
+        for variant in variants:
+            self.begin(variant)
+        self.variants += variants
         self.spent += time.monotonic() - start
-        return ways
+        return variants
 
-    def build_ahead(self, variants: Iterable[Named | None]) -> None:
+    def build_ahead(self, offered: Iterable[Named | None]) -> None:
         """What the changes of the best variant need, side by side: they are tried one after another, and most do not change it."""
-        named = [one for one in variants if one is not None]
+        named = [one for one in offered if one is not None]
         if len(named) < 2 or self.spent > BUILDING:
             return
         start = time.monotonic()
-        ways = [Way(one.name, one.choices) for one in named]
-        for way in ways:
-            way.made, way.emitted = self.compile(way.choices)
-        built = {way.emitted.text for way in self.ways if way.emitted is not None}
-        ways = [way for way in ways if way.made is not None and way.emitted is not None and not coarse_calls(way.made)]
-        ways = self.promising([way for way in ways if way.emitted is not None and way.emitted.text not in built], note=False)
-        if ways:
-            self.say(f"build: {len(ways)} changes of the best")
-            self.build(ways)
+        variants = [TimedVariant(one.name, one.choices) for one in named]
+        for variant in variants:
+            variant.made, variant.emitted = self.compile(variant.choices)
+        built = {variant.emitted.text for variant in self.variants if variant.emitted is not None}
+        variants = [v for v in variants if v.made is not None and v.emitted is not None and not coarse_calls(v.made)]
+        variants = self.promising([v for v in variants if v.emitted is not None and v.emitted.text not in built], note=False)
+        if variants:
+            self.say(f"build: {len(variants)} changes of the best")
+            self.build(variants)
         self.spent += time.monotonic() - start
 
-    def trained_way(self, choices: Choices) -> Way:
+    def trained_variant(self, choices: Choices) -> TimedVariant:
         """The file of these choices with kernels for gradients."""
         assert self.trained is not None
         if self.ahead is None or self.ahead.choices != choices:
-            self.ahead = Way(EVERY_KERNEL, choices)
+            self.ahead = TimedVariant(EVERY_KERNEL, choices)
             self.ahead.made, self.ahead.emitted = self.trained(choices)
         return self.ahead
 
-    def promising(self, ways: list[Way], note: bool = True) -> list[Way]:
+    def promising(self, variants: list[TimedVariant], note: bool = True) -> list[TimedVariant]:
         """Without those that are predicted to take more than twice as long as another, and longer than with the library's convolutions
         and products."""
-        predicted = {way.name: plan_ms(way.made) for way in ways if way.made is not None}
+        predicted = {variant.name: plan_ms(variant.made) for variant in variants if variant.made is not None}
         self.expected = min([self.expected, *predicted.values()])
         library = predicted.get(LIBRARY, self.library_expected)
         self.library_expected = library
         kept = (PREDICTED.own, frozenset[str]())  # what is predicted, and the library's: these are measured, whatever is said of them
-        hopeless = [way for way in ways if predicted[way.name] > max(HOPELESS * self.expected, library) and way.choices.own not in kept]
+        most = max(HOPELESS * self.expected, library)
+        hopeless = [variant for variant in variants if predicted[variant.name] > most and variant.choices.own not in kept]
         if note and hopeless:
-            words = ", ".join(f"{way.name} ({predicted[way.name]:.3g} ms)" for way in hopeless)
+            words = ", ".join(f"{variant.name} ({predicted[variant.name]:.3g} ms)" for variant in hopeless)
             self.notes.append(f"not built, since {self.expected:.3g} ms are predicted of another: {words}")
-        return [way for way in ways if way not in hopeless]
+        return [variant for variant in variants if variant not in hopeless]
 
-    def build(self, ways: Sequence[Way], more: Sequence[Way] = (), training: bool = False) -> None:
+    def build(self, variants: Sequence[TimedVariant], more: Sequence[TimedVariant] = (), training: bool = False) -> None:
         """Load files and build their units, side by side; the original runs for the first time meanwhile."""
         name = f"{self.problem.path.stem}_new.py"
         units: list[building.Unit] = []
-        for way in (*ways, *more):
-            assert way.emitted is not None
+        for variant in (*variants, *more):
+            assert variant.emitted is not None
             try:
-                way.candidate = way.candidate or self.loaded(way.emitted, name)
-                units += building.units_of(way.candidate, training or way in more)
+                variant.candidate = variant.candidate or self.loaded(variant.emitted, name)
+                units += building.units_of(variant.candidate, training or variant in more)
             except (Refused, RuntimeError, OSError) as error:
-                way.error = error
+                variant.error = error
         building.build(units, self.first_call)
 
     def loaded(self, emitted: Emitted, name: str) -> Candidate:
@@ -286,36 +287,36 @@ class Tuner:
         with contextlib.suppress(RuntimeError):
             self.call(self.eager)()
 
-    def start(self, way: Way) -> None:
+    def start(self, variant: TimedVariant) -> None:
         """Its module, with the original's state."""
-        if way.error is not None:
-            raise way.error
-        assert way.candidate is not None and self.eager.module is not None
-        way.module = way.candidate.build_model(self.problem)
-        way.module.load_state_dict(self.eager.module.state_dict())
+        if variant.error is not None:
+            raise variant.error
+        assert variant.candidate is not None and self.eager.module is not None
+        variant.module = variant.candidate.build_model(self.problem)
+        variant.module.load_state_dict(self.eager.module.state_dict())
 
-    def begin(self, way: Way) -> None:
+    def begin(self, variant: TimedVariant) -> None:
         """Run it for the first time."""
         try:
-            self.start(way)
-            self.call(way)()
+            self.start(variant)
+            self.call(variant)()
             self.synchronize()
         except (Refused, RuntimeError, OSError) as error:
-            way.module, self.whole = None, False
+            variant.module, self.whole = None, False
             first = first_line(error)
             if self.device.type == "cuda" and not gpu_works():
-                raise Refused(f"the GPU stopped working in {way.name!r}: {first}") from error
-            self.notes.append(f"{way.name}: {first}")
-            self.degraded.append(f"the variant {way.name!r} did not build, and was left out of tuning: {first}")
+                raise Refused(f"the GPU stopped working in {variant.name!r}: {first}") from error
+            self.notes.append(f"{variant.name}: {first}")
+            self.degraded.append(f"the variant {variant.name!r} did not build, and was left out of tuning: {first}")
 
     # ---- timing
 
-    def own_of(self, way: Way) -> frozenset[str]:
-        return own_of(way.made) if way.made is not None else frozenset()
+    def own_of(self, variant: TimedVariant) -> frozenset[str]:
+        return own_of(variant.made) if variant.made is not None else frozenset()
 
-    def call(self, way: Way) -> Callable[[], Any]:
-        assert way.module is not None
-        module = way.module
+    def call(self, variant: TimedVariant) -> Callable[[], Any]:
+        assert variant.module is not None
+        module = variant.module
 
         def run() -> Any:
             with torch.no_grad():
@@ -323,53 +324,53 @@ class Tuner:
 
         return run
 
-    def time(self, ways: Sequence[Way]) -> None:
-        """Time the ways in turn; each gets the median of its rounds, and once what it holds in memory."""
-        running = [way for way in ways if way.module is not None]
-        self.say("time: " + ", ".join(way.name for way in running))
-        found = in_turn([self.call(way) for way in running], self.clock, self.seconds)
-        for way, ms in zip(running, found, strict=True):
-            way.ms = ms
-            way.peak = self.clock.peak_bytes(self.call(way)) if way.peak < 0 else way.peak
+    def time(self, variants: Sequence[TimedVariant]) -> None:
+        """Time the variants in turn; each gets the median of its rounds, and once what it holds in memory."""
+        running = [variant for variant in variants if variant.module is not None]
+        self.say("time: " + ", ".join(variant.name for variant in running))
+        found = in_turn([self.call(variant) for variant in running], self.clock, self.seconds)
+        for variant, ms in zip(running, found, strict=True):
+            variant.ms = ms
+            variant.peak = self.clock.peak_bytes(self.call(variant)) if variant.peak < 0 else variant.peak
 
-    def is_heavy(self, way: Way) -> bool:
+    def is_heavy(self, variant: TimedVariant) -> bool:
         """It holds more memory than eager may be exceeded by."""
-        return way.peak > bound(max(self.eager.peak, 0))
+        return variant.peak > bound(max(self.eager.peak, 0))
 
-    def holds_little(self, way: Way) -> bool:
+    def holds_little(self, variant: TimedVariant) -> bool:
         """Not so much more than eager that its speed is not worth it."""
-        return way.peak <= bound(max(self.eager.peak, 0)) + LITTLE
+        return variant.peak <= bound(max(self.eager.peak, 0)) + LITTLE
 
-    def little_heavier(self) -> Way | None:
+    def little_heavier(self) -> TimedVariant | None:
         """Where nothing within eager's memory beats it: the fastest that takes little more."""
-        found = [way for way in self.ways if self.gains(way) and self.holds_little(way)]
-        return min(found, key=lambda way: way.ms, default=None)
+        found = [variant for variant in self.variants if self.gains(variant) and self.holds_little(variant)]
+        return min(found, key=lambda variant: variant.ms, default=None)
 
-    def gains(self, way: Way) -> bool:
-        return way.ms <= self.eager.ms and way.made is not None and bool(way.made.every_kernel)
+    def gains(self, variant: TimedVariant) -> bool:
+        return variant.ms <= self.eager.ms and variant.made is not None and bool(variant.made.every_kernel)
 
-    def beats(self, way: Way, other: Way) -> bool:
+    def beats(self, variant: TimedVariant, other: TimedVariant) -> bool:
         """Faster, or within eager's memory where the other is not."""
-        if way.module is None or self.is_heavy(way) != self.is_heavy(other):
-            return way.module is not None and self.is_heavy(other)
-        return way.ms < GAIN * other.ms
+        if variant.module is None or self.is_heavy(variant) != self.is_heavy(other):
+            return variant.module is not None and self.is_heavy(other)
+        return variant.ms < GAIN * other.ms
 
-    def fastest(self) -> Way:
-        self.time([self.eager, *self.ways])
-        first, *others = self.ways
+    def fastest(self) -> TimedVariant:
+        self.time([self.eager, *self.variants])
+        first, *others = self.variants
         best = first
-        for way in others:
-            if self.beats(way, best):
-                best = way
+        for variant in others:
+            if self.beats(variant, best):
+                best = variant
         return best
 
-    def better(self, best: Way, other: Way) -> Way:
+    def better(self, best: TimedVariant, other: TimedVariant) -> TimedVariant:
         if other.module is None:
             return best
         self.time([best, other])
         return other if self.beats(other, best) else best
 
-    def leave(self, best: Way) -> Way:
+    def leave(self, best: TimedVariant) -> TimedVariant:
         """Regions that lose to PyTorch's operators are left to them."""
         if best.module is None or best.emitted is None or best.candidate is None:
             return best
@@ -381,12 +382,12 @@ class Tuner:
         left = without_regions(best.choices, own_of(best.made), losing)
         return self.better(best, self.add(left.name, left.choices))
 
-    def losing_regions(self, way: Way) -> list[str]:
+    def losing_regions(self, variant: TimedVariant) -> list[str]:
         """Run the model once with each region stopped at: its kernels against its reference in PyTorch's operators."""
-        assert way.candidate is not None
-        space, losing = vars(way.candidate.module), []
+        assert variant.candidate is not None
+        space, losing = vars(variant.candidate.module), []
         whole = space.get("_run")
-        seconds = self.seconds / max(4, len(way.emitted.regions) if way.emitted is not None else 0)
+        seconds = self.seconds / max(4, len(variant.emitted.regions) if variant.emitted is not None else 0)
         if whole is None:
             return []
 
@@ -400,7 +401,7 @@ class Tuner:
         space["_run"] = weighed
         try:
             self.say("time: each region")
-            self.call(way)()
+            self.call(variant)()
         except RuntimeError as error:
             self.whole = False
             self.notes.append(f"regions: {str(error).splitlines()[0]}")

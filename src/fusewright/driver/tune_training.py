@@ -177,8 +177,8 @@ class Trainer:
                 given = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
                 wanted = [t for t in read_of(region, given) if t.requires_grad]
                 call = functools.partial(_with_gradients, run, region, sizes, given, wanted, list[Tensor]())
-                ways = (frozenset[str](), frozenset({name}))
-                ours, theirs = in_turn([call, call], self.clock, seconds, lambda number: switch.to_pytorch(ways[number]))
+                switched = (frozenset[str](), frozenset({name}))
+                ours, theirs = in_turn([call, call], self.clock, seconds, lambda number: switch.to_pytorch(switched[number]))
                 switch.to_pytorch(frozenset())
                 self.alone[name] = (ours, theirs)
             return run(region, sizes, tensors)
@@ -222,7 +222,7 @@ def combinations(alone: Mapping[str, tuple[float, float]], regions: Mapping[str,
 
 
 def reasons(alone: Mapping[str, tuple[float, float]], left: frozenset[str]) -> dict[str, str]:
-    """What was measured of each region, the way that was chosen first."""
+    """What was measured of each region, what was chosen first."""
     by = ("kernels", "PyTorch's operators")
     found = {}
     for name, times in alone.items():

@@ -135,8 +135,8 @@ class Forward:
             return [*before, f"{region.name}({sizes_text}, {tensors})"]
         target = f"({', '.join(results)},)" if len(results) == 1 else ", ".join(results)
         items = [f"{region.name}_region", sizes_text]
-        if turned := self.unless_turned(region, f"_run({', '.join([*items, tensors])})"):
-            return [*before, turned]
+        if copy := self.unless_channels_last(region, f"_run({', '.join([*items, tensors])})"):
+            return [*before, copy]
         items += [given] if handed else bracketed("[", arguments, "]")
         return [*before, *wrapped(f"{target} = _run(", items, ")", limit=WIDTH - 4)]
 
@@ -187,8 +187,8 @@ class Forward:
         """A variable of `forward`, or a tensor that it looks up in the model."""
         return one if isinstance(one, str) else self.values.text(one.name) if one.is_leaf else one.name
 
-    def unless_turned(self, region: Region, run: str) -> str:
-        """Where a region only turns an input: nothing, if it lies so already."""
+    def unless_channels_last(self, region: Region, run: str) -> str:
+        """Where a region only copies an input to channels-last: nothing, if it lies so already."""
         stored = [self.prims[name] for kernel in region.kernels for name in kernel.stores]
         if len(stored) != 1 or not is_copy(self.graph.index.get(stored[0].name)):
             return ""

@@ -36,9 +36,9 @@ def shorter(views: Sequence[Prim], graph: Graph) -> str:
     if len(order) != len(kept) or set(order) != set(kept):
         return ""
     first = f"[{', '.join(cuts)}]" if any(text != ":" for text in cuts) else ""
-    split, turned = shape_text(tuple(axis.size for axis in order)), shape_text(tuple(map(order.index, kept)))
+    split, permutation = shape_text(tuple(axis.size for axis in order)), shape_text(tuple(map(order.index, kept)))
     last = f".reshape({shape_text(others[0].shape)})" if len(kept) < len(axes) else ""
-    return f"{first}.reshape({split}).permute({turned}){last}"
+    return f"{first}.reshape({split}).permute({permutation}){last}"
 
 
 def cut(start: Dim, length: Dim, size: Dim) -> str:

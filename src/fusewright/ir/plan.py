@@ -142,9 +142,9 @@ def element_at(kernel: Kernel, prims: dict[str, Prim], prim: Prim, at: Coordinat
     may lie the other way round.
     """
     shape = prim.shape
-    turned = beside_scans(kernel, prims, prim, at) if kernel.is_scan else None
-    if turned is not None or same_shape(kernel.space, shape):
-        return turned or at
+    beside = beside_scans(kernel, prims, prim, at) if kernel.is_scan else None
+    if beside is not None or same_shape(kernel.space, shape):
+        return beside or at
     if kernel.is_pointwise or not sizes.same(sizes.product(kernel.space), sizes.product(shape)):
         return None
     return index.reshape(at, kernel.space, shape)

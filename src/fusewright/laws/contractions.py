@@ -153,9 +153,9 @@ def matrix_of(site: Site, term: Term, batch: str, rows: str, columns: str) -> Re
     extent = extents(site, term)
     lead = [extent[letter] for letter in batch]
     if term.letters == batch + columns + rows and rows and columns:
-        turned = site.reshape(term.ref, [*lead, merged(extent, columns), merged(extent, rows)])
+        transposed = site.reshape(term.ref, [*lead, merged(extent, columns), merged(extent, rows)])
         rank = len(lead)
-        return site.permute(turned, [*range(rank), rank + 1, rank])
+        return site.permute(transposed, [*range(rank), rank + 1, rank])
     found = permuted(site, term, batch + rows + columns)
     return site.reshape(found, [*lead, merged(extent, rows), merged(extent, columns)])
 

@@ -224,10 +224,10 @@ def steps_at(site: Site, node: Node) -> list[Step]:
     if node.target in NEG:
         return [Step("neg", first)]
     kinds = ((MUL, "mul", "mul"), (DIV, "div", ""), (ADD, "add", "add"), (SUB, "sub", "rsub"), (RSUB, "rsub", "sub"))
-    plain, turned = next((p, t) for targets, p, t in kinds if node.target in targets)
+    plain, transposed = next((p, t) for targets, p, t in kinds if node.target in targets)
     found = [Step(plain, first, second)] if isinstance(first, Ref) else []
-    if isinstance(second, Ref) and turned:
-        found.append(Step(turned, second, first))
+    if isinstance(second, Ref) and transposed:
+        found.append(Step(transposed, second, first))
     return found
 
 

@@ -84,8 +84,8 @@ def im2col(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     by_rows = [batch, channels, rows, build[source].shape[3], kh]
     source = build.view("rows", Unfold(2, cuts[0].step, cuts[0].dilation), source, by_rows)
     source = build.view("windows", Unfold(3, cuts[1].step, cuts[1].dilation), source, [*by_rows[:3], columns, kh, kw])
-    turned = build.view("turned", Permute((0, 1, 4, 5, 2, 3)), source, [batch, channels, kh, kw, rows, columns])
-    return build.pointwise("", Arg(0), [build.reshape(turned, node.shape)], node.dtype)  # not views: PyTorch would copy twice
+    permuted = build.view("permuted", Permute((0, 1, 4, 5, 2, 3)), source, [batch, channels, kh, kw, rows, columns])
+    return build.pointwise("", Arg(0), [build.reshape(permuted, node.shape)], node.dtype)  # not views: PyTorch would copy twice
 
 
 @lowers("col2im", aten.col2im.default)
@@ -103,8 +103,8 @@ def col2im(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         if not sizes.same(size, build[source].shape[dim]):
             named = [size if d == dim else n for d, n in enumerate(build[source].shape)]
             source = build.view("named", Slice(dim, 0), source, named)
-    turned = build.view("turned", Permute((0, 1, 4, 5, 2, 3)), build.reshape(source, apart), [batch, channels, *counts, *taps])
-    return put_together(build, turned, node, cuts)
+    permuted = build.view("permuted", Permute((0, 1, 4, 5, 2, 3)), build.reshape(source, apart), [batch, channels, *counts, *taps])
+    return put_together(build, permuted, node, cuts)
 
 
 @lowers("unfold_gradient", aten.unfold_backward.default)
@@ -144,7 +144,7 @@ def side_by_side(build: Lowering, source: str, shape: Sequence[Dim], cuts: Seque
             source = build.view("taps", Slice(rank + i, first), source, taken)
     behind = {cut.dim: rank + i for i, cut in enumerate(cuts)}
     order = [d for dim in range(rank) for d in (dim, *([behind[dim]] if dim in behind else []))]
-    source = build.view("turned", Permute(tuple(order)), source, [build[source].shape[d] for d in order])
+    source = build.view("permuted", Permute(tuple(order)), source, [build[source].shape[d] for d in order])
     steps = {behind[cut.dim]: cut.step for cut in cuts}
     wide = [steps.get(d, size) for d, size in zip(order, build[source].shape, strict=True)]
     if any(many < cut.step for cut, (_, many) in zip(cuts, runs, strict=True)):

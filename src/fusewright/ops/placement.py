@@ -288,8 +288,8 @@ def pixel_shuffle(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     split = build.reshape(source, [*outer, channels, r, r, height, width])
     n = len(outer)
     order = (*range(n), n, n + 3, n + 1, n + 4, n + 2)
-    turned = build.view("turned", Permute(order), split, [*outer, channels, height, r, width, r])
-    return build.reshape(turned, node.shape, "")
+    permuted = build.view("permuted", Permute(order), split, [*outer, channels, height, r, width, r])
+    return build.reshape(permuted, node.shape, "")
 
 
 @lowers("pixel_unshuffle", aten.pixel_unshuffle.default)
@@ -302,8 +302,8 @@ def pixel_unshuffle(build: Lowering, node: Node, a: dict[str, Any]) -> str | Non
     split = build.reshape(source, [*outer, channels, height, r, width, r])
     n = len(outer)
     order = (*range(n), n, n + 2, n + 4, n + 1, n + 3)
-    turned = build.view("turned", Permute(order), split, [*outer, channels, r, r, height, width])
-    return build.reshape(turned, node.shape, "")
+    permuted = build.view("permuted", Permute(order), split, [*outer, channels, r, r, height, width])
+    return build.reshape(permuted, node.shape, "")
 
 
 @lowers("channel_shuffle", aten.channel_shuffle.default)
@@ -316,8 +316,8 @@ def channel_shuffle(build: Lowering, node: Node, a: dict[str, Any]) -> str | Non
         return None
     split = build.reshape(source, [batch, g, channels // g, *space])
     order = (0, 2, 1, *range(3, 3 + len(space)))
-    turned = build.view("turned", Permute(order), split, [batch, channels // g, g, *space])
-    return build.reshape(turned, node.shape, "")
+    permuted = build.view("permuted", Permute(order), split, [batch, channels // g, g, *space])
+    return build.reshape(permuted, node.shape, "")
 
 
 # ---- positions

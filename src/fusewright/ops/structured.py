@@ -206,8 +206,8 @@ def diagonal_matrix(build: Lowering, node: Node, a: dict[str, Any]) -> str | Non
         source = placed(build, source, [*vector[:-1], size], [max(0, -offset)])  # along rows, or what is above them
     order = [*others, row, column]
     shape = [1 if d == column else extent for d, extent in enumerate(node.shape)]
-    turned = Permute(tuple(order.index(d) for d in range(rank)))
-    along = build.view("along", turned, build.reshape(source, [*vector[:-1], size, 1]), shape)
+    permuted = Permute(tuple(order.index(d) for d in range(rank)))
+    along = build.view("along", permuted, build.reshape(source, [*vector[:-1], size, 1]), shape)
     zero = constant(0, node.dtype)
     keep = build.pointwise("keep", lambda row, column: equal(column - row, offset), here, torch.bool, torch.int64)
     return build.pointwise("", lambda keep, x: select(keep, x, zero), [keep, along], node.dtype)

@@ -68,9 +68,9 @@ class Parts:
 
     q: str  # values
     k: str
-    turned: bool  # k has a column for each key
+    transposed: bool  # k has a column for each key
     v: str
-    v_turned: bool  # v has a column for each key
+    v_transposed: bool  # v has a column for each key
     prims: dict[str, Prim]
     leaf: str
     root: str
@@ -268,7 +268,7 @@ def attended(parts: Parts, out: Matrices, plan: Plan) -> tuple[Attended, tuple[s
     q, k, v = (matrices(name, plan) for name in (parts.q, parts.k, parts.v))
     if q is None or k is None or v is None:
         return None
-    k, v = k.turned if parts.turned else k, v.turned if parts.v_turned else v
+    k, v = k.transposed if parts.transposed else k, v.transposed if parts.v_transposed else v
     (queries, depth), (keys, width) = q.shape[-2:], v.shape[-2:]
     deep, wide, many = map(plan.graph.hint, (depth, width, keys))
     if not (0 < deep <= MOST and 0 < wide <= MOST) or many < 1 or not sizes.same(k.shape[-2], keys) or not sizes.same(k.shape[-1], depth):
@@ -449,7 +449,7 @@ def step_ms(step: Kernel | Call, parts: Parts, how: Attended, plan: Plan) -> flo
 def bytes_copied(operand: Matrices, plan: Plan) -> int:
     """A permuted operand, which the library copies first: its matrices do not lie one after the other."""
     *_, rows, columns = operand.shape
-    upright = operand if operand.is_upright else operand.turned
+    upright = operand if operand.is_upright else operand.transposed
     follow = not operand.batch or sizes.same(operand.batch[-1], sizes.tidy(rows * columns)) or len(operand.batch) == 1
     plain = follow and (sizes.same(upright.row, upright.shape[-1]) or len(operand.batch) <= 1)
     return 0 if plain else 4 * plan.graph.hint(sizes.product(operand.shape))

@@ -40,13 +40,13 @@ from .library import Convolution
 MEMORY_TB_PER_S = 4.1  # H200, measured
 LAUNCH_MS = 0.003
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
-TURNED_TB_PER_S = (3.0, 3.7)  # H200: what cuDNN's kernels that turn an input and a result move (s1037: 69 us for 103 MB, 108 for 198)
+TRANSPOSE_TB_PER_S = (3.0, 3.7)  # H200: what cuDNN's kernels that turn an input and a result move (s1037: 69 us for 103 MB, 108 for 198)
 LIBRARY_CHANNELS = 32  # not measured beside others: the narrowest tiles of cuDNN's kernels by their names
 MARGIN = 0.9  # a prediction must beat that of the library's, or of what stays in registers, by this much
 
 
 @dataclass(frozen=True)
-class Way:
+class Fusion:
     """A convolution computed by us: for each kernel that reads its result, the kernels in its place."""
 
     kernels: tuple[tuple[Kernel, ...], ...]
@@ -80,7 +80,7 @@ def too_large(readers: Sequence[Kernel], plan: Plan, product: Anchor | None = No
 
 
 def epilogues_of(kernel: Kernel, anchor: Anchor, plan: Plan) -> list[tuple[Kernel, Fused]]:
-    """The kernel, or its statistics and what needs them apart, with the way each ends the convolution; none if one cannot."""
+    """The kernel, or its statistics and what needs them apart, with how each ends the convolution; none if one cannot."""
     for kernels in ([kernel], apart(kernel, plan.lowered.prims)):
         found = [(k, fused(k, anchor, plan)) for k in kernels]
         able = [(k, how) for k, how in found if how is not None and can_end(anchor, how.epilogue, plan)]
@@ -371,9 +371,9 @@ def windows_of(kernel: Kernel, prims: dict[str, Prim], anchor: Anchor) -> list[s
 # ---- is it cheaper?
 
 
-def pays(anchor: Anchor, readers: Sequence[Kernel], way: Way, plan: Plan, channels_last: bool = False) -> bool:
-    turned = input_turned_ms(anchor, plan) if channels_last and not reads_from_outside(anchor, plan) else 0.0
-    return way.ms + turned < MARGIN * library_ms(anchor, readers, plan, channels_last)
+def pays(anchor: Anchor, readers: Sequence[Kernel], fusion: Fusion, plan: Plan, channels_last: bool = False) -> bool:
+    transposed = input_transpose_ms(anchor, plan) if channels_last and not reads_from_outside(anchor, plan) else 0.0
+    return fusion.ms + transposed < MARGIN * library_ms(anchor, readers, plan, channels_last)
 
 
 def reads_from_outside(anchor: Anchor, plan: Plan) -> bool:
@@ -381,11 +381,11 @@ def reads_from_outside(anchor: Anchor, plan: Plan) -> bool:
     return any(node.is_leaf and plan.lowered.value[node.name] == anchor.input for node in plan.graph.nodes)
 
 
-def input_turned_ms(anchor: Anchor, plan: Plan) -> float:
+def input_transpose_ms(anchor: Anchor, plan: Plan) -> float:
     """To put the input's channels last, or back."""
     batch, *spatial = input_sizes(anchor, plan)
     read = batch * anchor.conv.in_channels * prod(spatial) * anchor.conv.item_bytes
-    return 2 * read / plan.machine.by_memory(TURNED_TB_PER_S[0]) * 1e-9
+    return 2 * read / plan.machine.by_memory(TRANSPOSE_TB_PER_S[0]) * 1e-9
 
 
 def ours_ms(how: Fused, plan: Plan) -> float:
@@ -422,13 +422,13 @@ def library_ms(anchor: Anchor, kernels: Sequence[Kernel], plan: Plan, channels_l
     if is_depthwise(conv):
         return depthwise.library_ms(conv, (batch, *spatial), machine) + memory_ms(kernels, plan)
     computed = conv_flops(anchor, plan) * library_padding(conv) / library_rate(conv, machine) * 1e-9
-    turned = 0.0
+    transposed = 0.0
     if library_turns(conv):
-        turned = input_turned_ms(anchor, plan) + 2 * written / machine.by_memory(TURNED_TB_PER_S[1]) * 1e-9
+        transposed = input_transpose_ms(anchor, plan) + 2 * written / machine.by_memory(TRANSPOSE_TB_PER_S[1]) * 1e-9
     if channels_last:
-        turned = input_turned_ms(anchor, plan) if reads_from_outside(anchor, plan) else 0.0
+        transposed = input_transpose_ms(anchor, plan) if reads_from_outside(anchor, plan) else 0.0
     moved = (written + read) / machine.by_memory(MEMORY_TB_PER_S) * 1e-9
-    convolution = max(computed + turned, moved) + machine.by_launch(LAUNCH_MS)
+    convolution = max(computed + transposed, moved) + machine.by_launch(LAUNCH_MS)
     return convolution + memory_ms(kernels, plan)
 
 

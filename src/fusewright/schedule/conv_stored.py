@@ -18,7 +18,7 @@ from ..ir.plan import Call, Kernel, Plan, evaluated
 from ..ir.prims import Pointwise, Window
 from .conv_fusion import (
     DTYPES,
-    Way,
+    Fusion,
     apart,
     can_end,
     fused,
@@ -34,19 +34,19 @@ from .conv_fusion import (
 GAIN = 0.98  # what another value than the convolution's result must win by
 
 
-def stored_way(anchor: Anchor, readers: Sequence[Kernel], steps: Sequence[Kernel | Call], plan: Plan) -> Way | None:
-    """The cheapest way with the convolution, or what all readers share of its chain, in memory; None if there is none."""
-    best: Way | None = None
+def stored_fusion(anchor: Anchor, readers: Sequence[Kernel], steps: Sequence[Kernel | Call], plan: Plan) -> Fusion | None:
+    """The cheapest fusion with the convolution, or what all readers share of its chain, in memory; None if there is none."""
+    best: Fusion | None = None
     shared = shared_values(anchor, readers, plan)
     for value in dict.fromkeys((shared[0], shared[-1])):
-        for way in ways_with(value, anchor, readers, steps, plan):
-            if best is None or way.ms < GAIN * best.ms:
-                best = way
-    normalised = normalised_way(anchor, readers, steps, plan)
+        for fusion in fusions_with(value, anchor, readers, steps, plan):
+            if best is None or fusion.ms < GAIN * best.ms:
+                best = fusion
+    normalised = normalised_fusion(anchor, readers, steps, plan)
     return normalised if normalised is not None and (best is None or normalised.ms < GAIN * best.ms) else best
 
 
-def normalised_way(anchor: Anchor, readers: Sequence[Kernel], steps: Sequence[Kernel | Call], plan: Plan) -> Way | None:
+def normalised_fusion(anchor: Anchor, readers: Sequence[Kernel], steps: Sequence[Kernel | Call], plan: Plan) -> Fusion | None:
     """With a softmax over channels in memory, or whatever else needs a total of each position: the total is known where the
     convolution ends, and neither it nor the convolution's result is written."""
     for reader in readers:
@@ -63,7 +63,7 @@ def normalised_way(anchor: Anchor, readers: Sequence[Kernel], steps: Sequence[Ke
         if how is None or not can_end(anchor, how.epilogue, plan) or not made_by(steps[first:], plan).isdisjoint(loads):
             continue
         behind = [() if kernel is reader else rest_of([kernel], value, plan) for kernel in readers]
-        return way_of(with_convolution(writer, how, plan), behind, plan)
+        return fusion_of(with_convolution(writer, how, plan), behind, plan)
     return None
 
 
@@ -96,7 +96,7 @@ def read_outside(names: Collection[str], readers: Sequence[Kernel], steps: Seque
     return not found.isdisjoint(names) or any(not set(kernel.loads).isdisjoint(names) for kernel in kernels)
 
 
-def written_way(anchor: Anchor, plan: Plan) -> Way | None:
+def written_fusion(anchor: Anchor, plan: Plan) -> Fusion | None:
     """The convolution's result in memory, and nothing behind it: for the caller, for library calls, and for kernels that read it there."""
     if too_large([], plan, anchor):
         return None
@@ -104,7 +104,7 @@ def written_way(anchor: Anchor, plan: Plan) -> Way | None:
     how = fused(writer, anchor, plan)
     if how is None or not can_end(anchor, how.epilogue, plan):
         return None
-    return Way(((with_convolution(writer, how, plan),),), ours_ms(how, plan))
+    return Fusion(((with_convolution(writer, how, plan),),), ours_ms(how, plan))
 
 
 def shared_values(anchor: Anchor, readers: Sequence[Kernel], plan: Plan) -> list[str]:
@@ -149,9 +149,9 @@ def made_here(name: str, source: str, anchor: Anchor, plan: Plan) -> bool:
     return alike and reads_only_here(prims, name, axes_for(shape), source, shape, set())
 
 
-def ways_with(
+def fusions_with(
     value: str, anchor: Anchor, readers: Sequence[Kernel], steps: Sequence[Kernel | Call], plan: Plan
-) -> Iterator[Way]:
+) -> Iterator[Fusion]:
     """With `value` in memory: written by a kernel that does only that, or beside the statistics that a reader wants of it."""
     prims = plan.lowered.prims
     others = [name for kernel in readers for name in kernel.loads]
@@ -164,13 +164,13 @@ def ways_with(
         return
     behind = [rest_of([kernel], value, plan) for kernel in readers]
     if can_end(anchor, how.epilogue, plan):
-        yield way_of(with_convolution(writer, how, plan), behind, plan)
+        yield fusion_of(with_convolution(writer, how, plan), behind, plan)
     for number, reader in enumerate(readers):
         for statistics, *rest in filter(None, ([reader], apart(reader, prims))):
             joined = beside(statistics, writer, how, plan)
             if joined is not None and later.isdisjoint(joined.loads) and can_end(anchor, joined.fused.epilogue, plan):
                 left = [*behind[:number], rest_of(rest, value, plan), *behind[number + 1 :]]
-                yield way_of(joined, left, plan)
+                yield fusion_of(joined, left, plan)
                 break
 
 
@@ -213,8 +213,8 @@ def beside(statistics: Kernel, writer: Kernel, how: Fused, plan: Plan) -> Kernel
     return with_convolution(kernel, replace(how, epilogue=whole), plan)
 
 
-def way_of(writer: Kernel, behind: Sequence[tuple[Kernel, ...]], plan: Plan) -> Way:
+def fusion_of(writer: Kernel, behind: Sequence[tuple[Kernel, ...]], plan: Plan) -> Fusion:
     """The kernel that writes stands in the place of the first reader; the others follow."""
     first, *others = behind
     left = [kernel for kernels in behind for kernel in kernels]
-    return Way(((writer, *first), *others), ours_ms(writer.fused, plan) + memory_ms(left, plan))
+    return Fusion(((writer, *first), *others), ours_ms(writer.fused, plan) + memory_ms(left, plan))

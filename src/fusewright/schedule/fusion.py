@@ -12,7 +12,7 @@ from . import product_fusion
 from .attention_fusion import with_shortcuts
 from .conv_fusion import (
     MARGIN,
-    Way,
+    Fusion,
     anchor_of,
     epilogues_of,
     is_needed_elsewhere,
@@ -22,7 +22,7 @@ from .conv_fusion import (
     too_large,
     with_convolution,
 )
-from .conv_stored import stored_way, written_way
+from .conv_stored import stored_fusion, written_fusion
 from .naming import name_kernels
 
 
@@ -50,13 +50,13 @@ def take_over(
         several_anchors = any(kernel.fused is not None for kernel in readers)
         if not readers or several_anchors or is_needed_elsewhere(call.node, plan) or too_large(readers, plan):
             anchor, readers = own_result(anchor, plan), []  # whoever reads it finds it where the library would have put it
-            way = written_way(anchor, plan)
+            fusion = written_fusion(anchor, plan)
         else:
-            way = best_way(anchor, readers, steps, plan, stored)
-        if way is None or (own is None and not pays(anchor, readers, way, plan, channels_last)):
+            fusion = best_fusion(anchor, readers, steps, plan, stored)
+        if fusion is None or (own is None and not pays(anchor, readers, fusion, plan, channels_last)):
             continue
         replaced: Sequence[Kernel | Call] = readers or [call]
-        for step, kernels in zip(replaced, way.kernels, strict=True):
+        for step, kernels in zip(replaced, fusion.kernels, strict=True):
             position = next(i for i, other in enumerate(steps) if other is step)
             steps[position : position + 1] = kernels
         steps = [step for step in steps if step is not call]
@@ -75,11 +75,11 @@ def without_unread(steps: Sequence[Kernel | Call], plan: Plan) -> list[Kernel | 
     return [s for s in steps if not isinstance(s, Kernel) or not s.is_pointwise or s.overwrites or not read.isdisjoint(s.stores)]
 
 
-def best_way(
+def best_fusion(
     anchor: Anchor, readers: Sequence[Kernel], steps: Sequence[Kernel | Call], plan: Plan, stored: bool | None
-) -> Way | None:
-    """The way that is asked for, or else the one predicted to be the cheapest."""
-    ended, kept = ended_way(anchor, readers, plan), stored_way(anchor, readers, steps, plan)
+) -> Fusion | None:
+    """The fusion that is asked for, or else the one predicted to be the cheapest."""
+    ended, kept = epilogue_fusion(anchor, readers, plan), stored_fusion(anchor, readers, steps, plan)
     if ended is None or kept is None:
         return ended or kept
     computed_again = sum(map(len, ended.kernels)) > 1
@@ -96,10 +96,10 @@ def call_between(kernels: Sequence[Kernel], steps: Sequence[Kernel | Call]) -> b
     return any(isinstance(step, Call) for step in steps[at[0] : at[-1]])
 
 
-def ended_way(anchor: Anchor, readers: Sequence[Kernel], plan: Plan) -> Way | None:
+def epilogue_fusion(anchor: Anchor, readers: Sequence[Kernel], plan: Plan) -> Fusion | None:
     """Every kernel that reads the result computes it and ends it in registers."""
     epilogues = [epilogues_of(kernel, anchor, plan) for kernel in readers]
     if not all(epilogues):
         return None
     kernels = tuple(tuple(with_convolution(kernel, how, plan) for kernel, how in pairs) for pairs in epilogues)
-    return Way(kernels, sum(ours_ms(how, plan) for pairs in epilogues for _, how in pairs))
+    return Fusion(kernels, sum(ours_ms(how, plan) for pairs in epilogues for _, how in pairs))

@@ -24,7 +24,7 @@ from ..laws.law import Site
 from ..laws.patterns import EVERY_CONVOLUTION, convolution_at
 from .library import Convolution
 
-COPY = "_channels_last"  # follows the name of an input that is turned for convolutions
+COPY = "_channels_last"  # follows the name of an input that is copied for convolutions
 CLONE = torch.ops.aten.clone.default
 
 
@@ -47,20 +47,20 @@ def coarse_calls(made: Plan) -> list[str]:
     found = []
     for node in (call.node for call in made.calls if plain_only and is_convolution(call.node)):
         at = convolution_at(Site(made.graph, node, {}), node)
-        found += [node.name] if at is not None and as_asked(at) in plain_only and is_turned(made, node) else []
+        found += [node.name] if at is not None and as_asked(at) in plain_only and lies_channels_last(made, node) else []
     return found
 
 
 def with_coarse_gradients(made: Plan, node: Node) -> patterns.Convolution | None:
     """The convolution that such a call is where it is a gradient whose operands the library rounds there, and not as eager calls it."""
     library = made.precision.library if made.precision is not None else None
-    if library is None or not library.coarser_gradients or not is_convolution(node) or not is_turned(made, node):
+    if library is None or not library.coarser_gradients or not is_convolution(node) or not lies_channels_last(made, node):
         return None
     at = convolution_at(Site(made.graph, node, {}), node)
     return at if at is not None and as_asked(at) in library.coarser_gradients else None
 
 
-def is_turned(made: Plan, node: Node) -> bool:
+def lies_channels_last(made: Plan, node: Node) -> bool:
     """A convolution whose result or input lies channels-last."""
     prims, value = made.lowered.prims, made.lowered.value
     return any(name in value and prims[value[name]].channels_last for name in (node.name, node.args[0].name))
@@ -84,18 +84,18 @@ def spread(made: Plan, seeds: Iterable[str], kept: Iterable[str] = ()) -> Plan:
 
 
 def with_copies(graph: Graph, made: Plan, left: Collection[str]) -> Graph:
-    """The graph in which inputs are turned by a node of their own, where convolutions of its plan would have PyTorch do it.
+    """The graph in which inputs are copied by a node of their own, where convolutions of its plan would have PyTorch do it.
 
-    Nodes in `left` are not made: there PyTorch turns them faster.
+    Nodes in `left` are not made: there PyTorch copies them faster.
     """
     prims, value = made.lowered.prims, made.lowered.value
     calls = [call.node for call in made.calls if is_convolution(call.node) and prims[value[call.node.name]].channels_last]
-    turned = {node.name: node.args[0].name for node in calls}
+    copied = {node.name: node.args[0].name for node in calls}
     nodes: dict[str, Node] = {}
     for node in graph.nodes:
-        source = graph[turned[node.name]] if node.name in turned else node
+        source = graph[copied[node.name]] if node.name in copied else node
         name = source.name + COPY
-        if source.target == "input" and source is not node and name not in left and is_turned_here(source, graph):
+        if source.target == "input" and source is not node and name not in left and is_copied_here(source, graph):
             order = torch.channels_last if len(source.shape or ()) == 4 else torch.channels_last_3d
             arguments = ((Ref(source.name),), {"memory_format": order})
             nodes.setdefault(name, Node(name, CLONE, *arguments, source.shape, source.dtype, node.where))
@@ -104,7 +104,7 @@ def with_copies(graph: Graph, made: Plan, left: Collection[str]) -> Graph:
     return replace(graph, nodes=tuple(nodes.values())).check() if len(nodes) > len(graph.nodes) else graph
 
 
-def is_turned_here(source: Node, graph: Graph) -> bool:
+def is_copied_here(source: Node, graph: Graph) -> bool:
     small = source.dtype is not None and source.dtype.itemsize <= 4
     return small and source.name + COPY not in graph.index and fills_tiles(source.shape or (), graph)
 

@@ -55,7 +55,7 @@ def product_of(node: Node, plan: Plan) -> Anchor | None:
     left, right = (matrices(lowered.value.get(ref.name, ""), plan) for ref in (found.left, found.right))
     if left is None or right is None:
         return None
-    right = right if found.by_rows else right.turned  # a row for each column of the product
+    right = right if found.by_rows else right.transposed  # a row for each column of the product
     columns, depth = right.shape[-2:]
     if graph.hint(columns) < LEAST or graph.hint(depth) < LEAST:
         return None
@@ -71,12 +71,12 @@ def product_of(node: Node, plan: Plan) -> Anchor | None:
     if not found.batched:
         right = replace(right, shape=(*left.shape[:-2], columns, depth), batch=(0,) * (len(left.shape) - 2))
     upright, by_rows = left.is_upright, right.is_upright
-    if not (upright or left.turned.is_upright) or not (by_rows or right.turned.is_upright):
+    if not (upright or left.transposed.is_upright) or not (by_rows or right.transposed.is_upright):
         return None
     places = {m: place_of(m) for m in (left, right)}
     symbols = symbol_names(symbol for m, place in places.items() if place is not None for symbol in m.symbols)
     product = Product(
-        graph.hint(depth), graph.hint(columns), bias is not None, turned=not by_rows, rows_turned=not upright,
+        graph.hint(depth), graph.hint(columns), bias is not None, transposed=not by_rows, rows_transposed=not upright,
         varies=not isinstance(depth, int), columns_vary=not isinstance(columns, int), batched=batched,
         input_place=places[left], weight_place=places[right], symbols=symbols,
     )  # fmt: skip
@@ -87,7 +87,7 @@ def product_of(node: Node, plan: Plan) -> Anchor | None:
 
 def place_of(operand: Matrices) -> Place | None:
     """Where an operand lies; None: one row, or matrix, after the other."""
-    upright = operand if operand.is_upright else operand.turned
+    upright = operand if operand.is_upright else operand.transposed
     *shape, rows, length = upright.shape
     outer, steps = zip(*joined(shape, upright.batch), strict=True)
     pitch = upright.row if not sizes.is_one(rows) else length

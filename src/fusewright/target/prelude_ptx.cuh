@@ -280,7 +280,7 @@ __device__ __forceinline__ void mma_tf32_new(float (&d)[4], const uint32_t (&a)[
 #endif
 
 //: section warpgroup_operand defines WarpgroupOperand warpgroup_operand on hopper
-// An operand of four warps' products, in words of shared memory: one TF32 number, or two neighbouring inputs of 16 bits. Four of eight
+// An operand of a warpgroup MMA, in words of shared memory: one TF32 number, or two neighbouring inputs of 16 bits. Four of eight
 // words of the depth lie side by side (16 bytes), and the other four `half` words on. Neighbouring channels or positions are 16 bytes
 // apart; eight of them are one fragment, the next one begins `row` words on.
 #ifdef CUDA_ON_CPU
@@ -432,7 +432,7 @@ __device__ __forceinline__ void warpgroup_mma_tf32_held(float (&d)[F][4], const 
 #endif
 
 //: section warpgroup_hold on hopper
-// What these four warps wrote to the registers of their first operand is there for the products to come.
+// What this warpgroup wrote to the registers of its first operand is there for the products to come.
 #ifdef CUDA_ON_CPU
 template <int COUNT>
 inline void warpgroup_hold(uint32_t (&)[COUNT][4]) {}
@@ -448,7 +448,7 @@ __device__ __forceinline__ void warpgroup_hold(uint32_t (&a)[COUNT][4]) {
 #endif
 
 //: section warpgroup_arrive on hopper
-// What these four warps wrote to their accumulators is there for the products to come.
+// What this warpgroup wrote to its accumulators is there for the products to come.
 #ifdef CUDA_ON_CPU
 template <int TILES, int FRAGMENTS>
 inline void warpgroup_arrive(float (&)[TILES][FRAGMENTS][4]) {}
@@ -476,7 +476,7 @@ __device__ __forceinline__ void warpgroup_go_on() {
 #endif
 
 //: section warpgroup_commit on hopper
-// Closes the group of the products that four warps have started.
+// Closes the group of the MMAs that this warpgroup has issued.
 #ifdef CUDA_ON_CPU
 inline void warpgroup_commit() {}
 #else
@@ -488,7 +488,7 @@ __device__ __forceinline__ void warpgroup_commit() {
 #endif
 
 //: section warpgroup_wait on hopper
-// Waits for all products of these four warps; the accumulators hold them then.
+// Waits for all MMAs of this warpgroup; the accumulators hold them then.
 #ifdef CUDA_ON_CPU
 template <int TILES, int FRAGMENTS>
 inline void warpgroup_wait(float (&)[TILES][FRAGMENTS][4]) {}
@@ -504,7 +504,7 @@ __device__ __forceinline__ void warpgroup_wait(float (&d)[TILES][FRAGMENTS][4]) 
 #endif
 
 //: section warpgroup_wait_but_one on hopper
-// Waits for all products of these four warps but those of the last group.
+// Waits for all MMAs of this warpgroup but those of the last group.
 #ifdef CUDA_ON_CPU
 inline void warpgroup_wait_but_one() {}
 #else
@@ -516,7 +516,7 @@ __device__ __forceinline__ void warpgroup_wait_but_one() {
 #endif
 
 //: section warpgroup_registers on hopper
-// From here on each thread of these four warps has COUNT registers: MORE than before, taken from warps that gave some back, or fewer.
+// From here on each thread of this warpgroup has COUNT registers: MORE than before, taken from warps that gave some back, or fewer.
 #ifdef CUDA_ON_CPU
 template <int COUNT, bool MORE>
 inline void warpgroup_registers() {}
@@ -553,7 +553,7 @@ __device__ __forceinline__ void barrier_arrive(int which, int threads) {
 #endif
 
 //: section warpgroup_operands on hopper
-// What this thread wrote to shared memory can be read by products of four warps, once a barrier is passed.
+// What this thread wrote to shared memory can be read by warpgroup MMAs, once a barrier is passed.
 #ifdef CUDA_ON_CPU
 inline void warpgroup_operands() {}
 #else

@@ -105,7 +105,7 @@ def asked(convolution: Convolution, sizes: Sequence[int], device: torch.device, 
     try:
         # At the model's own batch: an H200 rounds 16 channels, 3×3, at a batch of 64 and not at 4 (benchmarks/layout_arithmetic.py).
         x, weight = _drawn(convolution, sizes, device)
-        x = _turned(x) if channels_last else x
+        x = _to_channels_last(x) if channels_last else x
         with torch.no_grad():
             result = _run(convolution, x, weight)[:1].double()
             exact = _run(convolution, x[:1].double(), weight.double())
@@ -128,11 +128,12 @@ def _rounds_gradients(convolution: Convolution, sizes: Sequence[int], device: to
         x, weight = _drawn(convolution, sizes, device)
         upstream = torch.randn_like(_run(convolution, x, weight))
         exact = _gradients(convolution, x.double(), weight.double(), upstream.double())
-        turned = [_is_rounded(*pair) for pair in zip(_gradients(convolution, _turned(x), weight, _turned(upstream)), exact, strict=True)]
-        if not any(turned):
+        found = _gradients(convolution, _to_channels_last(x), weight, _to_channels_last(upstream))
+        channels_last_rounds = [_is_rounded(*pair) for pair in zip(found, exact, strict=True)]
+        if not any(channels_last_rounds):
             return False
         plain = [_is_rounded(*pair) for pair in zip(_gradients(convolution, x, weight, upstream), exact, strict=True)]
-    return any(there and not here for there, here in zip(turned, plain, strict=True))
+    return any(there and not here for there, here in zip(channels_last_rounds, plain, strict=True))
 
 
 def _drawn(convolution: Convolution, sizes: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -145,7 +146,7 @@ def _drawn(convolution: Convolution, sizes: Sequence[int], device: torch.device)
     return x, weight
 
 
-def _turned(x: Tensor) -> Tensor:
+def _to_channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)
 
 

@@ -25,8 +25,8 @@ from kernels.conv.test_conv_host import (
     run,
     transposed,
 )
-from kernels.conv.test_warpgroup_wide import PHASED_TILES as FOUR_WARPS_PHASES
-from kernels.conv.test_warpgroup_wide import TILES as FOUR_WARPS
+from kernels.conv.test_warpgroup_wide import PHASED_TILES as WARPGROUP_PHASES
+from kernels.conv.test_warpgroup_wide import TILES as WARPGROUP_TILES
 
 from fusewright.codegen.mma.conv import (
     Conv,
@@ -117,15 +117,15 @@ def test_tiles(name: str, epilogue: str) -> None:
     check(conv, out, value, allowed)
 
 
-PRODUCED = {name: tile for name, tile in FOUR_WARPS.items() if tile.producers}
-PRODUCED_PHASES = {name: tile for name, tile in FOUR_WARPS_PHASES.items() if tile.producers}
+PRODUCED = {name: tile for name, tile in WARPGROUP_TILES.items() if tile.producers}
+PRODUCED_PHASES = {name: tile for name, tile in WARPGROUP_PHASES.items() if tile.producers}
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PRODUCED, ids=lambda name: name.replace(" ", "-"))
 @pytest.mark.parametrize("epilogue", ["elements", "rows", "stored moments"])
 @pytest.mark.parametrize("width", [74, 75, 76])
-def test_products_of_four_warps(name: str, epilogue: str, width: int) -> None:
+def test_warpgroup_mma(name: str, epilogue: str, width: int) -> None:
     """Two, one and four columns a load; channels that fill neither a word nor a chunk."""
     conv, tile = half(conv2d(37, 72 if "eight warps" in name else 32, 3, padding=1), HALVES[width % 2]), PRODUCED[name]
     if epilogue == "stored moments":
@@ -140,13 +140,13 @@ def test_products_of_four_warps(name: str, epilogue: str, width: int) -> None:
 
 @pytest.mark.parametrize("name", PRODUCED_PHASES, ids=lambda name: name.replace(" ", "-"))
 @pytest.mark.parametrize("dtype", HALVES)
-def test_phases_of_four_warps(name: str, dtype: str) -> None:
+def test_warpgroup_phases(name: str, dtype: str) -> None:
     conv = half(transposed(2, 21, 72 if "eight warps" in name else 32, 3, 2, 1, 1), dtype)
     out, found = run(conv, Epilogue(), 2, (5, 41), PRODUCED_PHASES[name])
     check(conv, out, *found)
 
 
-def test_halves_are_multiplied_by_four_warps_where_producers_stage_them() -> None:
+def test_halves_use_warpgroup_mma_where_producers_stage_them() -> None:
     conv = half(conv2d(64, 128, 3, padding=1))
     assert best_tile(for_sizes(conv, Epilogue(), (64, 128, 128)), Epilogue(), (64, 128, 128)).producers
     alone = replace(PRODUCED["producers"], producers=False)
@@ -159,7 +159,7 @@ BY_FOURS = Tile(2, (1, 2, 2), (1, 1, 2))
 @pytest.mark.parametrize("width", [21, 22, 24])
 @pytest.mark.parametrize("epilogue", ["elements", "softmax", "stored moments"])
 def test_four_halves_a_lane(width: int, epilogue: str) -> None:
-    """Two fragments take turns along a row; rows of every alignment."""
+    """Two fragments alternate along a row; rows of every alignment."""
     conv, after = half(conv2d(20, 40, 3, padding=1)), SOFTMAX
     softmax = Epilogue(reduce=OverChannels("LogSumExp", keep=True), after=after)
     whole = replace(BY_FOURS, channel_tiles=3)

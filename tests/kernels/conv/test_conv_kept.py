@@ -90,7 +90,7 @@ def test_tiles(name: str) -> None:
     kept_of(conv, EPILOGUES["over channels"], 2, (10, 21), TILES[name])
 
 
-def test_four_warps_together() -> None:
+def test_warpgroup_tiles() -> None:
     tile = Tile(1, (1, 8, 1), (1, 1, 1), warps_c=4, warpgroups=True)
     kept_of(conv2d(16, 64, 3, padding=1), Epilogue(window=Window("max", (2, 2)), reduce=OverChannels("Max")), 1, (16, 16), tile)
 

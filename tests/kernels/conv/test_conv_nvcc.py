@@ -67,12 +67,12 @@ KERNELS = {
     "transposed 3d, statistics": (transposed(3, 32, 64, 3), STATISTICS),
     "transposed 3d, softmax": (transposed(3, 32, 64, 3), Epilogue(reduce=OverChannels("LogSumExp", keep=True))),
 }
-FOUR_WARPS = [
+WARPGROUP = [
     "statistics of the first founding model", "the rest of the first founding model", "second founding model", "plain 3x3",
     "plain 1x1", "maximum over 256 channels", "average pool", "sum over positions",
 ]  # fmt: skip
 # A size or two, once a tile and outside the products.
-SPILLED_BESIDE_FOUR_WARPS = {"plain 1x1": 32, "the rest of the first founding model": 64}
+SPILLED_BESIDE_WARPGROUP_MMA = {"plain 1x1": 32, "the rest of the first founding model": 64}
 # Values that a whole tile leaves alone (running statistics, sizes) wait in local memory; the products never do.
 SPILLED_OUTSIDE = {
     "transposed 3d, statistics": 300,
@@ -170,8 +170,8 @@ def test_strict_compiles_within_the_plan(case: str, tmp_path: Path) -> None:
         assert not spills_between_products(wide) or case == "transposed 3d, statistics"
 
 
-@pytest.mark.parametrize("case", FOUR_WARPS, ids=lambda name: name.replace(" ", "-"))
-def test_products_of_four_warps(case: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", WARPGROUP, ids=lambda name: name.replace(" ", "-"))
+def test_warpgroup_mma(case: str, tmp_path: Path) -> None:
     """For Hopper no spills, and products that the compiler does not put in a row; for others it compiles too."""
     conv, epilogue = KERNELS[case]
     tile = next(tile for tile in candidate_tiles(conv, epilogue) if tile.warpgroups)
@@ -180,7 +180,7 @@ def test_products_of_four_warps(case: str, tmp_path: Path) -> None:
     kernels = [resources for name, resources in found.items() if "kernelILi" in name]
     assert len(kernels) == 2
     for registers, spilled in kernels:
-        assert spilled <= SPILLED_BESIDE_FOUR_WARPS.get(case, 0)
+        assert spilled <= SPILLED_BESIDE_WARPGROUP_MMA.get(case, 0)
         assert registers <= min(255, 65536 // (tile.threads * tile.blocks_per_sm))
     wide = machine_code(cubin, "kernelILi4E")
     if wide:
@@ -196,7 +196,7 @@ def of_sizes(conv: Conv, sizes: tuple[int, ...], epilogue: Epilogue = ELEMENTS) 
     return conv, epilogue, sizes
 
 
-# With the tile that they get at these sizes: four warps more fill the stages. In parentheses what is spilled, outside the products.
+# With the tile that they get at these sizes: one more warpgroup fills the stages. In parentheses what is spilled, outside the products.
 PRODUCED = {
     "3x3, rows of 126": (of_sizes(few(2, 64, 128, 3, 0), (64, 128, 128)), 16),
     "3x3, stored beside statistics": (of_sizes(few(2, 64, 128, 3, 0), (64, 128, 128), STORED), 64),

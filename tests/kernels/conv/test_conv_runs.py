@@ -30,7 +30,7 @@ from fusewright.codegen.mma.conv_tiles import best_tile, for_sizes
 def test_elements(case: str) -> None:
     conv, batch, sizes = (AWKWARD | PHASED)[case]
     conv = replace(conv, in_runs=True)
-    assert layout(conv, Epilogue(), candidate_tiles(conv, Epilogue())[0]).turns_rows
+    assert layout(conv, Epilogue(), candidate_tiles(conv, Epilogue())[0]).transposes_rows
     out, (value, allowed) = run(conv, Epilogue(), batch, sizes)
     assert explain(out, value, allowed) is None
 
@@ -71,7 +71,7 @@ def test_where_rows_are_wide_of_the_mark() -> None:
     assert ragged.in_runs and not whole.in_runs
     assert not for_sizes(conv, Epilogue(reduce=OverChannels("Max")), (64, 128, 128)).in_runs
     tile: Tile = best_tile(ragged, Epilogue(), (64, 128, 128))
-    assert layout(ragged, Epilogue(), tile).turns_rows and layout(ragged, Epilogue(), tile).run_columns >= 32
+    assert layout(ragged, Epilogue(), tile).transposes_rows and layout(ragged, Epilogue(), tile).run_columns >= 32
 
 
 @pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
@@ -80,7 +80,7 @@ def test_sanitized(sanitize: str, name: str) -> None:
     """Kept as well."""
     conv = conv2d(11, 20, 3, padding=1, in_runs=True, kept=True)
     tile = replace(SANITIZED[name], fragments=(1, 2, 2))
-    assert layout(conv, Epilogue(), tile).turns_rows
+    assert layout(conv, Epilogue(), tile).transposes_rows
     text = conv_kernel("k", conv, Epilogue(), tile)
     floats = {"input": 2 * 11 * 9 * 13, "weight": 20 * 11 * 9, "bias": 20, "out": 2 * 20 * 9 * 13, "kept": 2 * 20 * 9 * 13}
     floats |= {buffer: eval(count) for buffer, count in text.workspace.items()}

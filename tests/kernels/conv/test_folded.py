@@ -117,7 +117,7 @@ def test_tiles(name: str, epilogue: str) -> None:
 @pytest.mark.parametrize("name", WINDOWS, ids=words)
 @pytest.mark.parametrize(("stride", "arithmetic"), [(1, "tf32"), (2, "tf32"), (1, "strict"), (1, "parts"), (2, "parts")])
 def test_windows(name: str, stride: int, arithmetic: str) -> None:
-    """Of the tiles that are proposed: some of a window's fragments take turns along a row."""
+    """Of the tiles that are proposed: some of a window's fragments alternate along a row."""
     conv, epilogue = conv2d(3, 24, 3, padding=1, stride=stride, **ARITHMETIC[arithmetic]), Epilogue(window=WINDOWS[name])
     tile = next(tile for tile in candidate_tiles(conv, epilogue) if tile.folded)
     out, (value, allowed) = run(conv, epilogue, 1, (26, 70), tile)

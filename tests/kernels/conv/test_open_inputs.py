@@ -26,7 +26,7 @@ TILES = {
     "alone": Tile(2, (1, 2, 1), (1, 1, 3), weights="resident", alone=True),
     "staged": Tile(1, (1, 2, 1), (1, 2, 1), warps_c=2),
     "direct": Tile(1, (1, 2, 1), (1, 2, 1), weights="direct"),
-    "four warps together": Tile(1, (1, 8, 1), (1, 1, 1), warps_c=4, weights="staged", warpgroups=True),
+    "a warpgroup": Tile(1, (1, 8, 1), (1, 1, 1), warps_c=4, weights="staged", warpgroups=True),
     "producers": Tile(1, (1, 1, 4), (1, 2, 1), warps_c=4, weights="staged", warpgroups=True, producers=True, stages=3),
     "producers, resident": Tile(1, (1, 8, 1), (1, 1, 1), warps_c=4, weights="resident", warpgroups=True, producers=True),
 }
@@ -44,7 +44,7 @@ def opened(conv: Conv) -> Conv:
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_one_text_serves_any_number_of_input_channels(form: Conv, tile: str, whole: bool, dtype: str) -> None:
     if dtype != "float32" and TILES[tile].warpgroups:
-        pytest.skip("four warps multiply TF32 together only")
+        pytest.skip("warpgroup MMAs are of TF32 only")
     step = 8 if dtype == "float32" else 16
     counts = [2 * step, 5 * step] if whole else [step + 3, 4 * step + 1]
     texts = [conv_kernel("k", opened(replace(form, in_channels=n, dtype=dtype)), Epilogue(), TILES[tile]) for n in counts]

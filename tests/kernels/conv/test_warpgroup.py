@@ -1,4 +1,4 @@
-"""Convolutions whose products four warps make together: the same answers as the others, over awkward shapes and epilogues."""
+"""Convolutions whose products are warpgroup MMAs: the same answers as the others, over awkward shapes and epilogues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of four warps whose positions are neighbours in a row, and those of strided transposed convolutions, phase by phase."""
+"""Warpgroup MMAs whose positions are neighbours in a row, and those of strided transposed convolutions, phase by phase."""
 
 from __future__ import annotations
 
@@ -184,4 +184,4 @@ def test_proposed_tiles_are_within_the_machine() -> None:
     conv = replace(conv2d(64, 128, 3), in_runs=True, row_fragments=16)
     wide = [tile for tile in candidate_tiles(conv, Epilogue()) if tile.warpgroups and tile.fragments[2] > 1]
     assert wide and {tile.warps_c for tile in wide} == {4, 8} and {tile.producers for tile in wide} == {False, True}
-    assert all(layout(conv, Epilogue(), tile).turns_rows for tile in wide)
+    assert all(layout(conv, Epilogue(), tile).transposes_rows for tile in wide)

@@ -35,7 +35,7 @@ class Accumulator:
     kind: str
     source: str
     members: tuple[str, ...]
-    turn: int  # the pass over the row in which it is filled
+    pass_index: int  # the pass over the row in which it is filled
 
 
 def accumulators(kernel: Kernel, prims: dict[str, Prim]) -> list[Accumulator]:
@@ -44,13 +44,13 @@ def accumulators(kernel: Kernel, prims: dict[str, Prim]) -> list[Accumulator]:
         grouped.setdefault((prims[name].op.accumulator, prims[name].inputs[0]), []).append(name)
     for kind, source in [key for key in grouped if (f"Arg{key[0]}", key[1]) in grouped]:
         grouped[f"Arg{kind}", source] += grouped.pop((kind, source))  # who knows where the largest is knows how large it is
-    turns: dict[str, int] = {}
+    passes: dict[str, int] = {}
     found: list[Accumulator] = []
     for (kind, source), members in grouped.items():
-        turn = 1 + max((turns[n] for n in reductions_behind(source, kernel, prims) if n in turns), default=0)
-        turns.update(dict.fromkeys(members, turn))
-        found.append(Accumulator(f"{members[0]}_acc", kind, source, tuple(members), turn))
-    return sorted(found, key=lambda a: a.turn)
+        pass_index = 1 + max((passes[n] for n in reductions_behind(source, kernel, prims) if n in passes), default=0)
+        passes.update(dict.fromkeys(members, pass_index))
+        found.append(Accumulator(f"{members[0]}_acc", kind, source, tuple(members), pass_index))
+    return sorted(found, key=lambda a: a.pass_index)
 
 
 def reductions_behind(root: str, kernel: Kernel, prims: dict[str, Prim]) -> set[str]:

@@ -50,7 +50,7 @@ from .windows import either_way
 
 THREADS = 256
 LESS = 0.7  # of what memory moves otherwise: not timed
-TILE_GROUPS = THREADS // 32  # vectors, one below the other, that a block takes of what is turned: not timed
+TILE_GROUPS = THREADS // 32  # vectors, one below the other, that a block takes of what is transposed: not timed
 # H200, a 3x3 pool of 2048x224x224: 3.80 TB/s with 128 threads a block, 3.67 with 256. Of volumes, whose windows share more than a thread's
 # rows and columns, larger blocks have more in common: a pool of 256x64x64x64 takes 0.0920 ms with 128 threads, 0.0903 with 256.
 THREADS_OF_ROWS, THREADS_OF_VOLUMES = 128, 256
@@ -69,7 +69,7 @@ class PointwiseSchedule(Schedule):
     loops: Walk
     width: int  # elements of a vector
     inner: int  # the dimension that neighbouring threads follow
-    turned: bool  # vectors lie along another dimension
+    transposed: bool  # vectors lie along another dimension
     fits: bool  # vectors fill the innermost loop
     by_rows: bool  # a thread computes several rows
     columns: Columns | None = None  # and several elements of each
@@ -79,16 +79,16 @@ def match(kernel: Kernel, prims: dict[str, Prim], graph: Graph, machine: Machine
     loops = walk(kernel, prims, graph)
     width = 1 if not follows_lanes(kernel, prims, graph, loops) else width_of(kernel, prims, loops)
     inner = loops.kept[-1].dims[-1] if loops.kept else 0  # neighbouring threads follow it
-    turned = turned_walk(kernel, prims, graph, loops) if width > 1 else None
-    fits = width > 1 and (turned is not None or graph.hint(loops.kept[-1].size) % width == 0)
+    transposed = transposed_walk(kernel, prims, graph, loops) if width > 1 else None
+    fits = width > 1 and (transposed is not None or graph.hint(loops.kept[-1].size) % width == 0)
     if not fits or mostly_one_by_one(kernel, prims, graph, loops):
         by_rows = with_rows(kernel, prims, graph, loops, resident(machine))
         if any(loop.step > 1 for loop in by_rows.kept):
             columns = columns_of(kernel, prims, graph, by_rows, machine)
             return PointwiseSchedule(kernel, prims, graph, machine, by_rows, 1, inner, False, fits, True, columns)
-    if turned is not None:
-        loops, width = turned, vector_width(kernel, prims, turned.kept, SECTOR)
-    return PointwiseSchedule(kernel, prims, graph, machine, loops, width, inner, turned is not None, fits, False)
+    if transposed is not None:
+        loops, width = transposed, vector_width(kernel, prims, transposed.kept, SECTOR)
+    return PointwiseSchedule(kernel, prims, graph, machine, loops, width, inner, transposed is not None, fits, False)
 
 
 def resident(machine: Machine) -> int:
@@ -140,10 +140,10 @@ def render(schedule: PointwiseSchedule, comment: list[str]) -> KernelText:
     ]
     setup = text.nothing_to_do("elements", total)
     extra, grid = ["elements"], in_blocks("elements", THREADS)
-    if schedule.turned and fills_tiles(loops, inner, width, graph):
+    if schedule.transposed and fills_tiles(loops, inner, width, graph):
         position, grid = in_tiles(loops, inner, evaluator)
         extra = []
-    elif schedule.turned:
+    elif schedule.transposed:
         across = tuple(sorted(loops.kept, key=lambda loop: inner in loop.dims))
         position = [
             const("Index", "item", thread),
@@ -207,7 +207,7 @@ def width_of(kernel: Kernel, prims: dict[str, Prim], loops: Walk) -> int:
     return min(vector_width(kernel, prims, loops.kept), max(1, VECTOR_BYTES // widest))
 
 
-def turned_walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph, loops: Walk) -> Walk | None:
+def transposed_walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph, loops: Walk) -> Walk | None:
     """With lanes along what is read, where that lies across what neighbouring threads follow, so that memory moves less: a transpose.
 
     A thread then takes a whole sector of it, and what lies along the other one is read and written an element at a time, which
@@ -217,16 +217,16 @@ def turned_walk(kernel: Kernel, prims: dict[str, Prim], graph: Graph, loops: Wal
     long = [loop for loop in loops.kept if graph.hint(loop.size) >= SECTOR]
     if loops.kept[-1] not in long:
         return None
-    best, turned = LESS * moved([*found.read, *found.written], inner, graph), None
+    best, transposed = LESS * moved([*found.read, *found.written], inner, graph), None
     for d in (loop.dims[-1] for loop in long[:-1]):
         along = [(p, o) for p, o in found.read if any(axis.name == LoopVariable(d) and sizes.is_one(f) for axis, f in o.terms.items())]
         across = [(p, o) for p, o in (*found.read, *found.written) if not any(o is other for _, other in along)]
         total = moved(along, d, graph) + moved(across, inner, graph)
         if along and total < best:
-            best, turned = total, d
-    if turned is None:
+            best, transposed = total, d
+    if transposed is None:
         return None
-    found_walk = walk(kernel, prims, graph, along=turned)
+    found_walk = walk(kernel, prims, graph, along=transposed)
     return found_walk if vector_width(kernel, prims, found_walk.kept, SECTOR) > 1 else None
 
 

@@ -50,7 +50,7 @@ def match(kernel: Kernel, prims: dict[str, Prim], graph: Graph, machine: Machine
     rows = graph.hint(sizes.product(kernel.row_shape))
     length = graph.hint(sizes.product(kernel.space[d] for d in kernel.reduced))
     full = [name for name in kernel.stores if kernel.members[name] == "full"]
-    one_pass = all(a.turn == 1 for a in parts) and not any(reductions_behind(name, kernel, prims) for name in full)
+    one_pass = all(a.pass_index == 1 for a in parts) and not any(reductions_behind(name, kernel, prims) for name in full)
     if loops.lanes_reduce:
         threads = 32 if length <= 1024 else 128 if length <= 8192 else 256 if length <= 1 << 17 else 512
         if kept_in_registers(kernel, prims, length, parts):

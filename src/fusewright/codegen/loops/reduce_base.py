@@ -179,7 +179,7 @@ class Base:
         variables = decode(self.loops.reduced, item, self.evaluator)
         return [*(used(variables, body) if self.one_by_one else variables), *body]
 
-    def pass_over(self, turn: int, keeping: dict[str, str] | None = None, at: Expr | None = None) -> list[Statement]:
+    def pass_over(self, pass_index: int, keeping: dict[str, str] | None = None, at: Expr | None = None) -> list[Statement]:
         """The body of the loop over the row in this pass: fills accumulators, writes full values that are ready.
 
         `keeping` are values that it leaves in an array for a later pass; `at` is the item, where that is a number.
@@ -188,10 +188,10 @@ class Base:
         element, lanes = Level(self.all_axes), Level(self.all_axes | {LANE})
         self.evaluator.levels += [element, lanes]
         after: list[Statement] = []
-        for part in (a for a in self.parts if a.turn == turn):
+        for part in (a for a in self.parts if a.pass_index == pass_index):
             self.accumulate(part, element, lanes, after)
         for name in self.kernel.stores:
-            if self.kernel.members[name] == "full" and self.turn_of(name) == turn:
+            if self.kernel.members[name] == "full" and self.pass_of(name) == pass_index:
                 self.store_full(name, element, lanes, after)
         for name, row in (keeping or {}).items():
             value = self.evaluator.value(name, self.at)
@@ -209,7 +209,7 @@ class Base:
         """A thread's element of a row that is kept."""
         return element(Name(row), Name("step"), *([Name(LANE)] if self.width > 1 else []))
 
-    def sweep(self, turn: int, start: Expr, step: Expr, inside: Sequence[Expr] = ()) -> list[Statement]:
+    def sweep(self, pass_index: int, start: Expr, step: Expr, inside: Sequence[Expr] = ()) -> list[Statement]:
         """A pass over a row by threads that are `step` apart: TOGETHER elements of a thread at a time, then the rest one by one."""
         extent = sizes.product(loop.size for loop in self.loops.reduced)
         length = self.evaluator.size(extent)
@@ -219,32 +219,32 @@ class Base:
         rest = not many or not isinstance(extent, int) or extent % most != 0
         of_rest, further = both(*inside, item < length), Assign(item, step, "+=")
         if not many:
-            return [For(first, of_rest, further, block(self.taken_apart(item, self.pass_over(turn, at=item))))]
+            return [For(first, of_rest, further, block(self.taken_apart(item, self.pass_over(pass_index, at=item))))]
         of_many, further_on = both(*inside, item + scaled(TOGETHER - 1, step) < length), Assign(item, scaled(TOGETHER, step), "+=")
         at = Grouped(item + scaled(Name("u"), step))
         if not rest:
-            return [For(first, of_many, further_on, block(self.together(turn, at, as_expr(TOGETHER))))]
-        body = self.together(turn, at, Name("count"))
+            return [For(first, of_many, further_on, block(self.together(pass_index, at, as_expr(TOGETHER))))]
+        body = self.together(pass_index, at, Name("count"))
         found = [
             Lambda("take", (("Index", "item"), ("auto", "count")), tuple(body)),
             first,
             For(None, of_many, further_on, Do(TAKE(item, fn.count_of.of(TOGETHER)()))),
             For(None, of_rest, further, Do(TAKE(item, fn.count_of.of(1)())), unroll=1),  # at most three
         ]
-        return found if self.turns == 1 else [block(found)]
+        return found if self.passes == 1 else [block(found)]
 
     @property
     def stride(self) -> int:
         """How many elements further a thread's next one lies."""
         raise NotImplementedError
 
-    def together(self, turn: int, at: Expr, count: Expr) -> list[Statement]:
+    def together(self, pass_index: int, at: Expr, count: Expr) -> list[Statement]:
         """So many elements of a thread, the one of number u being at `at`; what accumulators rather take at once is collected."""
         self.tiles, self.collecting = {}, True
-        body = self.taken_apart(at, self.pass_over(turn, at=at))
+        body = self.taken_apart(at, self.pass_over(pass_index, at=at))
         self.collecting = False
         tiles = [self.tile(tile, count) for tile in self.tiles.values()]
-        return [*tiles, counted("u", count, body), *self.add_tiles(turn)]
+        return [*tiles, counted("u", count, body), *self.add_tiles(pass_index)]
 
     def tile(self, name: str, count: Expr) -> Declare:
         """Of what is collected: by rows of a column's own; along a row, all of it."""
@@ -252,9 +252,9 @@ class Base:
             return array("float", name, count)
         return array("float", name, count * VEC) if self.loops.lanes_reduce else array("float", name, VEC, count)
 
-    def add_tiles(self, turn: int) -> list[Statement]:
+    def add_tiles(self, pass_index: int) -> list[Statement]:
         found: list[Statement] = []
-        for part in (a for a in self.parts if a.turn == turn and a.name in self.tiles):
+        for part in (a for a in self.parts if a.pass_index == pass_index and a.name in self.tiles):
             columns, tile = not self.loops.lanes_reduce and self.width > 1, Name(self.tiles[part.name])
             add = Do(method(self.lane_accumulator(part), "add", element(tile, Name(LANE)) if columns else tile))
             found.append(each_lane(add) if columns else add)
@@ -289,10 +289,10 @@ class Base:
     def vec(self) -> Expr:
         return VEC if self.width > 1 else as_expr(1)
 
-    def turn_of(self, name: str) -> int:
-        turns = {member: part.turn for part in self.parts for member in part.members}
+    def pass_of(self, name: str) -> int:
+        passes = {member: part.pass_index for part in self.parts for member in part.members}
         behind = reductions_behind(name, self.kernel, self.prims)
-        return 1 + max((turns[n] for n in behind), default=0)
+        return 1 + max((passes[n] for n in behind), default=0)
 
     def accumulate(self, part: Accumulator, element_level: Level, lanes: Level, after: list[Statement]) -> None:
         result = self.evaluator.value(part.source, self.at)
@@ -359,12 +359,12 @@ class Base:
         self.row_body.clear()
         return found
 
-    def publish(self, turn: int) -> None:
+    def publish(self, pass_index: int) -> None:
         """After a pass, its reductions are values of the row, and what it wrote can be read by the thread that wrote it."""
-        written = [n for n in self.kernel.stores if self.kernel.members[n] == "full" and self.turn_of(n) == turn]
+        written = [n for n in self.kernel.stores if self.kernel.members[n] == "full" and self.pass_of(n) == pass_index]
         self.evaluator.loads |= set(written)
         for part in self.parts:
-            if part.turn == turn:
+            if part.pass_index == pass_index:
                 for member in part.members:
                     self.evaluator.results[member] = Field(self.lane_accumulator(part), self.prims[member].op.field)
 
@@ -374,9 +374,9 @@ class Base:
         return self.evaluator.value(name, at), prim.offset(at)
 
     @property
-    def turns(self) -> int:
-        full = [self.turn_of(name) for name in self.kernel.stores if self.kernel.members[name] == "full"]
-        return max([a.turn for a in self.parts] + full)
+    def passes(self) -> int:
+        full = [self.pass_of(name) for name in self.kernel.stores if self.kernel.members[name] == "full"]
+        return max([a.pass_index for a in self.parts] + full)
 
     def row_stores(self) -> list[str]:
         return [name for name in self.kernel.stores if self.kernel.members[name] != "full"]

@@ -50,12 +50,12 @@ class Columns(Base):
 
     def write(self) -> KernelText:
         body = self.begin()
-        for turn in range(1, self.turns + 1):
-            loop, filled = self.loop(turn), [a for a in self.parts if a.turn == turn]
+        for pass_index in range(1, self.passes + 1):
+            loop, filled = self.loop(pass_index), [a for a in self.parts if a.pass_index == pass_index]
             body += [*self.take_row_body(), *map(self.declared, filled), *loop]
             if self.split > 1:
                 body += [Do(fn.merge_column.of(self.split, self.across)(Name(a.name))) for a in filled]
-            self.publish(turn)
+            self.publish(pass_index)
         stores = [statement for name in self.row_stores() for statement in self.store_row(name)]
         after = [*self.take_row_body(), *stores]
         if self.meets and after:
@@ -85,9 +85,9 @@ class Columns(Base):
             self.store_vector(name, Name(out), offset),
         ]
 
-    def loop(self, turn: int) -> list[Statement]:
+    def loop(self, pass_index: int) -> list[Statement]:
         start = THREAD_Y if self.split > 1 else as_expr(0)
-        return self.sweep(turn, start, as_expr(self.split), [INSIDE] if self.meets else [])
+        return self.sweep(pass_index, start, as_expr(self.split), [INSIDE] if self.meets else [])
 
     @property
     def stride(self) -> int:

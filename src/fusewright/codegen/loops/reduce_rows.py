@@ -44,7 +44,7 @@ def kept_in_registers(kernel: Kernel, prims: dict[str, Prim], length: int, parts
 
     A multiprocessor works on several rows at once: rows of a 128 × 128 image, eight to each, are more than the L2 cache holds.
     """
-    again = any(a.turn > 1 for a in parts) or any(kernel.members[name] == "full" for name in kernel.stores)
+    again = any(a.pass_index > 1 for a in parts) or any(kernel.members[name] == "full" for name in kernel.stores)
     tensors = whole_tensors(kernel, prims)
     read_first = set().union(*(loads_behind(a.source, kernel, prims) for a in parts))
     kept = [n for n in tensors if n in read_first]
@@ -98,17 +98,18 @@ class Rows(Base):
         else:
             body = [const("Index", "row", here), *([If(row >= Name("rows"), Return())] if per_block > 1 else [])]
         body += decode(self.loops.kept, row, self.evaluator)
-        keeps = self.turns > 1 and kept_in_registers(self.kernel, self.prims, self.planned_length, self.parts)
+        keeps = self.passes > 1 and kept_in_registers(self.kernel, self.prims, self.planned_length, self.parts)
         if keeps:
             body.append(self.steps("STEPS", min(self.planned_length, self.threads * KEPT), "of a thread over its row, kept in registers"))
             if self.kept_shared:
                 body.append(self.steps("MORE", self.kept_shared, "kept in shared memory"))
-        for turn in range(1, self.turns + 1):
-            loop, filled = self.loop(turn, keeps), [a for a in self.parts if a.turn == turn]  # may add values of the row that it uses
+        for pass_index in range(1, self.passes + 1):
+            loop = self.loop(pass_index, keeps)  # may add values of the row that it uses
+            filled = [a for a in self.parts if a.pass_index == pass_index]
             body += [*self.take_row_body(), *map(self.declared, filled), *loop]
             if self.threads > 1:
                 body += [Assign(Name(a.name), fn.merge_row.of(self.threads)(Name(a.name))) for a in filled]
-            self.publish(turn)
+            self.publish(pass_index)
         stores = [self.store_single(name, *self.row_value(name)) for name in self.row_stores()]
         values = self.take_row_body()
         if self.threads == 1:
@@ -132,19 +133,19 @@ class Rows(Base):
         each = self.threads * VEC if self.width > 1 else as_expr(self.threads)
         return Declare("int", name, (elements + each - 1) / Grouped(each), how="constexpr", note=note)
 
-    def loop(self, turn: int, keeps: bool) -> list[Statement]:
+    def loop(self, pass_index: int, keeps: bool) -> list[Statement]:
         length = sizes.product(loop.size for loop in self.loops.reduced)
         inside = [INSIDE] if self.shares_warp else []
         step = self.vec if self.threads == 1 else scaled(self.threads, self.vec)
         start = as_expr(0) if self.threads == 1 else scaled(THREAD, self.vec)
         if not keeps:
-            return self.sweep(turn, start, step, inside)
-        keeping, item = self.keeping(turn), Name("item")
-        body = self.pass_over(turn, keeping, item)
+            return self.sweep(pass_index, start, step, inside)
+        keeping, item = self.keeping(pass_index), Name("item")
+        body = self.pass_over(pass_index, keeping, item)
         rows = [array("float", row, Name("STEPS"), *([VEC] if self.width > 1 else [])) for row in keeping.values()]
-        found = [*rows, *self.kept_loop(turn, body, step)]
+        found = [*rows, *self.kept_loop(pass_index, body, step)]
         held, self.evaluator.held = self.evaluator.held, {}
-        body = self.pass_over(turn, at=item) if keeping or held else body
+        body = self.pass_over(pass_index, at=item) if keeping or held else body
         axes = self.all_axes | {LANE} if self.width > 1 else self.all_axes
         new = {(name, tuple_key(self.at)): Value(self.of_row(row), torch.float32, axes) for name, row in keeping.items()}
         self.evaluator.held = held | new
@@ -156,13 +157,13 @@ class Rows(Base):
         test = both(*inside, item < self.evaluator.size(length))
         return [*found, For(first, test, Assign(item, step, "+="), block(rest))]
 
-    def keeping(self, turn: int) -> dict[str, str]:
+    def keeping(self, pass_index: int) -> dict[str, str]:
         """Values that this pass leaves in registers for those after it: each with the array that it is in."""
         if self.kept_shared:
             return {}
         full = [name for name in self.kernel.stores if self.kernel.members[name] == "full"]
-        roots = [(a.turn, a.source) for a in self.parts] + [(self.turn_of(name), name) for name in full]
-        now, later = [root for t, root in roots if t == turn], [root for t, root in roots if t > turn]
+        roots = [(a.pass_index, a.source) for a in self.parts] + [(self.pass_of(name), name) for name in full]
+        now, later = [root for t, root in roots if t == pass_index], [root for t, root in roots if t > pass_index]
         already = {name for name, _ in self.evaluator.held}
         found = worth_keeping(now, later, self.kernel, self.prims, most=len(whole_tensors(self.kernel, self.prims)))
         return {name: self.evaluator.fresh(f"{name}_row") for name in found if name not in already}
@@ -177,9 +178,9 @@ class Rows(Base):
         most = KEPT_SHARED // self.stride * self.stride if self.threads >= 512 else 0
         return max(0, min(self.planned_length - self.threads * KEPT, most))
 
-    def kept_loop(self, turn: int, body: list[Statement], step: Expr) -> list[Statement]:
+    def kept_loop(self, pass_index: int, body: list[Statement], step: Expr) -> list[Statement]:
         """A pass over the part of a row that stays with its threads: all that is new of it is read before any of it is used."""
-        kept = self.kept_rows(body, more=turn < self.turns)
+        kept = self.kept_rows(body, more=pass_index < self.passes)
         length = sizes.product(loop.size for loop in self.loops.reduced)
         item, size = Name("item"), self.evaluator.size(length)
         outside: Expr = item >= size

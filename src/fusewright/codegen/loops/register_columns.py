@@ -82,13 +82,13 @@ class KeptColumns(Columns):
         note = "elements of a row that a thread keeps in registers"
         return [*super().begin(), Declare("int", "STEPS", as_expr(self.steps), how="constexpr", note=note)]
 
-    def loop(self, turn: int) -> list[Statement]:
-        filled = [a for a in self.parts if a.turn == turn]
-        writes = any(self.kernel.members[n] == "full" and self.turn_of(n) == turn for n in self.kernel.stores)
+    def loop(self, pass_index: int) -> list[Statement]:
+        filled = [a for a in self.parts if a.pass_index == pass_index]
+        writes = any(self.kernel.members[n] == "full" and self.pass_of(n) == pass_index for n in self.kernel.stores)
         together = bool(filled) and not writes and all(a.kind in COLLECTED for a in filled) and self.length % self.split == 0
         step, item = Name("step"), Name("item")
         self.collecting, self.tiles, self.collected_by = together, {}, step
-        kept = self.kept_rows(self.pass_over(turn), more=turn < self.turns)
+        kept = self.kept_rows(self.pass_over(pass_index), more=pass_index < self.passes)
         self.collecting = False
         decoded = decode(self.loops.reduced, item, self.evaluator)
         beyond = [item >= self.length] if self.length % self.split else []
@@ -101,4 +101,4 @@ class KeptColumns(Columns):
 
         tiles = [self.tile(tile, Name("STEPS")) for tile in self.tiles.values()]
         loads = [over(kept.loads)] if kept.loads else []
-        return [*kept.declared, *tiles, *loads, over(kept.body), *self.add_tiles(turn)]
+        return [*kept.declared, *tiles, *loads, over(kept.body), *self.add_tiles(pass_index)]

@@ -179,17 +179,17 @@ class Rows:
 
     def chunk(self) -> list[Statement]:
         body = self.position()
-        for names in self.turns():
+        for names in self.rounds():
             body += self.scan(names)
         return [*body, *self.store_all()]
 
-    def turns(self) -> list[list[str]]:
+    def rounds(self) -> list[list[str]]:
         """Scans that need nothing of each other together, after those that they need."""
-        turn: dict[str, int] = {}
+        round_of: dict[str, int] = {}
         for name in self.scans:
             needed = reductions_behind(self.prims[name].inputs[0], self.kernel, self.prims)
-            turn[name] = 1 + max((turn[other] for other in needed), default=0)
-        return [[name for name in self.scans if turn[name] == n] for n in range(1, max(turn.values()) + 1)]
+            round_of[name] = 1 + max((round_of[other] for other in needed), default=0)
+        return [[name for name in self.scans if round_of[name] == n] for n in range(1, max(round_of.values()) + 1)]
 
     def scan(self, names: list[str]) -> list[Statement]:
         """Fill tiles with what is scanned, and scan them."""

@@ -1,4 +1,4 @@
-"""Turning kernel: pointwise, from tensors that lie one way in memory to tensors that lie the other way.
+"""Transposing kernel: pointwise, from tensors that lie in one order in memory to tensors that lie in another.
 
 A block takes a tile of channels and positions. What lies across the way it writes is first read along its own way, into shared
 memory: every access to memory is then one to neighbouring elements. Where a pool reads around each element, results take that
@@ -50,7 +50,7 @@ def fills_tiles(shape: tuple[Dim, ...], graph: Graph) -> bool:
     return graph.hint(sizes.product(shape[2:])) >= TILE and graph.hint(shape[1]) >= FEWEST_CHANNELS
 
 
-def turned_loads(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> list[str]:
+def transposed_loads(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> list[str]:
     """Tensors of the kernel's size that lie the other way than all it writes; none where this template does not fit."""
     if not fits(kernel, prims, graph) or text.has_window(kernel, prims):
         return []
@@ -70,11 +70,11 @@ def turned_loads(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> list[s
 
 
 def turns_results(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> bool:
-    """Memory moves less where threads follow what is read, and results are turned before they are written."""
+    """Memory moves less where threads follow what is read, and results are transposed before they are written."""
     small = len(kernel.stores) <= MOST and all(prims[name].dtype.itemsize <= 4 for name in kernel.stores)
     if not small or not any(prims[name].channels_last for name in (*kernel.loads, *kernel.stores)):
         return False
-    if not fits(kernel, prims, graph) or turned_loads(kernel, prims, graph):
+    if not fits(kernel, prims, graph) or transposed_loads(kernel, prims, graph):
         return False
     found = accessed(kernel, prims, graph)
     inner = max(d for d, size in enumerate(kernel.space) if not sizes.is_one(size))
@@ -105,16 +105,16 @@ def sides(channels: int, area: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class TurnedSchedule(Schedule):
+class TransposeSchedule(Schedule):
     loads: list[str]  # that go through shared memory; none: results do
 
 
-def match(kernel: Kernel, prims: dict[str, Prim], graph: Graph, machine: Machine) -> TurnedSchedule | None:
-    loads = turned_loads(kernel, prims, graph)
-    return TurnedSchedule(kernel, prims, graph, machine, loads) if loads or turns_results(kernel, prims, graph) else None
+def match(kernel: Kernel, prims: dict[str, Prim], graph: Graph, machine: Machine) -> TransposeSchedule | None:
+    loads = transposed_loads(kernel, prims, graph)
+    return TransposeSchedule(kernel, prims, graph, machine, loads) if loads or turns_results(kernel, prims, graph) else None
 
 
-def render(schedule: TurnedSchedule, comment: list[str]) -> KernelText:
+def render(schedule: TransposeSchedule, comment: list[str]) -> KernelText:
     kernel, prims, graph, loads = schedule.kernel, schedule.prims, schedule.graph, schedule.loads
     batch, channels, *spatial = kernel.space
     axes = axes_of(kernel.space)
@@ -201,4 +201,4 @@ def render(schedule: TurnedSchedule, comment: list[str]) -> KernelText:
     )
 
 
-TEMPLATE = KernelTemplate("turned", match, render)
+TEMPLATE = KernelTemplate("transposed", match, render)

@@ -47,15 +47,15 @@ from .walk import (
     walk,
 )
 
-TILE = 32  # rows of a block, and elements of a row that are turned at once
+TILE = 32  # rows of a block, and elements of a row that are transposed at once
 SHARE = 8  # threads that share a row
-PATCH, STEPS = 16, 4  # rows along what is written that a block takes, and elements of each that are turned at once
-MOST = 4  # tensors that are turned
+PATCH, STEPS = 16, 4  # rows along what is written that a block takes, and elements of each that are transposed at once
+MOST = 4  # tensors that are transposed
 SHARED = 40 << 10  # bytes of shared memory for what is staged; 48 KiB need no asking
 
 
-def turned_reduce(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> type[Columns] | None:
-    """The template for a reduce kernel that writes across the way it reads; None where there is no need or none fits."""
+def transposed_reduce(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> type[Columns] | None:
+    """The template for a reduce kernel that writes across what it reads; None where there is no need or none fits."""
     full = [name for name in kernel.stores if kernel.members[name] == "full"]
     touched = (*kernel.loads, *kernel.stores)
     if not kernel.is_reduce or not full or kernel.overwrites or not any(prims[name].channels_last for name in touched):
@@ -63,22 +63,22 @@ def turned_reduce(kernel: Kernel, prims: dict[str, Prim], graph: Graph) -> type[
     found, loops = accessed(kernel, prims, graph), walk(kernel, prims, graph)
     lane = lane_of(loops)
     across = [(prim, offset) for prim, offset in found.written if not follows(offset, lane)]
-    ways = {d for _, offset in across for d in range(len(kernel.space)) if follows(offset, d)}
+    dims = {d for _, offset in across for d in range(len(kernel.space)) if follows(offset, d)}
     plain = all(prim.dtype.itemsize <= 4 and all(isinstance(axis.name, LoopVariable) for axis in offset.terms) for prim, offset in across)
-    if len(ways) != 1 or not plain:
+    if len(dims) != 1 or not plain:
         return None
-    (way,) = ways
+    (dim,) = dims
     along = [pair for pair in found.written if pair not in across]
-    straight = min(moved([*found.read, *found.written], d, graph) for d in (lane, way))
-    if moved([*found.read, *along], lane, graph) + moved(across, way, graph) >= LESS * straight:
+    straight = min(moved([*found.read, *found.written], d, graph) for d in (lane, dim))
+    if moved([*found.read, *along], lane, graph) + moved(across, dim, graph) >= LESS * straight:
         return None
     last = len(across) <= MOST and all(is_last(prim.name, kernel, prims) for prim, _ in across)
-    if not loops.lanes_reduce and way in loops.reduced[-1].dims:
-        return TurnedColumns if last else None
-    beside = [loop for loop in loops.kept[:-1] if loop.dims[-1] == way and graph.hint(loop.size) >= PATCH]
+    if not loops.lanes_reduce and dim in loops.reduced[-1].dims:
+        return TransposedColumns if last else None
+    beside = [loop for loop in loops.kept[:-1] if loop.dims[-1] == dim and graph.hint(loop.size) >= PATCH]
     if not loops.lanes_reduce and beside and last and graph.hint(loops.kept[-1].size) >= FEWEST_CHANNELS:
         return PatchColumns
-    return StagedColumns if loops.lanes_reduce and not along and staged(kernel, prims, way) else None
+    return StagedColumns if loops.lanes_reduce and not along and staged(kernel, prims, dim) else None
 
 
 def lane_of(loops: Walk) -> int:
@@ -92,14 +92,14 @@ def follows(offset: Coordinate, dim: int) -> bool:
 
 def is_last(name: str, kernel: Kernel, prims: dict[str, Prim]) -> bool:
     """It needs all passes over the row, so that none after it reads it."""
-    turns = {member: part.turn for part in accumulators(kernel, prims) for member in part.members}
+    passes = {member: part.pass_index for part in accumulators(kernel, prims) for member in part.members}
     behind = reductions_behind(name, kernel, prims)
-    return max((turns[n] for n in behind), default=0) == max(turns.values())
+    return max((passes[n] for n in behind), default=0) == max(passes.values())
 
 
-def staged(kernel: Kernel, prims: dict[str, Prim], way: int) -> list[str]:
+def staged(kernel: Kernel, prims: dict[str, Prim], dim: int) -> list[str]:
     """Tensors of the kernel's space that it reads only element by element, if rows of all of them fit in shared memory."""
-    if len(kernel.reduced) != 1 or way in kernel.reduced or text.has_window(kernel, prims):
+    if len(kernel.reduced) != 1 or dim in kernel.reduced or text.has_window(kernel, prims):
         return []
     at = tuple(map(Coordinate.of, axes_of(kernel.space)))
     roots = [(prims[name].inputs[0], at) for name in needed_reduces(kernel, prims)]
@@ -114,14 +114,14 @@ def staged(kernel: Kernel, prims: dict[str, Prim], way: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class TurnedReduceSchedule(Schedule):
+class TransposeReduceSchedule(Schedule):
     writer: type[Columns]
     loops: Walk
     share: int  # threads of a row
 
 
-def match(kernel: Kernel, prims: dict[str, Prim], graph: Graph, machine: Machine) -> TurnedReduceSchedule | None:
-    template = turned_reduce(kernel, prims, graph)
+def match(kernel: Kernel, prims: dict[str, Prim], graph: Graph, machine: Machine) -> TransposeReduceSchedule | None:
+    template = transposed_reduce(kernel, prims, graph)
     if template is None:
         return None
     loops, share = walk(kernel, prims, graph), SHARE
@@ -129,19 +129,19 @@ def match(kernel: Kernel, prims: dict[str, Prim], graph: Graph, machine: Machine
         loops = walk(kernel, prims, graph, along=written_along(kernel, prims, graph, loops))
     elif template is PatchColumns:
         share = 1
-    return TurnedReduceSchedule(kernel, prims, graph, machine, template, loops, share)
+    return TransposeReduceSchedule(kernel, prims, graph, machine, template, loops, share)
 
 
-def render(schedule: TurnedReduceSchedule, comment: list[str]) -> KernelText:
+def render(schedule: TransposeReduceSchedule, comment: list[str]) -> KernelText:
     kernel, prims, graph = schedule.kernel, schedule.prims, schedule.graph
     return schedule.writer(kernel, prims, graph, comment, schedule.loops, accumulators(kernel, prims), schedule.share).write()
 
 
-TEMPLATE = KernelTemplate("turned reduce", match, render)
+TEMPLATE = KernelTemplate("transposed reduce", match, render)
 
 
 def written_along(kernel: Kernel, prims: dict[str, Prim], graph: Graph, loops: Walk) -> int:
-    """The dimension along which what is turned lies together."""
+    """The dimension along which what is transposed lies together."""
     across = [offset for _, offset in accessed(kernel, prims, graph).written if not follows(offset, lane_of(loops))]
     return next(d for d in range(len(kernel.space)) if follows(across[0], d))
 
@@ -162,10 +162,10 @@ class Turning(Columns):
         self.tile_of[name] = self.evaluator.fresh(f"{name}_tile")
         after.append(Assign(element(Name(self.tile_of[name]), *self.place), value))
 
-    def loop(self, turn: int) -> list[Statement]:
-        """All that is turned is written in the last pass."""
+    def loop(self, pass_index: int) -> list[Statement]:
+        """All that is transposed is written in the last pass."""
         self.tile_of: dict[str, str] = {}
-        return super().loop(turn) if turn < self.turns else self.last_loop()
+        return super().loop(pass_index) if pass_index < self.passes else self.last_loop()
 
     def last_loop(self) -> list[Statement]:
         raise NotImplementedError
@@ -188,8 +188,8 @@ def behind(first: Expr, inside_row: Expr) -> Expr:
     return first + inside_row
 
 
-class TurnedColumns(Turning):
-    """Rows side by side; what is written along them is turned, TILE elements of TILE rows at a time."""
+class TransposedColumns(Turning):
+    """Rows side by side; what is written along them is transposed, TILE elements of TILE rows at a time."""
 
     def last_loop(self) -> list[Statement]:
         place, u, start, line = self.fresh("place", "u", "start", "line")
@@ -197,7 +197,7 @@ class TurnedColumns(Turning):
         self.place = place, THREAD
         length = self.evaluator.size(sizes.product(loop.size for loop in self.loops.reduced))
         decoded = decode(self.loops.reduced, item, self.evaluator)
-        computed = [*decoded, *self.pass_over(self.turns)]
+        computed = [*decoded, *self.pass_over(self.passes)]
 
         def places(statements: Sequence[Statement]) -> Statement:
             return counted(u.name, TILE, [const("int", place.name, u + THREAD_Y), *statements], step=self.split)
@@ -209,8 +209,8 @@ class TurnedColumns(Turning):
             declared.append(array(C_TYPES[self.prims[name].dtype], tile, TILE, TILE + 1, how="__shared__"))
             declared.append(array("Index", begin, TILE // self.split, note="of the rows that this thread writes"))
             begins.append(Assign(here, of_row))
-            turned = element(Name(tile), THREAD, place)
-            stores.append(Assign(element(Name(pointer(name)), behind(here, inside_row)), turned))
+            transposed = element(Name(tile), THREAD, place)
+            stores.append(Assign(element(Name(pointer(name)), behind(here, inside_row)), transposed))
         row = const("Index", line.name, fn.static_cast.of("Index")(BLOCK) * TILE + place)
         sync = Do(fn.sync_threads())
         gather = [const("Index", "item", start + place), If(both(INSIDE, item < length), block(computed))]
@@ -247,8 +247,8 @@ class PatchColumns(Turning):
 
     def patch(self) -> tuple[Loop, Loop, tuple[Loop, ...]]:
         """Among the kept loops: the one along what is read, the one along what is written, the others."""
-        way = written_along(self.kernel, self.prims, self.graph, self.loops)
-        lane, beside = self.loops.kept[-1], next(loop for loop in self.loops.kept if loop.dims[-1] == way)
+        dim = written_along(self.kernel, self.prims, self.graph, self.loops)
+        lane, beside = self.loops.kept[-1], next(loop for loop in self.loops.kept if loop.dims[-1] == dim)
         return lane, beside, tuple(loop for loop in self.loops.kept if loop not in (lane, beside))
 
     def launch(self) -> dict[str, Any]:
@@ -271,7 +271,7 @@ class PatchColumns(Turning):
         lane, beside, _ = self.patch()
         length = self.evaluator.size(sizes.product(loop.size for loop in self.loops.reduced))
         decoded = decode(self.loops.reduced, item, self.evaluator)
-        computed = [*decoded, *self.pass_over(self.turns)]
+        computed = [*decoded, *self.pass_over(self.passes)]
 
         def steps(test: Expr, statements: Sequence[Statement]) -> Statement:
             inside = If(both(test, item < length), block(statements))
@@ -284,8 +284,8 @@ class PatchColumns(Turning):
             declared.append(array(C_TYPES[self.prims[name].dtype], tile, STEPS, PATCH, TILE + 2, how="__shared__"))
             declared.append(Declare("Index", begin.name, note="of the row that this thread writes"))
             begins.append(Assign(begin, of_row))
-            turned = element(Name(tile), u, k, j)
-            stores.append(Assign(element(Name(pointer(name)), behind(begin, inside_row)), turned))
+            transposed = element(Name(tile), u, k, j)
+            stores.append(Assign(element(Name(pointer(name)), behind(begin, inside_row)), transposed))
         width, height = self.evaluator.size(lane.size), self.evaluator.size(beside.size)
         here = Declare("Index", lane.variable, self.first + j, how="const", also=((beside.variable, self.top + k),))
         split = ((k.name, thread % PATCH), (j.name, thread / PATCH))

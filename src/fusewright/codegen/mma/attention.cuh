@@ -15,7 +15,7 @@ inline bool in_fours(const Operand& x) {
 }
 
 // Starts copying ROWS rows to shared memory, with zeros for rows that are not `left` and columns that are not `real`. Neighbouring
-// lanes read what lies side by side: a row, or a column of a matrix that lies turned.
+// lanes read what lies side by side: a row, or a column of a matrix that lies transposed.
 template <int VECTOR, int ROWS, int COLUMNS, int PITCH>
 __device__ __forceinline__ void copy_rows(float* to, const float* from, const Operand& x, int left, int real) {
   constexpr int ACROSS = COLUMNS / VECTOR, LANES = ACROSS > 16 ? 32 : ACROSS > 8 ? 16 : ACROSS > 4 ? 8 : ACROSS > 2 ? 4 : 2;

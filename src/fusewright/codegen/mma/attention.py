@@ -131,7 +131,7 @@ def attention_kernel(
 
 
 # What it takes on an H200, by counting: no GPU has timed it. A scheduler starts one instruction a clock, and its tensor core takes
-# m16n8k8 in 6.4 (a warp's products reach about 60 % of what four warps reach together); both at once go at four fifths of the slower.
+# m16n8k8 in 6.4 (a warp's products reach about 60 % of what a warpgroup's reach); both at once go at four fifths of the slower.
 CLOCK_GHZ, PRODUCT_CLOCKS, TOGETHER = 1.755, 6.4, 0.8
 CHAIN_SLOTS = 20  # of an element between the products: maximum, exponential, sum, two parts, and some for the chain
 LIBRARY_TFLOPS = 25.0  # PyTorch's attention in float32: taken at half of what products reach without tensor cores, not measured

@@ -62,7 +62,7 @@ $origin_early
           for (int r = 0; r < 4; ++r) acc[tile_c][f][r] = 0.0f;
 #pragma unroll 1
       for (int chunk = 0; chunk < $CHUNKS; ++chunk) {
-        // Turn by turn, the next step's operands are copied while this one is multiplied.
+        // K-block by k-block, the next step's operands are copied while this one is multiplied.
         const int next_chunk = chunk + 1 == $CHUNKS ? 0 : chunk + 1;
         if (next_chunk == 0 && repeat == 0) locate(tile + TILE_STEP);
 #pragma unroll 1
@@ -74,8 +74,8 @@ $round_input
           }
 $next_step
           multiply(acc, lane_input + buffer * INPUT_STAGE$repeat_step,
-                   lane_weight + $weight_buffer, $read_by, [&](int turn) {
-                     stage_input(next_chunk, (repeat * PARTS + part) * TURNS + turn, buffer ^ 1);
+                   lane_weight + $weight_buffer, $read_by, [&](int k_block) {
+                     stage_input(next_chunk, (repeat * PARTS + part) * K_BLOCKS + k_block, buffer ^ 1);
 $next_weight
                    });
 $last_input

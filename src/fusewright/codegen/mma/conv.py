@@ -1,6 +1,6 @@
 """Convolutions on the tensor cores whose epilogue holds the rest of the chain in registers.
 
-`conv_kernel` turns a `Conv`, an `Epilogue` and a `Tile` into CUDA text: a pure function of frozen data.
+`conv_kernel` makes of a `Conv`, an `Epilogue` and a `Tile` into CUDA text: a pure function of frozen data.
 
 The convolution is an implicit product, channels × positions: m16n8k8 TF32 fragments with 16 output channels as rows, 8
 positions as columns and 8 input channels as depth, one product for each tap of the kernel. Input tiles lie in shared
@@ -137,7 +137,7 @@ def constants(shape: Layout) -> str:
     if conv.scaled:
         inputs, chunks = "pairs of halves, or TF32 numbers of ", f", HALVES_CHUNKS = {shape.chunks}, TF32_CHUNKS = {shape.tf32_chunks}"
     by_stride = [line(axes("STRIDE", conv.stride)), line(axes("DILATION", conv.dilation))]
-    unrolled = f", UNROLLED_TURNS = {tile.unrolled or shape.turns}"
+    unrolled = f", UNROLLED_K_BLOCKS = {tile.unrolled or shape.k_blocks}"
     if conv.is_phased:
         by_stride = [
             line(axes("PHASES", conv.stride), "output positions for each input position"),
@@ -151,8 +151,8 @@ def constants(shape: Layout) -> str:
         *([] if tile.warpgroups else [line(f"KERNEL_ROWS_TOGETHER = {shape.kernel_rows_together}, WINDOW_ROWS = {window_rows}")]),
     ]
     if tile.folded:
-        steps, taps = "TURNS", shape.chunk * prod(conv.kernel)
-        depth = [line(f"DEPTH = {taps}, TURNS = {shape.turns}{unrolled}, PARTS = 1", "taps of all input channels, in steps of 8")]
+        steps, taps = "K_BLOCKS", shape.chunk * prod(conv.kernel)
+        depth = [line(f"DEPTH = {taps}, K_BLOCKS = {shape.k_blocks}{unrolled}, PARTS = 1", "taps of all input channels, in steps of 8")]
     fixed = not conv.open_inputs
     inputs_of = (f"IN_CHANNELS = {conv.in_channels}, ", f"GROUP_IN = {shape.group_in}, ") if fixed else ("", "")
     shared = 4 * (shape.shared_words if fixed or not tile.resident else shape.shared_words - shape.chunks * shape.weight_stage)
@@ -175,7 +175,7 @@ def constants(shape: Layout) -> str:
         line(axes("OUT_TILE", (td // pd, th // ph, tw // pw)), "and what is left of them after the pool"),
         line(f"HELD = {shape.held[0] * shape.held[1] * shape.held[2]}, PAIR = {shape.pair}",
              "fragments and neighbours a lane holds then"),
-        *([] if tile.warpgroups else [line(f"INTERLEAVE = {shape.interleave}", "fragments that take turns along a row")]),
+        *([] if tile.warpgroups else [line(f"INTERLEAVE = {shape.interleave}", "fragments interleaved along a row")]),
         "",
         line(f"CHUNK = {shape.chunk}{chunks if fixed else ''}", f"{inputs}input channels a stage"),
         *depth,
@@ -184,7 +184,7 @@ def constants(shape: Layout) -> str:
     of_shared = line(f"SHARED_BYTES = {shared}", "" if fixed or not tile.resident else "besides the weights")
     if tile.warpgroups:
         producers = [
-            line(f"ALL_THREADS = THREADS + {PRODUCERS}", "with those of four warps that fill the stages"),
+            line(f"ALL_THREADS = THREADS + {PRODUCERS}", "with the warpgroup that fills the stages"),
             line(f"STAGES = {tile.stages}, FULL = 2, EMPTY = {2 + tile.stages}", "barriers of the first stage"),
         ]  # fmt: skip
         rows_of = f"SIDE_ROWS = {shape.row_groups // 2}" if conv.scaled else f"ROWS = {shape.row_groups}"
@@ -197,7 +197,7 @@ def constants(shape: Layout) -> str:
             *(of_scales if conv.scaled else []),
             line("INPUT_STAGE = CHUNK * PLANE"),
             line("WEIGHT_STAGE = CHUNK / 8 * PART_COLUMNS * KERNEL_H * BLOCK_TILES * 128"),
-            line(f"TURNS = {shape.turns}, TILE_STEP = 1"),
+            line(f"K_BLOCKS = {shape.k_blocks}, TILE_STEP = 1"),
             of_shared,
         ])  # fmt: skip
     return "\n".join([
@@ -208,9 +208,9 @@ def constants(shape: Layout) -> str:
         line(f"INPUT_STAGE = {times}CHUNK * PLANE"),
         line(f"WEIGHT_STAGE = {times}{steps} * BLOCK_TILES * 128"),
         line(f"STAGERS = {shape.stagers}, TILE_STEP = {shape.input_stages // 2}", "threads that share an input tile"),
-        *([] if tile.folded else [line(f"TURNS = {shape.turns}{unrolled}")]),
-        *([] if pairs else [line(f"TURN_CHANNELS = {shape.turn_channels}", "copies are spread over the turns of a step")]),
-        *([] if tile.resident else [line(f"TURN_WEIGHTS = {shape.turn_weights}")]),
+        *([] if tile.folded else [line(f"K_BLOCKS = {shape.k_blocks}{unrolled}")]),
+        *([] if pairs else [line(f"K_BLOCK_CHANNELS = {shape.k_block_channels}", "copies are spread over the k-blocks of a step")]),
+        *([] if tile.resident else [line(f"K_BLOCK_WEIGHTS = {shape.k_block_weights}")]),
         of_shared,
     ])  # fmt: skip
 

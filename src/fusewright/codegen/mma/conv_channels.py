@@ -135,8 +135,8 @@ def relative_rows(shape: Layout, reduce: OverChannels, value: Held, met: Code, c
 
 
 def rows_exchanged(shape: Layout, epilogue: Epilogue, reduce: OverChannels, value: Held) -> Code:
-    """Reduce over channels that lie in four warps: they meet in shared memory, where a thread finds all of a position's."""
-    positions_held = shape.held[0] * shape.held[1] * shape.held[2] * 4 * shape.pair  # of four warps
+    """Reduce over channels that lie in a warpgroup's warps: they meet in shared memory, where a thread finds all of a position's."""
+    positions_held = shape.held[0] * shape.held[1] * shape.held[2] * 4 * shape.pair  # of a warpgroup
     threads = max(1, min(8, 128 // positions_held))
     column = "2 * quad + e" if shape.pair == 2 else "quad"
     name = accumulator(reduce)
@@ -158,7 +158,7 @@ def rows_exchanged(shape: Layout, epilogue: Epilogue, reduce: OverChannels, valu
     met = "#pragma unroll\nfor (int mask = 1; mask < SHARERS; mask *= 2) meet(total, shuffle_xor(total, mask));\n"
     own = " && first == 0" if threads > 1 else ""
     lines = [
-        f"constexpr int POSITIONS = {positions_held}, SHARERS = {threads};  // positions of four warps, threads for one of them",
+        f"constexpr int POSITIONS = {positions_held}, SHARERS = {threads};  // positions of a warpgroup, threads for one of them",
         "constexpr int ROW = BLOCK_CHANNELS + 4;  // words, so that no bank is met twice",
         "float* const exchange = scratch_words + warp / 4 * POSITIONS * ROW;",
         each_element(f"exchange[(f * {4 * shape.pair} + {column}) * ROW + lane_channel + 8 * i] = {value};", "HELD", "PAIR").rstrip(),

@@ -11,17 +11,17 @@ from ...target.machine import H200, Machine
 from .code import Code, calling
 from .conv_spec import PRODUCERS, Conv, Epilogue, OverChannels, OverPositions, Tile, triple, widened
 
-FEW_HELD = 16  # positions of a lane: below, threads share what is left of four warps' elements
+FEW_HELD = 16  # positions of a lane: below, threads share what is left of a warpgroup's elements
 WORDS = {"LogSumExp": 2, "Sum": 1, "Max": 1, "Min": 1, "CloseMoments": 4}  # 32-bit words of an accumulator
-STRAIGHT_STEP = 144  # instructions of four warps in a step, where producers fill stages: it is straight code
+STRAIGHT_STEP = 144  # instructions of a warpgroup in a step, where producers fill stages: it is straight code
 STRAIGHT_PRODUCTS = 1024  # of a strided transposed convolution, whose taps are written out
 WINDOW_REGISTERS = 48  # most registers for input rows kept for several kernel rows
-FOLDED_TURNS = 64  # most products deep that taps are folded into; beyond, input channels fill the depth on their own
+FOLDED_K_BLOCKS = 64  # most products deep that taps are folded into; beyond, input channels fill the depth on their own
 OFFSET_REGISTERS = 8  # most registers for where folded taps lie; more are read from a table in shared memory
 
 
 ROOM, ROOM_FOR_ROWS = 48, 64  # registers beside accumulators; nvcc: with 48 warpgroup tiles of rows, or of phases, spill 100 to 800 bytes
-INSTRUCTIONS = range(4, 18)  # fragments that four warps can multiply at once (warpgroup_mma_tf32_F)
+INSTRUCTIONS = range(4, 18)  # fragments of one warpgroup MMA (warpgroup_mma_tf32_F)
 
 
 def round_up(value: int, step: int) -> int:
@@ -103,7 +103,7 @@ class Layout:
 
     @functools.cached_property
     def run(self) -> int:
-        """Fragments that take turns along a row after the window."""
+        """Fragments interleaved along a row after the window."""
         return self.interleave // self.across
 
     @functools.cached_property
@@ -189,7 +189,7 @@ class Layout:
     def depth(self) -> float:
         """Inputs that are multiplied for one output, in words; those that do not exist are zeros."""
         if self.tile.folded:
-            return 8 * self.turns
+            return 8 * self.k_blocks
         return self.chunks * self.chunk * prod(self.conv.kernel) / prod(self.conv.phases)
 
     @functools.cached_property
@@ -200,13 +200,13 @@ class Layout:
     @functools.cached_property
     def offset_words(self) -> int:
         """Where folded taps lie: a table in shared memory, unless lanes keep their own."""
-        return 8 * self.turns if self.tile.folded and not self.keeps_offsets else 0
+        return 8 * self.k_blocks if self.tile.folded and not self.keeps_offsets else 0
 
     @functools.cached_property
     def keeps_offsets(self) -> bool:
-        straight = (self.tile.unrolled or self.turns) >= self.turns
+        straight = (self.tile.unrolled or self.k_blocks) >= self.k_blocks
         room = self.tile.registers - 4 * self.tile.channel_tiles * self.fragments >= 80  # nvcc: with 64 some are spilled
-        return self.tile.folded and straight and room and 2 * self.turns <= OFFSET_REGISTERS
+        return self.tile.folded and straight and room and 2 * self.k_blocks <= OFFSET_REGISTERS
 
     @functools.cached_property
     def part_columns(self) -> int:
@@ -222,7 +222,7 @@ class Layout:
 
     @functools.cached_property
     def weight_stage(self) -> int:
-        steps = self.turns if self.tile.folded else self.chunk // 8 * self.part_columns * self.conv.kernel[1]
+        steps = self.k_blocks if self.tile.folded else self.chunk // 8 * self.part_columns * self.conv.kernel[1]
         return steps * self.tile.channel_tiles * self.tile.warps_c * 128 * self.conv.stored_parts
 
     @functools.cached_property
@@ -260,11 +260,11 @@ class Layout:
 
     @functools.cached_property
     def run_words(self) -> int:
-        """Where warps turn eight channels of a row of fragments before they write them."""
-        return self.tile.threads // 32 * 8 * self.run_pitch if self.turns_rows else 0
+        """Where warps transpose eight channels of a row of fragments before they write them."""
+        return self.tile.threads // 32 * 8 * self.run_pitch if self.transposes_rows else 0
 
     @functools.cached_property
-    def turns_rows(self) -> bool:
+    def transposes_rows(self) -> bool:
         """Elements go through shared memory, so that all lanes of a warp write side by side: two sectors at least."""
         runs = self.conv.in_runs or (self.is_wide and not self.conv.is_phased)
         return runs and self.run_columns * self.conv.item_bytes >= 64
@@ -281,17 +281,17 @@ class Layout:
 
     @functools.cached_property
     def row_groups(self) -> int:
-        """Input rows of four channels each that a step of four warps' products reads."""
+        """Input rows of four channels each that a step of warpgroup MMAs reads."""
         return self.conv.packed_in * self.tile.chunk // 4 * self.rows[0] * self.rows[1] if self.tile.warpgroups else 0
 
     @functools.cached_property
     def rounds(self) -> int:
-        """How often each thread copies four columns of four channels in a step of four warps' products."""
+        """How often each thread copies four columns of four channels in a step of warpgroup MMAs."""
         return -(-self.row_groups * -(-(self.lead + self.pitch) // 4) // self.tile.threads)
 
     @functools.cached_property
     def instruction(self) -> int:
-        """Fragments that four warps multiply in one instruction."""
+        """Fragments of one warpgroup MMA."""
         return self.tile.fragments[2 if self.is_wide else 1]
 
     @functools.cached_property
@@ -306,12 +306,12 @@ class Layout:
 
     @functools.cached_property
     def is_wide(self) -> bool:
-        """The positions that four warps multiply in one instruction are neighbours in a row, not eight columns of several rows."""
+        """The positions of one warpgroup MMA are neighbours in a row, not eight columns of several rows."""
         return self.tile.warpgroups and self.tile.fragments[2] > 1
 
     @functools.cached_property
     def exchanges(self) -> bool:
-        """Four warps' elements go to shared memory to be reduced over channels: few positions are left, and threads share them.
+        """A warpgroup's elements go to shared memory to be reduced over channels: few positions are left, and threads share them.
         Where a lane holds more, it reduces its own channels and only what warps have of a position's total meets."""
         count = prod(self.held) * self.pair
         return self.tile.warpgroups and self.tile.warps_c == 4 and count < FEW_HELD and count & (count - 1) == 0
@@ -328,7 +328,7 @@ class Layout:
         return 32 if self.tile.alone else self.tile.threads
 
     @functools.cached_property
-    def turns(self) -> int:
+    def k_blocks(self) -> int:
         if self.tile.folded:
             return -(-self.conv.group_words * prod(self.conv.kernel) // 8)
         by_place = self.conv.is_phased and not self.tile.warpgroups
@@ -345,24 +345,24 @@ class Layout:
     def held_words(self) -> int:
         """Registers of what a thread has on its way from memory, four columns at a time."""
         rounds = -(-self.rows[0] * self.rows[1] * self.pitch // 4 // self.stagers)
-        turns = self.tile.repeats * self.parts * self.turns
+        k_blocks = self.tile.repeats * self.parts * self.k_blocks
         each = 4 if self.conv.is_half else 8
-        return each * rounds * -(-self.chunk // self.pairs_abreast // turns)
+        return each * rounds * -(-self.chunk // self.pairs_abreast // k_blocks)
 
     @functools.cached_property
-    def turn_channels(self) -> int:
-        """Input channels copied at each turn, until all are."""
-        turns = self.tile.repeats * self.parts * self.turns
-        return -(-self.chunk // max(1, int(turns * self.tile.early)))
+    def k_block_channels(self) -> int:
+        """Input channels copied at each k-block, until all are."""
+        k_blocks = self.tile.repeats * self.parts * self.k_blocks
+        return -(-self.chunk // max(1, int(k_blocks * self.tile.early)))
 
     @functools.cached_property
-    def turn_weights(self) -> int:
-        """Copies of 16 bytes each thread makes at each turn for the next step's weights, until all are made."""
-        return -(-self.weight_stage // (4 * self.tile.threads * max(1, int(self.turns * self.tile.early))))
+    def k_block_weights(self) -> int:
+        """Copies of 16 bytes each thread makes at each k-block for the next step's weights, until all are made."""
+        return -(-self.weight_stage // (4 * self.tile.threads * max(1, int(self.k_blocks * self.tile.early))))
 
 
 def halves_lie_by_fours(conv: Conv, epilogue: Epilogue, fragments: tuple[int, int, int]) -> bool:
-    """Two fragments take turns along a row, so that a lane stores four halves and the lanes of a row a whole sector of memory. Lanes
+    """Two fragments alternate along a row, so that a lane stores four halves and the lanes of a row a whole sector of memory. Lanes
     then read inputs two apart, and two of them meet in a bank."""
     elements_stored = epilogue.stored or epilogue.reduce is None or (isinstance(epilogue.reduce, OverChannels) and epilogue.reduce.keep)
     plain = not conv.is_phased and conv.stride[-1] == 1 and (epilogue.window is None or epilogue.window.size[-1] == 1)
@@ -401,16 +401,16 @@ def refusal(shape: Layout, epilogue: Epilogue, machine: Machine = H200) -> str |
     accumulators = 4 * tile.channel_tiles * shape.fragments
     reduces_channels = isinstance(epilogue.reduce, OverChannels)
     if tile.warpgroups and conv.is_split:
-        return "four warps multiply TF32 or halves together, not numbers in parts"
+        return "warpgroup MMAs multiply TF32 or halves, no split operands"
     if conv.scaled and not (tile.producers and tile.weights == "staged"):
         return "scaled halves are staged by producers, with weights that a kernel packs"
     if conv.scaled and isinstance(epilogue.reduce, OverPositions):
         return "what all tiles of a slice add up to has no tile that is computed once more"
     if tile.warpgroups and conv.packed_in > 1 and not tile.producers:
-        return "halves for four warps' products are staged by producers"
+        return "halves for warpgroup MMAs are staged by producers"
     if tile.folded and (conv.is_half or conv.is_phased or tile.warpgroups):
         return "taps are folded into the depth of float32 numbers, without phases, warp by warp"
-    if tile.folded and (shape.turns > FOLDED_TURNS or tile.columns):
+    if tile.folded and (shape.k_blocks > FOLDED_K_BLOCKS or tile.columns):
         return "folded taps are one part, and not too many"
     if conv.is_phased and max(conv.dilation) > 1:
         return "strided transposed convolutions are not dilated"
@@ -419,10 +419,10 @@ def refusal(shape: Layout, epilogue: Epilogue, machine: Machine = H200) -> str |
     straight = prod(conv.kernel) * tile.channel_tiles * prod(tile.fragments)
     if conv.is_phased and straight > STRAIGHT_PRODUCTS * (shape.instruction if tile.warpgroups else 1):
         return "more products in straight code than are worth compiling"
-    if tile.producers and shape.turns * conv.kernel[1] * tile.channel_tiles * prod(tile.fragments) > STRAIGHT_STEP * shape.instruction:
+    if tile.producers and shape.k_blocks * conv.kernel[1] * tile.channel_tiles * prod(tile.fragments) > STRAIGHT_STEP * shape.instruction:
         return "more products in a step than are worth compiling"
     if tile.producers and not (tile.warpgroups and 2 <= tile.stages <= 6):
-        return "producers fill two to six stages of four warps' operands"
+        return "producers fill two to six stages of warpgroup operands"
     if tile.warpgroups and (reason := refused_by_warpgroups(shape, epilogue)):
         return reason
     if epilogue.stored and not isinstance(epilogue.reduce, OverPositions):
@@ -442,7 +442,7 @@ def refusal(shape: Layout, epilogue: Epilogue, machine: Machine = H200) -> str |
     if isinstance(epilogue.reduce, OverChannels) and epilogue.reduce.keep:
         accumulators += WORDS[epilogue.reduce.accumulator] * prod(shape.held) * shape.pair
     if tile.warpgroups and not tile.producers:
-        accumulators += 16 * -(-shape.rounds // shape.turns)  # four columns of four channels on their way
+        accumulators += 16 * -(-shape.rounds // shape.k_blocks)  # four columns of four channels on their way
     if conv.packed_in > 1 and not tile.warpgroups:
         accumulators += shape.held_words
     if conv.is_strict:  # what the tensor cores sum on its own, and the second part of each input

@@ -1,12 +1,12 @@
 //: taps
-// acc += weight × input for one part of the kernel and CHUNK input channels. At each of its TURNS it calls
-// stage(turn), which starts the copies of a share of the next step's operands.
+// acc += weight × input for one part of the kernel and CHUNK input channels. At each of its K_BLOCKS it calls
+// stage(k_block), which starts the copies of a share of the next step's operands.
 template <${weights}class Stage>
 __device__ __forceinline__ void $multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* lane_input,
                                          const uint4* lane_weight, int part, Stage stage) {
-#pragma unroll UNROLLED_TURNS
-  for (int turn = 0; turn < TURNS; ++turn) {
-    const int k8 = turn / PART_COLUMNS, column = part * PART_COLUMNS + turn % PART_COLUMNS;
+#pragma unroll UNROLLED_K_BLOCKS
+  for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
+    const int k8 = k_block / PART_COLUMNS, column = part * PART_COLUMNS + k_block % PART_COLUMNS;
     const int kd = column / KERNEL_W, kw = column % KERNEL_W;
     const float* window = lane_input + k8 * 8 * PLANE + kd * DILATION_D * ROWS_H * PITCH + kw * DILATION_W;
 #pragma unroll
@@ -23,13 +23,13 @@ __device__ __forceinline__ void $multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS]
             x[fd][row][fw][0] = $operand(at[0]);
             x[fd][row][fw][1] = $operand(at[4 * PLANE]);
           }
-      if (kh0 == 0) stage(turn);
+      if (kh0 == 0) stage(k_block);
 #pragma unroll
       for (int kh = kh0; kh < kh0 + KERNEL_ROWS_TOGETHER; ++kh)
 $each_weight
 #pragma unroll
         for (int tile = 0; tile < CHANNEL_TILES; ++tile) {
-          const uint4 four = lane_weight[((${weight_turn}turn * KERNEL_H + kh$end_turn) * BLOCK_TILES + tile) * 32];
+          const uint4 four = lane_weight[((${weight_k}k_block * KERNEL_H + kh$end_k) * BLOCK_TILES + tile) * 32];
           const uint32_t w[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
           for (int f = 0; f < FRAGMENTS; ++f)
@@ -59,32 +59,32 @@ __device__ __forceinline__ constexpr int fragment_place(int f) {
   const int fd = f / (FRAGMENTS_H * FRAGMENTS_W), fh = f / FRAGMENTS_W % FRAGMENTS_H, fw = f % FRAGMENTS_W;
   return (fd * STRIDE_D * ROWS_H + fh * STRIDE_H) * PITCH + (fw / INTERLEAVE * 8 * INTERLEAVE + fw % INTERLEAVE) * STRIDE_W;
 }
-__device__ __forceinline__ bool exists(int turn, int tap) {  // of a step's eight: only the last step may lack some
-  return DEPTH % 8 == 0 || turn + 1 < TURNS || tap < DEPTH % 8;
+__device__ __forceinline__ bool exists(int k_block, int tap) {  // of a step's eight: only the last step may lack some
+  return DEPTH % 8 == 0 || k_block + 1 < K_BLOCKS || tap < DEPTH % 8;
 }
 
 //: folded
-// acc += weight × input$is_rounded, for all taps. `offsets(turn)` says where a lane's two inputs of a step lie; those beyond
-// the last tap are zeros, whatever lies there. At each of its TURNS, one for each step, it calls stage(turn), which starts the copies of
+// acc += weight × input$is_rounded, for all taps. `offsets(k_block)` says where a lane's two inputs of a step lie; those beyond
+// the last tap are zeros, whatever lies there. At each of its K_BLOCKS, one for each step, it calls stage(k_block), which starts the copies of
 // a share of the next tile.
 template <${weights}class Read, class Stage>
 __device__ __forceinline__ void $multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* lane_input,
                                          const uint4* lane_weight, int quad, Read offsets, Stage stage) {
-#pragma unroll UNROLLED_TURNS
-  for (int turn = 0; turn < TURNS; ++turn) {
-    const Offsets at = offsets(turn);
+#pragma unroll UNROLLED_K_BLOCKS
+  for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
+    const Offsets at = offsets(k_block);
     const float *const first = lane_input + at.first, *const second = lane_input + at.second;
     uint32_t x[FRAGMENTS][2];
 #pragma unroll
     for (int f = 0; f < FRAGMENTS; ++f) {
-      x[f][0] = __float_as_uint(exists(turn, quad) ? first[fragment_place(f)] : 0.0f);
-      x[f][1] = __float_as_uint(exists(turn, quad + 4) ? second[fragment_place(f)] : 0.0f);
+      x[f][0] = __float_as_uint(exists(k_block, quad) ? first[fragment_place(f)] : 0.0f);
+      x[f][1] = __float_as_uint(exists(k_block, quad + 4) ? second[fragment_place(f)] : 0.0f);
     }
-    stage(turn);
+    stage(k_block);
 $each_weight
 #pragma unroll
     for (int tile = 0; tile < CHANNEL_TILES; ++tile) {
-      const uint4 four = lane_weight[(${weight_turn}turn$end_turn * BLOCK_TILES + tile) * 32];
+      const uint4 four = lane_weight[(${weight_k}k_block$end_k * BLOCK_TILES + tile) * 32];
       const uint32_t w[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int f = 0; f < FRAGMENTS; ++f) $mma(acc[tile][f], w, x[f]);
@@ -104,13 +104,13 @@ __device__ constexpr int place_of(int tap, int padding, int stride, int halo) {
 
 //: phases
 // acc += weight × input for all taps and CHUNK input channels; fragments of all phases are in acc, in the output's order.
-// At each of its TURNS, one for each column of the window, it calls stage(turn), which starts the copies of a share of
+// At each of its K_BLOCKS, one for each column of the window, it calls stage(k_block), which starts the copies of a share of
 // the next step's operands.
 template <${weights}class Stage>
 __device__ __forceinline__ void $multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* lane_input,
                                          const uint4* lane_weight, int, Stage stage) {
   constexpr int ACROSS_D = FRAGMENTS_D / PHASES_D, ACROSS_H = FRAGMENTS_H / PHASES_H, ACROSS_W = FRAGMENTS_W / PHASES_W;
-  constexpr int RUN = INTERLEAVE / PHASES_W;  // fragments that take turns along an input row
+  constexpr int RUN = INTERLEAVE / PHASES_W;  // fragments interleaved along an input row
 #pragma unroll 1
   for (int k8 = 0; k8 < CHUNK / 8; ++k8) {
     const uint4* const weight8 = lane_weight + k8 * (KERNEL_D * KERNEL_W * KERNEL_H * BLOCK_TILES * $lanes);
@@ -145,7 +145,7 @@ __device__ __forceinline__ void $multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS]
 $each_weight
 #pragma unroll
           for (int tile = 0; tile < CHANNEL_TILES; ++tile) {
-            const uint4 four = weight8[(${weight_turn}tap$end_turn * BLOCK_TILES + tile) * 32];
+            const uint4 four = weight8[(${weight_k}tap$end_k * BLOCK_TILES + tile) * 32];
             const uint32_t w[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
             for (int f = 0; f < ACROSS_D * ACROSS_H * ACROSS_W; ++f) {
@@ -188,14 +188,14 @@ __device__ __forceinline__ void split(const uint4& four, uint32_t (&high)[4], ui
 //: taps split calls mma_tf32 mma_tf32_new
 // acc += weight × input for one part of the kernel and CHUNK input channels, each number as two TF32 ones: three products make
 // float32's (the fourth lies below its last bit), the small ones first. Tensor cores cut off what lies below an accumulator's last
-// bit, so the products of a kernel column are summed there from zero and then added in float32. At each of its TURNS it calls
-// stage(turn), which starts the copies of a share of the next step's operands.
+// bit, so the products of a kernel column are summed there from zero and then added in float32. At each of its K_BLOCKS it calls
+// stage(k_block), which starts the copies of a share of the next step's operands.
 template <class Stage>
 __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* lane_input,
                                          const uint4* lane_weight, int part, Stage stage) {
-#pragma unroll UNROLLED_TURNS
-  for (int turn = 0; turn < TURNS; ++turn) {
-    const int k8 = turn / PART_COLUMNS, column = part * PART_COLUMNS + turn % PART_COLUMNS;
+#pragma unroll UNROLLED_K_BLOCKS
+  for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
+    const int k8 = k_block / PART_COLUMNS, column = part * PART_COLUMNS + k_block % PART_COLUMNS;
     const int kd = column / KERNEL_W, kw = column % KERNEL_W;
     const float* window = lane_input + k8 * 8 * PLANE + kd * DILATION_D * ROWS_H * PITCH + kw * DILATION_W;
 #pragma unroll 1
@@ -212,7 +212,7 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
             split(at[0], high[fd][row][fw][0], low[fd][row][fw][0]);
             split(at[4 * PLANE], high[fd][row][fw][1], low[fd][row][fw][1]);
           }
-      if (kh0 == 0) stage(turn);
+      if (kh0 == 0) stage(k_block);
 #pragma unroll
       for (int tile = 0; tile < CHANNEL_TILES; ++tile) {
         float sum[FRAGMENTS][4];
@@ -228,7 +228,7 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
 #pragma unroll
         for (int kh = 0; kh < KERNEL_ROWS_TOGETHER; ++kh) {
           uint32_t w_low[4];
-          split(lane_weight[((turn * KERNEL_H + kh0 + kh) * BLOCK_TILES + tile) * 32], w_high[kh], w_low);
+          split(lane_weight[((k_block * KERNEL_H + kh0 + kh) * BLOCK_TILES + tile) * 32], w_high[kh], w_low);
           add(kh == 0, kh, w_low, high);
           add(false, kh, w_high[kh], low);
         }
@@ -244,26 +244,26 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
 //: folded split calls mma_tf32 mma_tf32_new
 // acc += weight × input for all taps, each number as two TF32 ones: three products make float32's (the fourth lies below its last bit),
 // the small ones first. Tensor cores cut off what lies below an accumulator's last bit, so the products of a step are summed there from
-// zero and then added in float32. `offsets(turn)` says where a lane's two inputs of a step lie; those beyond the last tap are zeros,
-// whatever lies there. At each of its TURNS, one for each step, it calls stage(turn), which starts the copies of a share of the next tile.
+// zero and then added in float32. `offsets(k_block)` says where a lane's two inputs of a step lie; those beyond the last tap are zeros,
+// whatever lies there. At each of its K_BLOCKS, one for each step, it calls stage(k_block), which starts the copies of a share of the next tile.
 template <class Read, class Stage>
 __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* lane_input,
                                          const uint4* lane_weight, int quad, Read offsets, Stage stage) {
-#pragma unroll UNROLLED_TURNS
-  for (int turn = 0; turn < TURNS; ++turn) {
-    const Offsets at = offsets(turn);
+#pragma unroll UNROLLED_K_BLOCKS
+  for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
+    const Offsets at = offsets(k_block);
     const float *const first = lane_input + at.first, *const second = lane_input + at.second;
     uint32_t high[FRAGMENTS][2], low[FRAGMENTS][2];
 #pragma unroll
     for (int f = 0; f < FRAGMENTS; ++f) {
-      split(exists(turn, quad) ? first[fragment_place(f)] : 0.0f, high[f][0], low[f][0]);
-      split(exists(turn, quad + 4) ? second[fragment_place(f)] : 0.0f, high[f][1], low[f][1]);
+      split(exists(k_block, quad) ? first[fragment_place(f)] : 0.0f, high[f][0], low[f][0]);
+      split(exists(k_block, quad + 4) ? second[fragment_place(f)] : 0.0f, high[f][1], low[f][1]);
     }
-    stage(turn);
+    stage(k_block);
 #pragma unroll
     for (int tile = 0; tile < CHANNEL_TILES; ++tile) {
       uint32_t w_high[4], w_low[4];
-      split(lane_weight[(turn * BLOCK_TILES + tile) * 32], w_high, w_low);
+      split(lane_weight[(k_block * BLOCK_TILES + tile) * 32], w_high, w_low);
       float sum[FRAGMENTS][4];
 #pragma unroll
       for (int f = 0; f < FRAGMENTS; ++f) mma_tf32_new(sum[f], w_low, high[f]);
@@ -281,13 +281,13 @@ __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][
 // acc += weight × input for all taps and CHUNK input channels, each number as two TF32 ones: three products make float32's (the
 // fourth lies below its last bit), the small ones first. Tensor cores cut off what lies below an accumulator's last bit, so the
 // products of a tap are summed there from zero and then added in float32. Fragments of all phases are in acc, in the output's
-// order. At each of its TURNS, one for each column of the window, it calls stage(turn), which starts the copies of a share of the
+// order. At each of its K_BLOCKS, one for each column of the window, it calls stage(k_block), which starts the copies of a share of the
 // next step's operands.
 template <class Stage>
 __device__ __forceinline__ void multiply(float (&acc)[CHANNEL_TILES][FRAGMENTS][4], const float* lane_input,
                                          const uint4* lane_weight, int, Stage stage) {
   constexpr int ACROSS_D = FRAGMENTS_D / PHASES_D, ACROSS_H = FRAGMENTS_H / PHASES_H, ACROSS_W = FRAGMENTS_W / PHASES_W;
-  constexpr int RUN = INTERLEAVE / PHASES_W;  // fragments that take turns along an input row
+  constexpr int RUN = INTERLEAVE / PHASES_W;  // fragments interleaved along an input row
 #pragma unroll 1
   for (int k8 = 0; k8 < CHUNK / 8; ++k8) {
     const uint4* const weight8 = lane_weight + k8 * (KERNEL_D * KERNEL_W * KERNEL_H * BLOCK_TILES * 32);

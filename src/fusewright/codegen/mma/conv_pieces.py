@@ -9,7 +9,7 @@ from .conv_spec import PRODUCER_REGISTERS, Conv
 MULTIPLY, STAGING, WARPGROUPS = (pieces_of(file) for file in ("conv_multiply.cuh", "conv_staging.cuh", "conv_warpgroup.cuh"))
 OF_PAIRS = "\n// An input is a pair of neighbouring channels, two halves of a word."
 OF_SIDE = "\n// SIDE inputs lie in a word, of which it is the `second` or not."
-STRAIGHT_PRODUCTS = 16  # of four warps in one stretch of straight code
+STRAIGHT_PRODUCTS = 16  # of a warpgroup in one stretch of straight code
 
 
 def input_names(conv: Conv) -> dict[str, str]:
@@ -74,15 +74,15 @@ def multiplied(conv: Conv, kind: str) -> dict[str, Code | str]:
     mma = calling(name, name)
     if not conv.bf16_parts:
         operand = calling("to_tf32", "to_tf32") if conv.dtype == "float32" else "__float_as_uint"
-        nothing = dict.fromkeys(("weights", "each_weight", "weight_turn", "end_turn"), "")
+        nothing = dict.fromkeys(("weights", "each_weight", "weight_k", "end_k"), "")
         return {"mma": mma, "operand": operand, "multiply": "multiply", "lanes": "32", "is_rounded": ", which is TF32 already", **nothing}
     indent = {"phases": 10, "taps": 8, "folded": 4}[kind]
     return {
         "mma": mma, "operand": "__float_as_uint", "multiply": "multiply_part", "lanes": "64",
         "is_rounded": ", one part of the inputs and WEIGHTS of the weights", "weights": "int WEIGHTS, ",
         "each_weight": shifted("#pragma unroll\nfor (int low = WEIGHTS - 1; low >= 0; --low)", indent),
-        "weight_turn": "(2 * " if kind != "taps" else "2 * (",
-        "end_turn": " + low)" if kind != "taps" else ") + low",
+        "weight_k": "(2 * " if kind != "taps" else "2 * (",
+        "end_k": " + low)" if kind != "taps" else ") + low",
     }  # fmt: skip
 
 
@@ -106,22 +106,22 @@ def lane_offsets(shape: Layout) -> str:
 
 
 OFFSETS_KEPT = """\
-Offsets own_offsets[TURNS];
+Offsets own_offsets[K_BLOCKS];
 #pragma unroll
-for (int turn = 0; turn < TURNS; ++turn) own_offsets[turn] = offsets_of(turn, quad);
-auto lane_offsets = [&](int turn) { return own_offsets[turn]; };"""
+for (int k_block = 0; k_block < K_BLOCKS; ++k_block) own_offsets[k_block] = offsets_of(k_block, quad);
+auto lane_offsets = [&](int k_block) { return own_offsets[k_block]; };"""
 OFFSETS_READ = """\
-for (int i = threadIdx.x; i < TURNS * 4; i += THREADS) offset_table[i] = offsets_of(i / 4, i % 4);
-auto lane_offsets = [&](int turn) { return offset_table[turn * 4 + quad]; };"""
+for (int i = threadIdx.x; i < K_BLOCKS * 4; i += THREADS) offset_table[i] = offsets_of(i / 4, i % 4);
+auto lane_offsets = [&](int k_block) { return offset_table[k_block * 4 + quad]; };"""
 
 
 def weight_at(conv: Conv, channel: str = "in") -> str:
     """Where the weight of a tap and an input channel lies."""
     taps, group_in = "(kd * KERNEL_H + kh) * KERNEL_W + kw", input_names(conv)["GROUP_IN"]
     if conv.transposed:
-        turned = taps if conv.is_phased else f"(KERNEL_D * KERNEL_H * KERNEL_W - 1) - ({taps})"
+        mirrored = taps if conv.is_phased else f"(KERNEL_D * KERNEL_H * KERNEL_W - 1) - ({taps})"
         row = f"(long long)(group * {group_in} + {channel}) * GROUP_OUT + out"
-        return f"weight[({row}) * (KERNEL_D * KERNEL_H * KERNEL_W) + {turned}]"
+        return f"weight[({row}) * (KERNEL_D * KERNEL_H * KERNEL_W) + {mirrored}]"
     row = f"(long long)(group * GROUP_OUT + out) * {group_in} + {channel}"
     return f"weight[({row}) * (KERNEL_D * KERNEL_H * KERNEL_W) + {taps}]"
 
@@ -131,10 +131,10 @@ def group_first_input(conv: Conv) -> str:
 
 
 def warpgroup_staging(shape: Layout) -> dict[str, Code | str]:
-    """The pieces of a kernel whose products are made by four warps together."""
+    """The pieces of a kernel whose products are warpgroup MMAs."""
     tile, conv = shape.tile, shape.conv
     resident, names = tile.resident, input_names(conv)
-    straight = shape.turns * conv.kernel[1] * tile.channel_tiles * tile.fragments[0] <= STRAIGHT_PRODUCTS
+    straight = shape.k_blocks * conv.kernel[1] * tile.channel_tiles * tile.fragments[0] <= STRAIGHT_PRODUCTS
     step = " + buffer * WEIGHT_STAGE"
     if resident:
         step = "" if shape.chunks == 1 else " + chunk * WEIGHT_STAGE"
@@ -166,7 +166,7 @@ def warpgroup_staging(shape: Layout) -> dict[str, Code | str]:
         "wait_weight": "" if resident else WAIT_WEIGHT.moved(2),
         "wait_next_weight": "" if resident else WAIT_WEIGHT.moved(6),
         "weight_at_step": f"weight_stages{step}",
-        "next_weight": "" if resident else "        if (turn == 0) stage_weight(next_chunk, buffer ^ 1);",
+        "next_weight": "" if resident else "        if (k_block == 0) stage_weight(next_chunk, buffer ^ 1);",
         "origin_early": shifted(place, 4),
         **both,
     }
@@ -188,7 +188,7 @@ def chunk_channels(conv: Conv) -> str:
 
 
 def warpgroup_words(conv: Conv) -> dict[str, Code | str]:
-    """The pieces that differ by what a word of four warps' operands holds: a TF32 number, or two neighbouring channels' halves."""
+    """The pieces that differ by what a word of warpgroup operands holds: a TF32 number, or two neighbouring channels' halves."""
     kind = "scaled" if conv.scaled else "pairs" if conv.is_half else "words"
     words, pairs = WARPGROUPS["stored words"], WARPGROUPS["stored pairs"]
     scaled = calling("scaled_halves(x[2 * k][v], x[2 * k + 1][v], scale, range)", "scaled_halves")
@@ -248,11 +248,11 @@ def of_scaled(shape: Layout) -> dict[str, Code | str]:
 
 
 def warpgroup_weight(conv: Conv) -> Code:
-    """The function that finds a word of the weights in the order in which four warps read them."""
+    """The function that finds a word of the weights in the order in which a warpgroup reads them."""
     pairs, names = conv.is_half, input_names(conv)
-    place = f"  const int in = {'2 * (' if pairs else ''}turn / PART_COLUMNS * 8 + four * 4 + word{')' if pairs else ''};"
+    place = f"  const int in = {'2 * (' if pairs else ''}k_block / PART_COLUMNS * 8 + four * 4 + word{')' if pairs else ''};"
     if conv.scaled:
-        place = "  const int in = SIDE * (turn / PART_COLUMNS * 8 + four * 4 + word) + second;"
+        place = "  const int in = SIDE * (k_block / PART_COLUMNS * 8 + four * 4 + word) + second;"
     word = STAGING["weight pair" if pairs else "weight"].filled(
         **names, place=place, weight_at=weight_at(conv), next_weight_at=weight_at(conv, "in + 1"), bits_of=bits_of(conv)
     )
@@ -303,7 +303,7 @@ def warpgroup_products(shape: Layout, straight: bool) -> Code:
         first = f"((fd * PHASES_D + phase_d) * FRAGMENTS_H + {of_row}) * FRAGMENTS_W + phase_w"
     else:
         step, first = "1", "(fd * FRAGMENTS_H + fh) * FRAGMENTS_W" if wide else "fd * FRAGMENTS_H"
-    of_weight = "weights, ((turn * KERNEL_H + kh) * (BLOCK_TILES / 4) + tile) * 512"
+    of_weight = "weights, ((k_block * KERNEL_H + kh) * (BLOCK_TILES / 4) + tile) * 512"
     of_input = f"at + 4 * ({deep} + {high}) * PITCH" if wide else f"at + 4 * {deep} * PITCH"
 
     def multiplied_by(mma: str) -> list[str]:
@@ -325,28 +325,28 @@ def warpgroup_products(shape: Layout, straight: bool) -> Code:
     if shape.conv.scaled:
         interleaved = {**interleaved, "template_of_stage": "template <bool HALVES>\n"}
     one_group = shape.tile.producers  # a step's products are waited for together: they are straight code
-    unrolled = str(shape.turns if straight or one_group else 1)
+    unrolled = str(shape.k_blocks if straight or one_group else 1)
     eights = str(shape.tile.chunk // 8 if one_group else 1)
     return places + WARPGROUPS[kind].filled(products=products, row=row, unrolled=unrolled, unrolled_eights=eights, **interleaved)
 
 
 STAGED_BETWEEN: dict[str, Code | str] = {
-    "remark": "Before the products of each of its TURNS it calls stage(turn), and after the\n"
-    "// last stage(TURNS): the next step's operands are on their way while the tensor cores are at work.",
+    "remark": "Before the products of each of its K_BLOCKS it calls stage(k_block), and after the\n"
+    "// last stage(K_BLOCKS): the next step's operands are on their way while the tensor cores are at work.",
     "template_of_stage": "template <class Stage>\n",
     "stage": ", Stage stage",
     "arrive": calling("  warpgroup_arrive(acc);", "warpgroup_arrive"),
-    "stage_turn": calling("    stage(turn);\n    warpgroup_go_on();", "warpgroup_go_on"),
-    "commit_turn": calling("    warpgroup_commit();", "warpgroup_commit"),
-    "last": calling("  stage(TURNS);\n  warpgroup_wait(acc);", "warpgroup_wait"),
+    "stage_k_block": calling("    stage(k_block);\n    warpgroup_go_on();", "warpgroup_go_on"),
+    "commit_k_block": calling("    warpgroup_commit();", "warpgroup_commit"),
+    "last": calling("  stage(K_BLOCKS);\n  warpgroup_wait(acc);", "warpgroup_wait"),
 }
 ONLY_MULTIPLIED: dict[str, Code | str] = {
     "remark": "The products are on their way when it returns.",
     "template_of_stage": "",
     "stage": "",
     "arrive": calling("  warpgroup_go_on();", "warpgroup_go_on"),
-    "stage_turn": "",
-    "commit_turn": "",
+    "stage_k_block": "",
+    "commit_k_block": "",
     "last": calling("  warpgroup_commit();", "warpgroup_commit"),
 }
 
@@ -367,8 +367,8 @@ def staging(shape: Layout) -> dict[str, Code | str]:
     pieces: dict[str, Code | str] = {
         "input_staging": (copies.stripped() + "\n" + rounding).stripped(),
         "round_input": "            round_input(buffer);" if shape.rounds_staged else "",
-        "first_input": f"  for (int turn = 0; turn {'<= ALL_TURNS' if pairs else '< REPEATS * PARTS * TURNS'}; ++turn)"
-        " stage_input(0, turn, 0);",
+        "first_input": f"  for (int k_block = 0; k_block {'<= ALL_K_BLOCKS' if pairs else '< REPEATS * PARTS * K_BLOCKS'}; ++k_block)"
+        " stage_input(0, k_block, 0);",
         "last_input": shifted(LAST_INPUT, 10) if pairs else "",
         "flip_after_chunk": "buffer ^= 1;" if tile.repeats == 1 else "",
         "flip_after_tile": "" if tile.repeats == 1 else "buffer ^= 1;",
@@ -409,7 +409,7 @@ def staging(shape: Layout) -> dict[str, Code | str]:
         "pack_kernel": pack_kernel(conv),
         "weight_base": "weight_stages",
         "stage_weight": STAGE_WEIGHT.filled(**names).moved(2),
-        "first_weight": "  for (int turn = 0; turn < TURNS; ++turn) stage_weight(0, turn, 0);",
+        "first_weight": "  for (int k_block = 0; k_block < K_BLOCKS; ++k_block) stage_weight(0, k_block, 0);",
         "next_weight": shifted(NEXT_WEIGHT, 21),
         "next_step": shifted(
             "const int next_step = part + 1 < PARTS ? chunk * PARTS + part + 1 : next_chunk * PARTS;", 10
@@ -494,7 +494,7 @@ $chunks
     packed[(long long)block * BLOCK_WEIGHTS + i] = $word;
 }
 """)
-LAST_INPUT = "if (part + 1 == PARTS && repeat + 1 == REPEATS) stage_input(next_chunk, ALL_TURNS, buffer ^ 1);"
+LAST_INPUT = "if (part + 1 == PARTS && repeat + 1 == REPEATS) stage_input(next_chunk, ALL_K_BLOCKS, buffer ^ 1);"
 
 
 def pack_in_kernel(conv: Conv, threads: str = "THREADS") -> Code:
@@ -531,10 +531,10 @@ STAGE_WEIGHT = calling("""\
 const float* const weight_from = weight + (long long)blockIdx.y * $CHUNKS * PARTS * WEIGHT_STAGE + 4 * threadIdx.x;
 float* const weight_to = weight_stages + 4 * threadIdx.x;
 int weight_buffer = 0;
-auto stage_weight = [&](int step, int turn, int buffer) {
+auto stage_weight = [&](int step, int k_block, int buffer) {
 #pragma unroll
-  for (int k = 0; k < TURN_WEIGHTS; ++k) {
-    const int i = (turn * TURN_WEIGHTS + k) * 4 * THREADS;
+  for (int k = 0; k < K_BLOCK_WEIGHTS; ++k) {
+    const int i = (k_block * K_BLOCK_WEIGHTS + k) * 4 * THREADS;
     if (i + 4 * int(threadIdx.x) < WEIGHT_STAGE)
       cp_async<16>(weight_to + buffer * WEIGHT_STAGE + i, weight_from + step * WEIGHT_STAGE + i);
   }
@@ -559,7 +559,7 @@ auto stage_weight = [&](int chunk, int stage) {
 };""", "bulk_copy")  # fmt: skip
 WAIT_PRODUCED = calling("bulk_wait(weights_come + stage, phase);", "bulk_wait")
 WAIT_WEIGHT = calling("bulk_wait(weights_come, phase);\nphase ^= 1;", "bulk_wait")
-NEXT_WEIGHT = "stage_weight(next_step, turn, weight_buffer ^ 1);"
+NEXT_WEIGHT = "stage_weight(next_step, k_block, weight_buffer ^ 1);"
 
 
 def channel_origin(shape: Layout) -> str:

@@ -47,7 +47,7 @@ class Conv:
     kept: bool = False  # its result is written too, where there is memory given for it
     open_inputs: bool = False  # how many input channels there are is an argument of the kernel, so that layers share it
     in_runs: bool = False  # rows of the output do not begin at whole sectors of memory: a warp writes its part of each at once
-    row_fragments: int = 8  # fragments side by side that suit the output's rows, where four warps multiply neighbours in a row
+    row_fragments: int = 8  # fragments side by side that suit the output's rows, where warpgroup MMAs multiply neighbours in a row
 
     @functools.cached_property
     def element(self) -> str:
@@ -350,12 +350,12 @@ class Tile:
     weights: str = "staged"  # staged: copied step by step; resident: all in shared memory; direct: read through L1
     alone: bool = False  # each warp has its own input tiles, and no warp waits for another
     unrolled: int | None = None  # kernel columns in one stretch of straight code
-    # Copies start within this share of a step's turns. H200, second founding model: 0.97 ms at 1.0, 1.12 at 0.5, 1.18
-    # at 0.12; the first, where a step has three turns, does not care.
+    # Copies start within this share of a step's k-blocks. H200, second founding model: 0.97 ms at 1.0, 1.12 at 0.5, 1.18
+    # at 0.12; the first, where a step has three k-blocks, does not care.
     early: float = 0.5
     together: bool = True  # an input row in registers serves every kernel row that needs it
     folded: bool = False  # eight taps of any input channels are a product's depth, in the order of the weight tensor
-    warpgroups: bool = False  # four warps (over channels) multiply together, from shared memory, on their own: Hopper's way
+    warpgroups: bool = False  # warpgroup MMA (wgmma), the four warps over channels, both operands from shared memory: Hopper's
     producers: bool = False  # four further warps fill the stages, and those that multiply do nothing else
     stages: int = 2  # that lie in shared memory, where there are producers
 

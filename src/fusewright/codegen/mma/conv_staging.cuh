@@ -20,10 +20,10 @@ $tile_state
       inside |= unsigned(real) << round;
     }
   };
-  auto stage_input = [&](int chunk, int turn, int buffer) {
+  auto stage_input = [&](int chunk, int k_block, int buffer) {
 #pragma unroll
-    for (int k = 0; k < TURN_CHANNELS; ++k) {
-      const int channel = turn * TURN_CHANNELS + k;
+    for (int k = 0; k < K_BLOCK_CHANNELS; ++k) {
+      const int channel = k_block * K_BLOCK_CHANNELS + k;
       if (channel < CHUNK) {
 #pragma unroll
         for (int round = 0; round < ROUNDS; ++round) {
@@ -56,14 +56,14 @@ $tile_state
 
 //: pairs
   // A word is two neighbouring channels at one position. A thread loads VECTOR columns of a row of both and stores them $joined, BETWEEN
-  // turns later. It copies the same places of every pair, or of each ABREAST-th where places are few; `source` walks from pair
+  // k-blocks later. It copies the same places of every pair, or of each ABREAST-th where places are few; `source` walks from pair
   // to pair. Places outside the input become zeros, and so does a channel that a pair lacks.
   constexpr int ROW_PLACES = PITCH / VECTOR, PLACES = ROWS_D * ROWS_H * ROW_PLACES;
 $abreast
   constexpr int SHARERS = STAGERS / ABREAST, ROUNDS = (PLACES + SHARERS - 1) / SHARERS;  // threads that share a pair
-  constexpr int ALL_TURNS = REPEATS * PARTS * TURNS, OWN_PAIRS = CHUNK / ABREAST;
-  constexpr int TOGETHER = (OWN_PAIRS + ALL_TURNS - 1) / ALL_TURNS, SHARES = (OWN_PAIRS + TOGETHER - 1) / TOGETHER;
-  constexpr int BETWEEN = ALL_TURNS / SHARES;
+  constexpr int ALL_K_BLOCKS = REPEATS * PARTS * K_BLOCKS, OWN_PAIRS = CHUNK / ABREAST;
+  constexpr int TOGETHER = (OWN_PAIRS + ALL_K_BLOCKS - 1) / ALL_K_BLOCKS, SHARES = (OWN_PAIRS + TOGETHER - 1) / TOGETHER;
+  constexpr int BETWEEN = ALL_K_BLOCKS / SHARES;
   const int own_pair = $stager / SHARERS, own_place = $stager % SHARERS;
   float* const stage_to = input_stages + own_pair * PLANE + own_place * VECTOR;
   const $element* source[ROUNDS];
@@ -83,10 +83,10 @@ $tile_state
       inside |= unsigned(real) << round;
     }
   };
-  // At turns 0, BETWEEN, 2 BETWEEN ... it stores what was loaded at the one before, and loads the next share.
-  auto stage_input = [&](int chunk, int turn, int buffer) {
-    if (turn % BETWEEN != 0) return;
-    const int share = turn / BETWEEN;
+  // At k-blocks 0, BETWEEN, 2 BETWEEN ... it stores what was loaded at the one before, and loads the next share.
+  auto stage_input = [&](int chunk, int k_block, int buffer) {
+    if (k_block % BETWEEN != 0) return;
+    const int share = k_block / BETWEEN;
     if (share > 0 && share <= SHARES) {
 #pragma unroll
       for (int k = 0; k < TOGETHER; ++k) {

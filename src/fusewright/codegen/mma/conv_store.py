@@ -50,8 +50,8 @@ def store_elements(shape: Layout, value: Held, pooled: bool = True, to: str = "o
     where = first_of_pair(shape, pooled)
     inside = " && ".join(f"{axis} < {sizes}_{axis}" for axis in "dhw")
     place = f"{to} + ((((long long)n * OUT_CHANNELS + c) * {sizes}_d + d) * {sizes}_h + h) * {sizes}_w + w"
-    if shape.turns_rows and pooled:
-        return store_turned(shape, value, inside, place)
+    if shape.transposes_rows and pooled:
+        return store_transposed(shape, value, inside, place)
     if run > 1:
         return store_runs(shape, value, where, run, fragments, inside, place, f"{sizes}_w")
     guard = "" if shape.whole_channels else "if (c < channel_end)"
@@ -86,7 +86,7 @@ def store_elements(shape: Layout, value: Held, pooled: bool = True, to: str = "o
     return calling(text, *calls)
 
 
-def store_turned(shape: Layout, value: Held, inside: str, place: str) -> Code:
+def store_transposed(shape: Layout, value: Held, inside: str, place: str) -> Code:
     """As above, by way of shared memory, a row of fragments of eight channels at a time: all lanes write side by side. A part of a
     sector of memory takes as long to write as several whole ones, and rows that begin anywhere have such parts at their ends only."""
     _, _, wide = shape.held
@@ -136,7 +136,7 @@ def store_turned(shape: Layout, value: Held, inside: str, place: str) -> Code:
 def store_runs(
     shape: Layout, value: Held, where: Place, run: int, fragments: str, inside: str, place: str, width_of_row: str
 ) -> Code:
-    """As above, where `run` fragments take turns along a row: 2 × run of a lane's elements lie side by side."""
+    """As above, where `run` fragments alternate along a row: 2 × run of a lane's elements lie side by side."""
     width = 4 if run % 2 == 0 else 2
     elements = [value.at(f=f"f + {k % run}", e=str(k // run)) for k in range(2 * run)]
     wide = store_side_by_side(shape, "at + k", [f"side[k + {j}]" for j in range(width)])

@@ -12,7 +12,7 @@ from ...ir import functions as fn
 from ...ir.expr import Binary, Call, Expr, Number, Select, Unary, walk
 from ...ir.stmt import expressions
 from ...target.machine import H200, Machine
-from .conv_layout import FOLDED_TURNS, INSTRUCTIONS, Layout, halves_lie_by_fours, layout, refusal, round_up
+from .conv_layout import FOLDED_K_BLOCKS, INSTRUCTIONS, Layout, halves_lie_by_fours, layout, refusal, round_up
 from .conv_spec import VALUE, Conv, Epilogue, OverChannels, OverPositions, Pointwise, Table, Tile, triple
 from .shortened import SHORT_FORMS
 
@@ -33,13 +33,13 @@ STEP_MS = 0.0003  # H200: what a barrier costs all warps of a block (columns 3 a
 LAUNCH_MS = 0.004
 CANDIDATES = 24  # more would be noise
 WIDE_CANDIDATES = 96  # with how many rows, warps and channels they are made
-MOST_HELD = 34  # fragments of four warps' tiles, times channel tiles: 136 accumulators
+MOST_HELD = 34  # fragments of warpgroup tiles, times channel tiles: 136 accumulators
 RESIDENT_BYTES = 40 * 1024  # weights up to here stay in shared memory; first founding model: 18 KB
-FOUR_WARPS_TFLOPS = 390.0  # H200: products of four warps with nothing copied in between, 379 to 393 (conv_founding.py)
-# H200, products of four warps, fitted to 24 tiles of six convolutions (benchmarks/results/tiles.txt): what they lose, what an element
+WARPGROUP_TFLOPS = 390.0  # H200: warpgroup MMAs with nothing copied in between, 379 to 393 (conv_founding.py)
+# H200, warpgroup MMAs, fitted to 24 tiles of six convolutions (benchmarks/results/tiles.txt): what they lose, what an element
 # costs on its way to shared memory, and the cycles it takes: where it is stored earlier than that after its load, warps wait. An element
 # cost 0.6 while lanes met in banks; 0.4 is such that the tiles measured fastest are chosen (benchmarks/results/rows.txt), no fit.
-FOUR_WARPS_OVERHEAD, FOUR_WARPS_STAGED_MS, FOUR_WARPS_LATENCY = 1.15, 0.4e-9, 1500
+WARPGROUP_OVERHEAD, WARPGROUP_STAGED_MS, WARPGROUP_LATENCY = 1.15, 0.4e-9, 1500
 MANY_WARPS = 1.1  # H200: a volume of 32 channels, 1.07 ms where 0.96 were expected: sixteen warps wait at one barrier
 HALVES_STAGED_MS = 0.6e-9  # of an element of 16 bits, through registers; counted, not measured
 # H200, 83 tiles of twelve convolutions (benchmarks/results/rows.txt), of which 89 % are expected within a fifth of what they take:
@@ -49,7 +49,7 @@ ROUND_CYCLES, LINE_CYCLES, STAGE_CYCLES, PRODUCED_OVERHEAD = 400, 40, 300, 1.0
 # and 0.210 for the second kernel.
 TILE_CYCLES = 1200  # until the last products of a tile are through and the first ones of the next one begin
 TWO_STAGES, MORE_STAGES = 0.4, 0.1  # of the shorter of copies and products, what the longer does not hide
-# H200: rows that four warps' blocks write without shared memory, eight or sixteen columns at a time, cost 3.7 and 1.4
+# H200: rows that blocks of warpgroups write without shared memory, eight or sixteen columns at a time, cost 3.7 and 1.4
 # to 2.3 times their bytes.
 NARROW_COLUMNS = 32
 # H200: what it costs more to write rows that do not begin at whole sectors, eight elements at a time: 110 columns instead of 112 took
@@ -132,7 +132,7 @@ def suiting(conv: Conv, sizes: Sequence[int]) -> int:
 
 
 def instruction_loss(fragments: int) -> float:
-    """How much longer a product of four warps takes where it has few positions: 64 channels by eight are read from shared memory in 16
+    """How much longer a warpgroup MMA takes where it has few positions: 64 channels by eight are read from shared memory in 16
     cycles, a fragment in two, and multiplied in four. H200: 0.82 ms with 64 positions in a product, 0.757 with 128."""
     return max(1.0, 1.1 * (16 + 2 * fragments) / (4 * fragments))
 
@@ -156,7 +156,7 @@ def expected_ms(conv: Conv, epilogue: Epilogue, sizes: Sequence[int], machine: M
 
 def proposed_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterator[Tile]:
     if conv.scaled:
-        return  # four warps' products alone
+        return  # warpgroup MMAs alone
     if conv.is_phased:
         yield from phased_tiles(conv, epilogue, most_fragments(conv), machine)
         return
@@ -186,7 +186,7 @@ def proposed_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterator
 
 
 def warpgroup_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterator[Tile]:
-    """Tiles whose products are made by four warps together: 64 channels each time, of 64 or 128 positions."""
+    """Tiles whose products are warpgroup MMAs: 64 channels each time, of 64 or 128 positions."""
     if conv.dims == 1 or conv.is_phased or conv.packed_in > 1 or not has_warpgroups(conv, machine):
         return  # a product is eight columns wide and eight rows high; of halves producers fill the stages
     wanted = -(-conv.out_channels // conv.groups // 64)
@@ -203,7 +203,7 @@ def warpgroup_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterato
 
 
 def wide_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterator[Tile]:
-    """Tiles whose products are made by four warps together, of neighbours in a row; of phases, of eight columns of several rows too.
+    """Tiles whose products are warpgroup MMAs, of neighbours in a row; of phases, of eight columns of several rows too.
     Eight warps over channels share an input tile."""
     if conv.packed_in > 1 or not can_be_wide(conv, machine):
         return
@@ -218,7 +218,7 @@ def wide_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterator[Til
 
 
 def producer_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterator[Tile]:
-    """The same, and tiles eight columns wide, with four warps more that fill the stages, as many of these as there is room for."""
+    """The same, and tiles eight columns wide, with one more warpgroup that fills the stages, as many of these as there is room for."""
     if not can_be_wide(conv, machine):
         return
     deep, high, _ = window_fragments(conv, epilogue)
@@ -244,7 +244,7 @@ def filled_by_producers(conv: Conv, epilogue: Epilogue, machine: Machine, base: 
 
 
 def wide_shapes(conv: Conv, epilogue: Epilogue) -> list[tuple[int, int, int]]:
-    """Fragments of four warps, deep, high and wide: one instruction a row, or of phases eight columns of several rows too."""
+    """Fragments of a warpgroup, deep, high and wide: one instruction a row, or of phases eight columns of several rows too."""
     phases, (deep, high, _) = prod(conv.phases), window_fragments(conv, epilogue)
     widest = min(conv.row_fragments, MOST_HELD // (phases * deep * high))
     halves = (widest, widest // 2) if widest >= 16 else (widest,)  # more rows, which share more of the input
@@ -256,13 +256,13 @@ def wide_shapes(conv: Conv, epilogue: Epilogue) -> list[tuple[int, int, int]]:
 
 
 def of_fours(conv: Conv, epilogue: Epilogue) -> list[tuple[int, int]]:
-    """How many times 64 channels four warps have, and how many times four warps there are over channels."""
+    """How many times 64 channels a warpgroup has, and how many warpgroups there are over channels."""
     wanted = -(-conv.out_channels // conv.groups // 64)
     return [split for fours in ((1, 2) if wanted > 1 else (1,)) for split in channels_of_fours(epilogue, wanted, fours)]
 
 
 def channels_of_fours(epilogue: Epilogue, wanted: int, fours: int) -> list[tuple[int, int]]:
-    """Tiles of 64 channels in each of so many times four warps, with that number; what is reduced over channels is in one block."""
+    """Tiles of 64 channels in each of so many warpgroups, with that number; what is reduced over channels is in one block."""
     least = -(-wanted // fours)
     tiles = [least] if isinstance(epilogue.reduce, OverChannels) else sorted({min(2, least), 1}, reverse=True)
     return [(count, fours) for count in tiles]
@@ -272,7 +272,7 @@ def folded_tiles(conv: Conv, epilogue: Epilogue, _machine: Machine) -> Iterator[
     """Tiles whose depth is eight taps of any input channels, where that is fewer products. Each input is read for each tap: the more
     channels a warp has, the better."""
     deep, one_by_one = -(-conv.group_words * prod(conv.kernel) // 8), round_up(conv.group_words, 8) // 8 * prod(conv.kernel)
-    if conv.is_half or conv.scaled or conv.is_phased or deep >= one_by_one or deep > FOLDED_TURNS:
+    if conv.is_half or conv.scaled or conv.is_phased or deep >= one_by_one or deep > FOLDED_K_BLOCKS:
         return
     most, (wanted, warps_c) = most_fragments(conv), channel_split(conv, epilogue)
     window = prod(epilogue.window.size) if epilogue.window else 1
@@ -381,7 +381,7 @@ def stepped(conv: Conv, epilogue: Epilogue, base: Tile, machine: Machine) -> Ite
         for part in sorted({k for k in range(1, columns + 1) if columns % k == 0}, reverse=True):
             tile = replace(base, chunk=chunk, columns=part, unrolled=1 if in_short_stretches(conv) else min(part, 3))
             shape = layout(conv, epilogue, tile)
-            products = shape.turns * conv.kernel[-2 if conv.dims > 1 else 0] * tile.channel_tiles * shape.fragments
+            products = shape.k_blocks * conv.kernel[-2 if conv.dims > 1 else 0] * tile.channel_tiles * shape.fragments
             whole = part == columns or chunk == 8
             if chunk <= deep and whole and products <= STEP_PRODUCTS and refusal(shape, epilogue, machine) is None:
                 yield tile
@@ -472,10 +472,10 @@ def folded_products(shape: Layout, machine: Machine) -> float:
     if not tile.folded or shape.conv.is_strict:
         return 1.0
     parts, each = (2, 3) if shape.conv.bf16_parts else (1, 1)
-    products = each * product_issue(machine) * shape.turns * tile.channel_tiles * shape.fragments
+    products = each * product_issue(machine) * shape.k_blocks * tile.channel_tiles * shape.fragments
     read = parts * (2 * shape.fragments + tile.channel_tiles)
-    issued = shape.turns * (read + 3 - TAPS_SLOTS * each * tile.channel_tiles * shape.fragments)
-    reads = parts * shape.fragments * shape.folded_places[0] + shape.turns * (4 * parts * tile.channel_tiles + 1)
+    issued = shape.k_blocks * (read + 3 - TAPS_SLOTS * each * tile.channel_tiles * shape.fragments)
+    reads = parts * shape.fragments * shape.folded_places[0] + shape.k_blocks * (4 * parts * tile.channel_tiles + 1)
     # By a lane, for the products of its warp; parts are made on their way to shared memory (HALVES_STAGED_MS).
     rounded = 0.0 if parts > 1 else shape.input_stage / (4 * shape.stagers * tile.repeats)
     return FOLDED_OVERHEAD * max(1.0 + (issued + 10 * rounded) / products, 4 * (reads + 8 * rounded) / products)
@@ -497,17 +497,17 @@ def predicted_ms(conv: Conv, epilogue: Epilogue, sizes: Sequence[int], tile: Til
     memory = machine.by_memory(MEMORY_TB_PER_S)
     least = (conv.item_bytes * batch * conv.in_channels * prod(spatial) + written) / memory * 1e-9
     writing = written / memory * 1e-9  # hardly overlaps where there are few blocks to a multiprocessor
-    if conv.is_half and shape.run == 1 and not shape.turns_rows:
+    if conv.is_half and shape.run == 1 and not shape.transposes_rows:
         writing *= HALF_SECTORS
-    if conv.in_runs or shape.turns_rows:
-        ends = SECTOR / conv.item_bytes / shape.run_columns / RUN_ENDS_TB_PER_S if shape.turns_rows else 1.0 / UNALIGNED_TB_PER_S
+    if conv.in_runs or shape.transposes_rows:
+        ends = SECTOR / conv.item_bytes / shape.run_columns / RUN_ENDS_TB_PER_S if shape.transposes_rows else 1.0 / UNALIGNED_TB_PER_S
         writing += ends * written * 1e-9 / machine.by_memory(1.0)
     launch = machine.by_launch(LAUNCH_MS)
     launches = launch + (0.0 if tile.resident else launch / 2)  # with that which packs the weights
     if conv.scaled:
         launches += launch  # that looks for tiles to compute once more, and samples of the input
     if tile.warpgroups:
-        if not conv.in_runs and not shape.turns_rows:
+        if not conv.in_runs and not shape.transposes_rows:
             writing *= max(1.0, NARROW_COLUMNS / shape.tile_sizes[2])
         return max(warpgroup_ms(shape, epilogue, work * crowd, rounds, machine) + writing, least) + launches
     small = SMALL_TILE if 4 * tile.channel_tiles * shape.fragments <= 64 and not conv.is_strict else 1.0
@@ -518,7 +518,7 @@ def predicted_ms(conv: Conv, epilogue: Epilogue, sizes: Sequence[int], tile: Til
     inputs = work * shape.chunks * shape.input_stage
     copied = machine.by_issue(COPY_TB_PER_S)  # as shared memory takes them
     staged_ms = (4 * inputs + weights) / copied * 1e-9
-    if conv.packed_in > 1:  # as those of four warps: through registers
+    if conv.packed_in > 1:  # as those of a warpgroup: through registers
         staged_ms = weights / copied * 1e-9 + inputs * HALVES_STAGED_MS / machine.by_issue(1.0)
     epilogue_ms = few * work * positions * shape.block_channels / 32 * element_slots(shape, epilogue, machine) / issue_per_ms(machine)
     steps = 0 if tile.alone else rounds * shape.chunks * shape.parts
@@ -542,23 +542,23 @@ def written_bytes(shape: Layout, epilogue: Epilogue, batch: int, out: Sequence[i
 
 
 def warpgroup_ms(shape: Layout, epilogue: Epilogue, work: float, rounds: float, machine: Machine) -> float:
-    """Milliseconds where four warps multiply together, without what is written."""
+    """Milliseconds by warpgroup MMA, without what is written."""
     tile, elements = shape.tile, work * prod(shape.tile_sizes) * shape.block_channels
     longer = instruction_loss(shape.instruction)
-    product_ms = longer * 2e-9 * elements * shape.depth / machine.by_wgmma(FOUR_WARPS_TFLOPS)
+    product_ms = longer * 2e-9 * elements * shape.depth / machine.by_wgmma(WARPGROUP_TFLOPS)
     epilogue_ms = elements / 32 * element_slots(shape, epilogue, machine) / issue_per_ms(machine)
-    staged_ms = work * shape.chunks * shape.input_stage * FOUR_WARPS_STAGED_MS / machine.by_issue(1.0)
+    staged_ms = work * shape.chunks * shape.input_stage * WARPGROUP_STAGED_MS / machine.by_issue(1.0)
     if tile.producers:
         places = -(-(shape.lead + shape.pitch) // 4)  # of four columns, in a row; 32 of them are a warp's
         cycles = shape.producer_rounds * (ROUND_CYCLES + LINE_CYCLES * (4 + 32 / places)) + STAGE_CYCLES
         filling_ms = rounds * shape.chunks * cycles / machine.by_clock(CYCLES_PER_MS)
         short, long = sorted((PRODUCED_OVERHEAD * product_ms, filling_ms))
         long += rounds * TILE_CYCLES / machine.by_clock(CYCLES_PER_MS)
-        return long + (TWO_STAGES if tile.stages == 2 else MORE_STAGES) * short + FOUR_WARPS_OVERHEAD * epilogue_ms
-    # What is loaded at one turn is stored some turns later; all products of a multiprocessor are made in between.
-    copies = -(-shape.rounds // -(-shape.rounds // shape.turns))  # in a step
-    in_a_turn = shape.conv.kernel[1] * tile.channel_tiles * 4 * prod(tile.fragments)  # cycles
-    between = shape.turns // copies * in_a_turn * tile.threads // 128 * tile.blocks_per_sm
-    waits_ms = max(0, FOUR_WARPS_LATENCY - between) * copies * shape.chunks * rounds / machine.by_clock(CYCLES_PER_MS)
+        return long + (TWO_STAGES if tile.stages == 2 else MORE_STAGES) * short + WARPGROUP_OVERHEAD * epilogue_ms
+    # What is loaded at one k-block is stored some k-blocks later; all products of a multiprocessor are made in between.
+    copies = -(-shape.rounds // -(-shape.rounds // shape.k_blocks))  # in a step
+    in_a_k_block = shape.conv.kernel[1] * tile.channel_tiles * 4 * prod(tile.fragments)  # cycles
+    between = shape.k_blocks // copies * in_a_k_block * tile.threads // 128 * tile.blocks_per_sm
+    waits_ms = max(0, WARPGROUP_LATENCY - between) * copies * shape.chunks * rounds / machine.by_clock(CYCLES_PER_MS)
     many = MANY_WARPS if tile.threads >= 512 else 1.0
-    return many * (FOUR_WARPS_OVERHEAD * (product_ms + epilogue_ms) + staged_ms + waits_ms)
+    return many * (WARPGROUP_OVERHEAD * (product_ms + epilogue_ms) + staged_ms + waits_ms)

@@ -34,22 +34,22 @@ $which_tiles
 //: kernel calls load_if rotate to_tf32_even warpgroup_operands
 $begin
   // A thread loads VECTOR columns of four channels and stores them as positions side by side: [four channels][position][4],
-  // rounded to TF32. Its rounds are spread over the turns of a step: what one loads, a later one stores. Places
+  // rounded to TF32. Its rounds are spread over the k-blocks of a step: what one loads, a later one stores. Places
   // outside the input become zeros.
   constexpr int ROW_PLACES = (LEAD + PITCH + VECTOR - 1) / VECTOR, PLACES = ROWS * ROW_PLACES;
   constexpr int ROUNDS = (PLACES + THREADS - 1) / THREADS;
-  constexpr int TOGETHER = (ROUNDS + TURNS - 1) / TURNS, BETWEEN = TURNS / ((ROUNDS + TOGETHER - 1) / TOGETHER);
+  constexpr int TOGETHER = (ROUNDS + K_BLOCKS - 1) / K_BLOCKS, BETWEEN = K_BLOCKS / ((ROUNDS + TOGETHER - 1) / TOGETHER);
   __syncthreads();
   float held[TOGETHER][4][VECTOR];
-  // Where there is a turn to spare, every other four warps do so a turn later: the tensor cores are kept busy.
-  const int late = (ROUNDS + TOGETHER - 1) / TOGETHER * BETWEEN < TURNS ? warp / 4 % 2 : 0;
+  // Where there is a k-block to spare, every other warpgroup does so a k-block later: the tensor cores are kept busy.
+  const int late = (ROUNDS + TOGETHER - 1) / TOGETHER * BETWEEN < K_BLOCKS ? warp / 4 % 2 : 0;
   int tile_d = first / (tiles_h * tiles_w), tile_h = first / tiles_w % tiles_h, tile_w = first % tiles_w;  // that is loaded
-  auto load_input = [&](int chunk, int turn) {
+  auto load_input = [&](int chunk, int k_block) {
     const int from_d = tile_d * STEP_D - HALO_D, from_h = tile_h * STEP_H - HALO_H, from_w = tile_w * STEP_W - HALO_W - LEAD;
     const float* const from = sample + chunk * CHUNK * plane + ((long long)from_d * in_h + from_h) * in_w + from_w;
 #pragma unroll
     for (int k = 0; k < TOGETHER; ++k) {
-      const int place = (turn / BETWEEN * TOGETHER + k) * THREADS + threadIdx.x;
+      const int place = (k_block / BETWEEN * TOGETHER + k) * THREADS + threadIdx.x;
       const int w = place % ROW_PLACES * VECTOR;
       const uint4 row = rows[min(place / ROW_PLACES, ROWS - 1)];
       const bool real = place < PLACES && from_d + row.y < unsigned(in_d) && from_h + row.z < unsigned(in_h) &&
@@ -58,10 +58,10 @@ $begin
       for (int j = 0; j < 4; ++j) load_if<VECTOR>(real$exists, from + row.x + w + j * plane, held[k][j]);
     }
   };
-  auto store_input = [&](int turn, float* stage) {
+  auto store_input = [&](int k_block, float* stage) {
 #pragma unroll
     for (int k = 0; k < TOGETHER; ++k) {
-      const int place = ((turn / BETWEEN - 1) * TOGETHER + k) * THREADS + threadIdx.x;
+      const int place = ((k_block / BETWEEN - 1) * TOGETHER + k) * THREADS + threadIdx.x;
       const int column = place % ROW_PLACES * VECTOR - LEAD;
       uint4* const to = reinterpret_cast<uint4*>(stage) + place / ROW_PLACES * PITCH + column;
       const int by = VECTOR == 4 ? threadIdx.x / 2 % 4 : 0;  // lanes store other columns first, so that they meet in no bank
@@ -78,9 +78,9 @@ $begin
   };
 $stage_weight
   int buffer = 0;
-  for (int turn = 0; turn <= TURNS; ++turn) {
-    if (turn % BETWEEN == 0 && turn > 0) store_input(turn, input_stages);
-    if (turn % BETWEEN == 0 && turn < TURNS) load_input(0, turn);
+  for (int k_block = 0; k_block <= K_BLOCKS; ++k_block) {
+    if (k_block % BETWEEN == 0 && k_block > 0) store_input(k_block, input_stages);
+    if (k_block % BETWEEN == 0 && k_block < K_BLOCKS) load_input(0, k_block);
   }
 $first_weight
 $setup
@@ -107,11 +107,11 @@ $origin_early
         tile_w = 0;
         if (++tile_h == tiles_h) tile_h = 0, ++tile_d;
       }
-      multiply(acc, warp_input + buffer * INPUT_STAGE, $weight_at_step$own_channels, [&](int turn) {
+      multiply(acc, warp_input + buffer * INPUT_STAGE, $weight_at_step$own_channels, [&](int k_block) {
 $next_weight
-        turn -= late;
-        if (turn % BETWEEN == 0 && turn > 0) store_input(turn, input_stages + (buffer ^ 1) * INPUT_STAGE);
-        if (turn % BETWEEN == 0 && turn >= 0 && turn < TURNS - late) load_input(next_chunk, turn);
+        k_block -= late;
+        if (k_block % BETWEEN == 0 && k_block > 0) store_input(k_block, input_stages + (buffer ^ 1) * INPUT_STAGE);
+        if (k_block % BETWEEN == 0 && k_block >= 0 && k_block < K_BLOCKS - late) load_input(next_chunk, k_block);
       });
 $wait_next_weight
       warpgroup_operands();
@@ -207,7 +207,7 @@ ${of_side}__device__ __forceinline__ $ordered ordered_weight(const $element* __r
   const int word = index % 4, row = index / 4 % 64, four = index / 256 % 2;
   constexpr int TILES = CHANNEL_TILES * WARPS_C / 4;
   const int tile = index / 512 % CHANNEL_TILES, fours = index / 512 % TILES / CHANNEL_TILES, kh = index / (512 * TILES) % KERNEL_H;
-  const int turn = index / (512 * TILES * KERNEL_H), column = turn % PART_COLUMNS;
+  const int k_block = index / (512 * TILES * KERNEL_H), column = k_block % PART_COLUMNS;
   const int kd = column / KERNEL_W, kw = column % KERNEL_W;
   const int group = block / GROUP_BLOCKS;
   const int out = block % GROUP_BLOCKS * BLOCK_CHANNELS + ((fours * 4 + row / 16) * CHANNEL_TILES + tile) * 16 + row % 16;
@@ -328,7 +328,7 @@ $setup
   __syncthreads();  // what all threads prepared is complete
 
   if (warp >= THREADS / 32) {
-    // Producers: four warps that fill one stage after the other, as soon as its last products are made. A thread loads VECTOR columns
+    // Producers: a warpgroup that fills one stage after the other, as soon as its last products are made. A thread loads VECTOR columns
     // of four channels and stores them as positions side by side: $as_stored. Places outside the
     // input become zeros. As soon as it stored one load it starts the next: TOGETHER of them are on their way, of the next stage too.
 $fewer_registers
@@ -439,10 +439,10 @@ ${template_of_stage}__device__ __forceinline__ void multiply(float (&acc)[CHANNE
   const WarpgroupOperand weights = warpgroup_operand(weight, 256, 32), inputs = warpgroup_operand(input, 4 * PLANE, $row);
 $arrive
 #pragma unroll $unrolled
-  for (int turn = 0; turn < TURNS; ++turn) {
-    const int k8 = turn / PART_COLUMNS, column = turn % PART_COLUMNS;
+  for (int k_block = 0; k_block < K_BLOCKS; ++k_block) {
+    const int k8 = k_block / PART_COLUMNS, column = k_block % PART_COLUMNS;
     const int kd = column / KERNEL_W, kw = column % KERNEL_W;
-$stage_turn
+$stage_k_block
 #pragma unroll
     for (int kh = 0; kh < KERNEL_H; ++kh) {
       const int at = 4 * (k8 * 2 * PLANE + (kd * DILATION_D * ROWS_H + kh * DILATION_H) * PITCH + kw * DILATION_W);
@@ -452,7 +452,7 @@ $stage_turn
         for (int fd = 0; fd < FRAGMENTS_D; ++fd)
 $products
     }
-$commit_turn
+$commit_k_block
   }
 $last
 }
@@ -468,9 +468,9 @@ $arrive
   for (int k8 = 0; k8 < CHUNK / 8; ++k8)
 #pragma unroll
     for (int column = 0; column < PART_COLUMNS; ++column) {
-      const int turn = k8 * PART_COLUMNS + column, kd = column / KERNEL_W, kw = column % KERNEL_W;
+      const int k_block = k8 * PART_COLUMNS + column, kd = column / KERNEL_W, kw = column % KERNEL_W;
       const int phase_d = phase_of(kd, PADDING_D, PHASES_D), phase_w = phase_of(kw, PADDING_W, PHASES_W);
-$stage_turn
+$stage_k_block
 #pragma unroll
       for (int kh = 0; kh < KERNEL_H; ++kh) {
         const int phase_h = phase_of(kh, PADDING_H, PHASES_H);
@@ -482,7 +482,7 @@ $stage_turn
           for (int fd = 0; fd < FRAGMENTS_D / PHASES_D; ++fd)
 $products
       }
-$commit_turn
+$commit_k_block
     }
 $last
 }

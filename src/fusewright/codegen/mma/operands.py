@@ -32,7 +32,7 @@ class Matrices:
     column: Dim
 
     @property
-    def turned(self) -> Matrices:
+    def transposed(self) -> Matrices:
         """The same elements, each matrix transposed."""
         return replace(self, shape=(*self.shape[:-2], self.shape[-1], self.shape[-2]), row=self.column, column=self.row)
 

@@ -5,12 +5,12 @@ is the sum of two TF32 ones, and three of the four products of these parts are t
 The tensor cores cut off what lies below the last bit of their accumulators; these are moved into sums in plain registers after
 every step. A sum that is not finite is computed again by plain arithmetic, which keeps an infinity one.
 
-A block has TILE_ROWS × TILE_COLUMNS of the result, four warps for 64 rows of it, and eight more warps that only load columns: these
+A block has TILE_ROWS × TILE_COLUMNS of the result, a warpgroup for 64 rows of it, and eight more warps that only load columns: these
 split what they read into its two parts and store them as the tensor cores read them ([four of the depth][column][4]), four steps
 deep. Rows are in nobody's way: no two warps have the same ones, so each copies its own as they are, reads them as fragments, and
 splits them in registers while the tensor cores have the step before. Shared memory, which bounds a product that reads both operands
 from it (208 KB of a step at 128 bytes a cycle: 1625 cycles, where the tensor cores take 1536), then moves 160 KB.
-Those that load and those that multiply meet at a barrier for each stage alone, so each group of four warps runs at its own pace. Where
+Producers and consumers meet at a barrier for each stage alone, so each warpgroup runs at its own pace. Where
 the result has too few tiles for the GPU, SPLITS blocks share the depth of one, and a second kernel adds their sums in a fixed order.
 """
 
@@ -35,7 +35,7 @@ TEMPLATE, SUPPORT = (Template((Path(__file__).parent / name).read_text()) for na
 STEP, STAGES, COPIES, BAND = 32, 4, 4, 8
 # TFLOP/s of 4096 cubed on an H200: 128 as it is; by one group of warps that load 111, with both operands from shared memory 113,
 # where all warps load and multiply 82 to 91; of the library 49.
-LOADERS = 2  # groups of four warps that fill the stages in turn
+LOADERS = 2  # warpgroups that fill the stages in turn
 DEEP = 512  # from this depth on accumulators are moved every second step: as exact by then, and 7 % faster
 REGISTERS = {16: (56, 200), 8: (104, 152)}  # of threads that load and that multiply, by fragments: without spills, and 256 of two
 MOST_SPLITS = 8
@@ -52,7 +52,7 @@ LIBRARY_TFLOPS, LIBRARY_SMALL_MS = 50.0, 0.015  # cuBLAS without TF32; what it t
 class Place:
     """Where the rows of matrices lie: numbers, or C++ text of sizes and `matrix`, which counts the matrices of a batch."""
 
-    pitch: int | str  # from row to row; where the matrix is turned, from one of the depth to the next
+    pitch: int | str  # from row to row; where the matrix is transposed, from one of the depth to the next
     begin: str = ""  # of a matrix: at 0
     whole: int = 1  # a power of two: every row begins at a multiple of so many elements, up to 4
 
@@ -71,14 +71,14 @@ class Triangle:
 
 @dataclass(frozen=True)
 class Product:
-    """input [rows, depth] times weight [columns, depth], plus a bias for each column. Where they are turned, they lie
+    """input [rows, depth] times weight [columns, depth], plus a bias for each column. Where they are transposed, they lie
     as [depth, rows] and [depth, columns]."""
 
     depth: int
     columns: int
     bias: bool = False
-    turned: bool = False
-    rows_turned: bool = False
+    transposed: bool = False
+    rows_transposed: bool = False
     varies: bool = False  # the depth is only known when the kernel is launched: it is about the one above
     columns_vary: bool = False  # so are the columns
     batched: bool = False  # many products, of matrices that lie one after the other on both sides
@@ -151,9 +151,9 @@ def product_ms(product: Product, tile: ProductTile, rows: int, batch: int = 1, m
     steps = -(-product.depth // (STEP * tile.splits))
     tiles, wanted = -(-rows // tile.rows) * -(-product.columns // tile.columns), wanted_tiles(product, tile, rows)
     blocks = batch * wanted * tile.splits
-    turned = product.turned or product.rows_turned
-    by_numbers = not in_vectors(product) and not (product.turned and product.rows_turned)
-    step_us = STEP_US * (1 if moves(product) > 1 else SHALLOW) * (BY_NUMBERS if by_numbers else TURNED if turned else 1)
+    transposed = product.transposed or product.rows_transposed
+    by_numbers = not in_vectors(product) and not (product.transposed and product.rows_transposed)
+    step_us = STEP_US * (1 if moves(product) > 1 else SHALLOW) * (BY_NUMBERS if by_numbers else TURNED if transposed else 1)
     step_us *= (NARROW if tile.columns < 128 else 1) * tile.quartets / 2 / step_rate(machine)
     tile_us, across = TILE_US / machine.by_clock(1.0), machine.multiprocessors
     busy = -(-blocks // across) * (steps * step_us + tile_us) * 1e-3
@@ -182,7 +182,7 @@ def wanted_tiles(product: Product, tile: ProductTile, rows: int) -> int:
 
 def in_vectors(product: Product) -> bool:
     """What is read along the depth may be read 16 bytes at a time, if memory begins so."""
-    places = [product.input_place if not product.rows_turned else None, product.weight_place if not product.turned else None]
+    places = [product.input_place if not product.rows_transposed else None, product.weight_place if not product.transposed else None]
     return product.depth % 4 == 0 and all(place is None or place.whole % 4 == 0 for place in places)
 
 
@@ -257,8 +257,8 @@ def constants(product: Product, tile: ProductTile) -> Iterator[str]:
     pitches = [f"{name.upper()} = {place.pitch}" for name, place in all_places(product).items() if isinstance(place.pitch, int)]
     if pitches:
         yield f"constexpr int {', '.join(pitches)};  // from row to row"
-    lie = [what for what, turned in (("the matrix lies", product.turned), ("rows lie", product.rows_turned)) if turned]
-    flags = f"{str(product.turned).lower()}, {str(product.rows_turned).lower()}"
+    lie = [what for what, transposed in (("the matrix lies", product.transposed), ("rows lie", product.rows_transposed)) if transposed]
+    flags = f"{str(product.transposed).lower()}, {str(product.rows_transposed).lower()}"
     words = f"{tile.rows} rows, {tile.columns} columns" + (f"; {' and '.join(lie)} by columns" if lie else "")
     yield f"using Tile = product::Tile<{tile.quartets}, {tile.fragments}, {flags}>;  // {words}"
     yield f"constexpr int MOVES = {moves(product)};  // steps between two moves of the accumulators"
@@ -266,9 +266,9 @@ def constants(product: Product, tile: ProductTile) -> Iterator[str]:
 
 def pitch_of(name: str, product: Product) -> str:
     """What the distance of an operand's rows is called: where they lie one after the other it is their length."""
-    place, turned = (product.input_place, product.rows_turned) if name == "input" else (product.weight_place, product.turned)
+    place, transposed = (product.input_place, product.rows_transposed) if name == "input" else (product.weight_place, product.transposed)
     if place is None:
-        return ("rows" if name == "input" else "columns") if turned else "depth"
+        return ("rows" if name == "input" else "columns") if transposed else "depth"
     return f"{name.upper()}_PITCH" if isinstance(place.pitch, int) else f"{name}_pitch"
 
 
@@ -463,7 +463,7 @@ def launcher(name: str, product: Product, epilogue: Epilogue, tile: ProductTile,
 
 def vector_variants(product: Product, splits: int, call: str) -> Iterator[str]:
     """By 16 bytes where operands that are read along the depth are aligned."""
-    wide = [name for name, turned in (("input", product.rows_turned), ("weight", product.turned)) if not turned]
+    wide = [name for name, transposed in (("input", product.rows_transposed), ("weight", product.transposed)) if not transposed]
     tests = [*(["depth % 4 == 0"] if product.varies else []), *(f"(size_t){name} % 16 == 0" for name in wide)]
     able = wide and in_vectors(replace(product, depth=4) if product.varies else product)
     grid = f"dim3(tiles, {splits})"

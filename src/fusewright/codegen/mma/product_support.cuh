@@ -5,10 +5,10 @@ namespace product {
 
 constexpr int STEP = 32, STAGES = $stages, COPIES = $copies;  // of the depth; steps of columns and of rows in shared memory
 constexpr int ROW_PITCH = STEP + 4, ROW_COPY = 16 * ROW_PITCH;  // words of a row, and of a warp's rows
-constexpr int LOADERS = $loaders;  // groups of four warps that load
+constexpr int LOADERS = $loaders;  // warpgroups that load
 constexpr int BAND = $band;  // rows of tiles, of which neighbouring blocks take one column after the other
 
-// What a block computes: 64 rows for each of GROUPS of four warps, FRAGMENTS of 8 columns. BY_COLUMNS: the matrix, or the rows, lie so.
+// What a block computes: 64 rows for each of GROUPS warpgroups, FRAGMENTS of 8 columns. BY_COLUMNS: the matrix, or the rows, lie so.
 template <int GROUPS_, int FRAGMENTS_, bool BY_COLUMNS_, bool ROWS_BY_COLUMNS_> struct Tile {
   static constexpr int GROUPS = GROUPS_, FRAGMENTS = FRAGMENTS_, ROWS = 64 * GROUPS, COLUMNS = 8 * FRAGMENTS;
   static constexpr bool BY_COLUMNS = BY_COLUMNS_, ROWS_BY_COLUMNS = ROWS_BY_COLUMNS_;
@@ -16,7 +16,7 @@ template <int GROUPS_, int FRAGMENTS_, bool BY_COLUMNS_, bool ROWS_BY_COLUMNS_> 
   static constexpr int LOADING_REGISTERS = $loading_registers, MULTIPLYING_REGISTERS = $multiplying_registers;
   static constexpr int PLANE = 4 * COLUMNS + 4;  // words of four of the depth, no two of which begin in one bank
   static constexpr int PART = STEP / 4 * PLANE, STAGE = 2 * PART;  // of a step's high or low parts, and of both
-  static constexpr int ROUND = 128 / (STEP / 4), ROUNDS = COLUMNS / ROUND;  // columns that four warps load together
+  static constexpr int ROUND = 128 / (STEP / 4), ROUNDS = COLUMNS / ROUND;  // columns that a warpgroup loads together
   static constexpr int READY = 1, FREE = READY + GROUPS * STAGES, DONE = FREE + STAGES;  // barriers: of stages, and of all that multiply
   static constexpr int SHARED_BYTES = 4 * (STAGES * STAGE + COPIES * GROUPS * 4 * ROW_COPY);
   template <typename I> static __host__ __device__ __forceinline__ I tiles(I rows, I columns) {
@@ -172,7 +172,7 @@ __device__ __forceinline__ void multiply(const float* __restrict__ input, int in
       warpgroup_mma_tf32_held<T::FRAGMENTS>(acc[0], rows_part[k], columns_part + 2 * k * T::PLANE, T::PLANE, 32);
   };
   // Tensor cores cut off what lies below an accumulator's last bit: it is moved to plain sums every MOVES steps. Every other
-  // four warps do so one step later, so that while some move their sums the tensor cores have the others' products.
+  // warpgroup does so one step later, so that while some move their sums the tensor cores have the others' products.
   int s = 0, step = first;
   while (step < last) {
     const int end = min(step + (step == first && quartet % 2 == 1 ? 1 : MOVES), last);

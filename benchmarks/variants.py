@@ -1,8 +1,8 @@
-"""The kernels of each way to run a model, of eager and of torch.compile, in the order they ran, with their times on the device.
+"""The kernels of each variant of a model, of eager and of torch.compile, in the order they ran, with their times on the device.
 
-    PYTHONPATH=src python3 benchmarks/ways.py MODEL.py [CHOICES ...]
+    PYTHONPATH=src python3 benchmarks/variants.py MODEL.py [CHOICES ...]
 
-CHOICES are the arguments of `choices.Choices`, as in 'own=frozenset(), channels_last=True'; nothing is the predicted way.
+CHOICES are the arguments of `choices.Choices`, as in 'own=frozenset(), channels_last=True'; nothing is the predicted variant.
 """
 
 from __future__ import annotations

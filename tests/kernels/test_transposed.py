@@ -11,7 +11,7 @@ import torch
 from kernels.frame import a_part, cuda_of, models_of, problem_of
 from kernels.nvcc import check_resources, cubin_of, needs_nvcc
 
-from fusewright.codegen.loops.transpose import turned_loads
+from fusewright.codegen.loops.transpose import transposed_loads
 from fusewright.driver.choices import Choices
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
@@ -224,12 +224,12 @@ def test_sanitized(case: str, sanitize: str, tmp_path: Path) -> None:
 @needs_nvcc
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_halves_compile(dtype: str, tmp_path: Path) -> None:
-    """An input of halves that is turned for a convolution: outside a tile there is a zero of its type."""
+    """An input of halves that is transposed for a convolution: outside a tile there is a zero of its type."""
     init = f"self.conv = nn.Conv2d(16, 16, 3).to(torch.{dtype})"
     image = f"torch.randn(8, 16, 40, 40, dtype=torch.{dtype})"
     problem = problem_of(tmp_path, "torch.relu(y)", image, init=init, lines=["y = self.conv(x)"])
     made, emitted = read(problem).finish(CHANNELS_LAST, gradients=False)
-    assert any(turned_loads(kernel, made.lowered.prims, made.graph) for kernel in made.kernels)
+    assert any(transposed_loads(kernel, made.lowered.prims, made.graph) for kernel in made.kernels)
     cubin_of(cuda_of(emitted.text), tmp_path)
 
 
