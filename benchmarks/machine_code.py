@@ -55,7 +55,7 @@ def units(text: str) -> dict[str, str]:
                 found[name] = "".join(found[p.id] if isinstance(p, ast.Name) else ast.literal_eval(p) for p in parts)
     for name in ("_CUDA_SUPPORT", "_CUDA_SAVING"):
         found.pop(name, None)
-    saving = {f"{name} KEEPING": f"#define KEEPING\n{source}" for name, source in found.items() if "#ifdef KEEPING" in source}
+    saving = {f"{name} SAVING": f"#define SAVING\n{source}" for name, source in found.items() if "#ifdef SAVING" in source}
     return {name: source for name, source in (found | saving).items() if "__global__" in source}
 
 

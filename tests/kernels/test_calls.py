@@ -36,8 +36,8 @@ CONVS = {
     "strict": replace(CONV1, tf32=False),
     "bf16": replace(CONV1, dtype="bfloat16"),
     "fp16": replace(CONV1, dtype="float16", in_channels=7, bias=False),
-    "for backward": replace(CONV1, kept=True),
-    "fp16 for backward": replace(CONV1, kept=True, dtype="float16"),
+    "for backward": replace(CONV1, saves=True),
+    "fp16 for backward": replace(CONV1, saves=True, dtype="float16"),
     "odd rows": replace(CONV1, in_runs=True),
     "few inputs": replace(CONV1, in_channels=3),
     "few inputs, strict": replace(CONV1, in_channels=3, tf32=False),
@@ -117,7 +117,7 @@ def test_convolutions(name: str) -> None:
 
 def test_products_and_attention() -> None:
     chain = replace(WITH_PLACE, result=fn.erf(Name("value")))
-    products, tiles = (Product(64, 96), Product(600, 64, bias=True, kept=True)), (ProductTile(), ProductTile(2, 8, 4))
+    products, tiles = (Product(64, 96), Product(600, 64, bias=True, saves=True)), (ProductTile(), ProductTile(2, 8, 4))
     for product, tile in itertools.product(products, tiles):
         check(product_kernel("k", product, Epilogue(), tile))
         check(product_kernel("k", product, Epilogue(before=chain), tile))

@@ -138,17 +138,17 @@ def test_what_is_not_finite(tile: ProductTile, transposed: bool) -> None:
 
 @pytest.mark.parametrize("tile", [NARROW, replace(NARROW, splits=2)], ids=str)
 @pytest.mark.parametrize("columns", [33, 40])
-def test_the_product_is_kept_where_there_is_memory_for_it(tile: ProductTile, columns: int) -> None:
+def test_the_product_is_saved_where_there_is_memory_for_it(tile: ProductTile, columns: int) -> None:
     double = Pointwise(VALUE * 2.0)
-    text = product_kernel("k", Product(64, columns, True, kept=True), Epilogue(before=double), tile)
+    text = product_kernel("k", Product(64, columns, True, saves=True), Epilogue(before=double), tile)
     x, weight, bias = torch.randn(70, 64), torch.randn(columns, 64), torch.randn(columns)
     library, sums = load(text), torch.empty(tile.splits * 70 * columns)
     for keeps in (True, False):
-        out, kept = torch.full((70, columns), float("nan")), torch.full((70, columns), float("nan"))
-        values = {"input": x, "weight": weight, "bias": bias, "out": out, "sums": sums, "rows": 70, "kept": kept if keeps else 0}
+        out, saved = torch.full((70, columns), float("nan")), torch.full((70, columns), float("nan"))
+        values = {"input": x, "weight": weight, "bias": bias, "out": out, "sums": sums, "rows": 70, "saved": saved if keeps else 0}
         launch(library, text, **values)
         torch.testing.assert_close(out, 2 * (x @ weight.t() + bias), rtol=1e-5, atol=1e-4)
-        assert torch.equal(kept * 2, out) if keeps else bool(kept.isnan().all())
+        assert torch.equal(saved * 2, out) if keeps else bool(saved.isnan().all())
 
 
 TRIANGLES = [Triangle(True), Triangle(False), Triangle(True, -40), Triangle(True, 70), Triangle(False, 65), Triangle(False, -3)]
@@ -158,20 +158,20 @@ TRIANGLES = [Triangle(True), Triangle(False), Triangle(True, -40), Triangle(True
 @pytest.mark.parametrize("tile", [NARROW, replace(NARROW, splits=2)], ids=str)
 @pytest.mark.parametrize("triangle", TRIANGLES, ids=str)
 def test_triangles(triangle: Triangle, tile: ProductTile) -> None:
-    """Of tiles that nobody wants one step is multiplied: all of a column's NaN lies in the others. Those kept for backward are whole."""
+    """Of tiles that nobody wants one step is multiplied: all of a column's NaN lies in the others. Those saved for backward are whole."""
     inside = triangle.diagonal >= C - N if triangle.lower else triangle.diagonal <= C - N
     body = Pointwise(select(inside, VALUE, 0.0))
-    text = product_kernel("k", Product(96, 201, kept=True, triangle=triangle), Epilogue(before=body), tile)
+    text = product_kernel("k", Product(96, 201, saves=True, triangle=triangle), Epilogue(before=body), tile)
     x, weight, sums = torch.randn(260, 96), torch.randn(201, 96), torch.empty(tile.splits * 260 * 201)
     x[5, 90], weight[150, 95] = torch.inf, torch.nan
     right, library = x @ weight.t(), load(text)
     for keeps in (False, True):
-        out, kept = torch.full((260, 201), float("nan")), torch.full((260, 201), float("nan"))
-        launch(library, text, input=x, weight=weight, out=out, sums=sums, rows=260, kept=kept if keeps else 0)
+        out, saved = torch.full((260, 201), float("nan")), torch.full((260, 201), float("nan"))
+        launch(library, text, input=x, weight=weight, out=out, sums=sums, rows=260, saved=saved if keeps else 0)
         expected = torch.tril(right, triangle.diagonal) if triangle.lower else torch.triu(right, triangle.diagonal)
         torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-4, equal_nan=True)
         if keeps:
-            torch.testing.assert_close(kept, right, rtol=1e-5, atol=1e-4, equal_nan=True)
+            torch.testing.assert_close(saved, right, rtol=1e-5, atol=1e-4, equal_nan=True)
 
 
 def test_half_of_a_square_takes_less() -> None:
@@ -283,7 +283,7 @@ FORWARDS = {  # what is returned; how many products; kernels; calls to the libra
         (3, 20, 48), 1, 1, 0,
     ),
     "of rows from the last to the first": ("torch.sin(x.flip(0) @ self.matrix)", (70, 48), 1, 1, 0),
-    "of a product kept in another order": (
+    "of a product saved in another order": (
         (
             "(lambda q, k: torch.bmm((q @ k.mT).transpose(0, 1).reshape(9, 20, 20), torch.sin(q).reshape(9, 20, 16)))"
             "(*(z.view(3, 20, 3, 16).transpose(1, 2) for z in (x, y)))"

@@ -182,7 +182,7 @@ def test_saved_activations_are_compiled_apart_as_for_a_gpu(older: bool, tmp_path
     front = read_problem(problem_of(tmp_path, "y.amax(1)", "torch.randn(2, 8, 16, 16)", init=init, lines=lines), Options(target="host"))
     every, _ = variants(front)
     text = next(variant.emitted.text for variant in every if "\n_CUDA_SAVING = " in variant.emitted.text)
-    assert "#ifdef KEEPING" in text
+    assert "#ifdef SAVING" in text
     text = "\n".join(line for line in text.split("\n") if not (older and line.startswith("_CUDA_SAVING = ")))
     candidate = load_candidate(text, "host", name="new.py", apart=not older)
     model, x = candidate.build_model(front.problem), torch.randn(2, 8, 16, 16)
@@ -195,4 +195,4 @@ def test_saved_activations_are_compiled_apart_as_for_a_gpu(older: bool, tmp_path
         expected(x).sum().backward()
         torch.testing.assert_close(model.conv.weight.grad, expected.conv.weight.grad, rtol=2e-2, atol=2e-2)
     library = candidate.library
-    assert library is not None and library._kept is not None and library._kept.ran and library.ran
+    assert library is not None and library._saved is not None and library._saved.ran and library.ran

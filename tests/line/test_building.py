@@ -47,15 +47,15 @@ def for_a_gpu(text: str, load_inline: Callable[..., str]) -> Candidate:
 
 
 @pytest.fixture
-def keeping(tmp_path: Path) -> str:
+def saving(tmp_path: Path) -> str:
     """A file with all kinds of units: its convolution stores what backward wants, and backward has kernels."""
     front = front_of(CHAIN.replace("16, 16)", "18, 18)").replace("Linear(14, 12)", "Linear(16, 12)"), tmp_path)
     text = front.finish(Choices(own=frozenset(n.name for n in front.graph.nodes if "conv" in str(n.target))))[1].text
-    assert "#ifdef KEEPING" in text and "_CUDA_GRADIENTS = " in text
+    assert "#ifdef SAVING" in text and "_CUDA_GRADIENTS = " in text
     return text
 
 
-def test_a_file_finds_what_was_built_before(keeping: str) -> None:
+def test_a_file_finds_what_was_built_before(saving: str) -> None:
     """Under the names, and of the sources, that the file itself asks for; and not a second time."""
     built: list[str] = []
 
@@ -63,7 +63,7 @@ def test_a_file_finds_what_was_built_before(keeping: str) -> None:
         built.append(given["cuda_sources"])
         return name
 
-    candidate = for_a_gpu(keeping, load_inline)
+    candidate = for_a_gpu(saving, load_inline)
     units = building.units_of(candidate)
     assert len(units) == 3 and len(building.units_of(candidate, training=False)) == 1
     building.build(units)
@@ -71,7 +71,7 @@ def test_a_file_finds_what_was_built_before(keeping: str) -> None:
     assert len({candidate.module._library(unit.source) for unit in units}) == 3 and len(built) == 3
 
 
-def test_units_are_built_at_the_same_time_and_each_text_once(keeping: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_are_built_at_the_same_time_and_each_text_once(saving: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     together, built = threading.Barrier(4, timeout=30), list[str]()  # three units, and what is done meanwhile
 
@@ -80,27 +80,27 @@ def test_units_are_built_at_the_same_time_and_each_text_once(keeping: str, monke
         built.append(name)
         return name
 
-    candidates = [for_a_gpu(keeping, load_inline) for _ in range(2)]
+    candidates = [for_a_gpu(saving, load_inline) for _ in range(2)]
     building.build([unit for candidate in candidates for unit in building.units_of(candidate)], together.wait)
     assert len(built) == len(set(built)) == 3
 
 
-def test_what_nvcc_says_is_raised_where_the_file_asks(keeping: str) -> None:
+def test_what_nvcc_says_is_raised_where_the_file_asks(saving: str) -> None:
     """Also by a file of the same text that is loaded later: PyTorch would not build it again, and miss its library."""
 
     def load_inline(name: str, **given: Any) -> str:
-        if given["cuda_sources"].startswith("#define KEEPING"):
+        if given["cuda_sources"].startswith("#define SAVING"):
             raise RuntimeError("nvcc is tired")
         return name
 
-    first, second = (for_a_gpu(keeping, load_inline) for _ in range(2))
+    first, second = (for_a_gpu(saving, load_inline) for _ in range(2))
     building.build(building.units_of(first))
     vars(second.module)["load_inline"] = lambda name, **given: name
     building.build(building.units_of(second))
     for module in (first.module, second.module):
         assert module._library(module._CUDA_SOURCE) and module._library(module._CUDA_GRADIENTS)
         with pytest.raises(RuntimeError, match="nvcc is tired"):
-            module._library("#define KEEPING\n" + module._CUDA_SOURCE)
+            module._library("#define SAVING\n" + module._CUDA_SOURCE)
 
 
 def test_what_is_written_at_last_was_built_while_tuning(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from fusewright.ir.interpret import interpret
 from fusewright.laws.rewrite import rewrite
 from fusewright.ops.lower import lower
 from fusewright.options import Options
-from fusewright.schedule.bit_exact import alike
+from fusewright.schedule.bit_exact import bit_exact
 from fusewright.schedule.planner import plan
 from fusewright.verify.candidate import load_candidate
 
@@ -220,7 +220,7 @@ def test_what_may_not_be_alike_is_declined() -> None:
         graph = capture(model, [x])
         nodes = [n for n in graph.nodes if not n.is_leaf]
         found = gradient_graph(graph, nodes, ["x", "weight", "bias"], [nodes[-1].name], ["weight"])
-        assert found is not None and alike(lower(rewrite(found)[0])) is None
+        assert found is not None and bit_exact(lower(rewrite(found)[0])) is None
 
 
 SUMMANDS = """

@@ -308,7 +308,7 @@ def test_the_first_template_that_matches_writes_a_kernel(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     ("model", "name"),
-    [("softmax_channels", "kept columns"), ("cumsum_reverse", "scan"), ("variance", "reduce"), ("mish_fp16", "pointwise")],
+    [("softmax_channels", "register columns"), ("cumsum_reverse", "scan"), ("variance", "reduce"), ("mish_fp16", "pointwise")],
 )
 def test_kinds_of_kernels_have_their_templates(model: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "small")

@@ -57,7 +57,7 @@ KERNELS = {
     "rows": (lambda a, b: torch.softmax(a * b, -1), (64, 1000), (1000,)),
     "long rows": (lambda a, b: F.layer_norm(a * b, (60000,)), (64, 60000), (60000,)),
     "columns": (lambda a, b: (a * b).sum(1), (64, 130, 1030), (1030,)),
-    "kept columns": (lambda a, b: torch.softmax(a * b, 1), (64, 64, 1024), (1024,)),
+    "register columns": (lambda a, b: torch.softmax(a * b, 1), (64, 64, 1024), (1024,)),
     "split": (lambda a, b: (a * b).sum(), (640, 10300), (10300,)),
     "scan along": (lambda a, b: torch.cumsum(a * b, -1), (640, 1000), (1000,)),
     "scan across": (lambda a, b: torch.cumsum(a * b, 0), (640, 1000), (1000,)),

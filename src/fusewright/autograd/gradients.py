@@ -22,7 +22,7 @@ from ..ir.pytext import call_text
 from ..laws.rewrite import rewrite
 from ..ops.lower import lower
 from ..schedule import product_fusion
-from ..schedule.bit_exact import alike
+from ..schedule.bit_exact import bit_exact
 from ..schedule.fusion import take_over
 from ..schedule.grouping import Cyclic
 from ..schedule.layout import spread
@@ -125,7 +125,7 @@ def region_gradient(
         return None
     saved = {name: prim for name, prim in saved.items() if name in found.inputs}
     try:
-        exact = alike(lowered_by_role(rewrite(found)[0], wanted))
+        exact = bit_exact(lowered_by_role(rewrite(found)[0], wanted))
         if exact is None:
             return None
         lowered = apart(exact, [name for name in wanted if graph[name].is_leaf], wanted)

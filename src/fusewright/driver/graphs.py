@@ -26,7 +26,7 @@ from ..ir.plan import Plan
 from ..laws.rewrite import rewrite
 from ..ops.lower import lower
 from ..options import Options
-from ..schedule.bit_exact import alike
+from ..schedule.bit_exact import bit_exact
 from ..schedule.conv_fusion import tf32_allowed
 from ..schedule.fusion import take_over
 from ..schedule.grouping import Cyclic
@@ -98,7 +98,7 @@ def planned(read: FxGraph, options: Options, precision: Precision, backward: boo
     graph, applied = rewrite(whole(read.graph), options)
     lowered = lower(graph)
     if backward:
-        exact = alike(lowered)  # what is compared for equality
+        exact = bit_exact(lowered)  # what is compared for equality
         if exact is None:
             raise Unsupported("values are compared for equality that two kernels would not compute alike")
         lowered = exact

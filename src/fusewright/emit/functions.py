@@ -114,20 +114,20 @@ class Functions:
         lines += [f"{tensors}.clear()  # handed over: {', '.join(handed)}"] if handed else []
         lines += self.launches.straightened(list(loaded.items()), alone=handed) if not straight else []
         self.values.shape_results(outputs)
-        kept = self.joint.saved(region)
+        activations = self.joint.saved(region)
         value = self.regions.lowered.value
         leaving = {*(self.regions.plan.base(value[n]).name for n in outputs), *extra}
-        body = Body(self.launches, region.kernels, leaving, handed, kept)
+        body = Body(self.launches, region.kernels, leaving, handed, activations)
         work = body.first_lines()
         for kernel in region.kernels:
             work += [*body.made_before(kernel), *self.launches.lines(kernel, body.scratch), *body.freed_after(kernel)]
         lines += work
         results = [self.values.view_text(value[n], lambda prim: prim) for n in outputs] + extra
         given = ["sizes", tensors]
-        if kept:
-            saved = self.values.free_name("kept")
+        if activations:
+            saved = self.values.free_name("saved")
             given.append(f"{saved}=None")
-            lines += [f"if {saved} is not None:  # for backward", f"    {saved} += [{', '.join(kept)}]"]
+            lines += [f"if {saved} is not None:  # for backward", f"    {saved} += [{', '.join(activations)}]"]
         lines += [f"return ({', '.join(results)},)"] if results else []
         run = "\n    ".join([f"def {region.name}({', '.join(given)}):", *lines])
         if not results:

@@ -218,7 +218,7 @@ class CudaUnit:
         own += [] if support else [ENTRY]
         entries = "\n" + "".join(f"ENTRY({name})\n" for name in self.launchers)
         cuda = string_text("\n".join([*own, *self.kernels]) + entries)
-        saved = f'{self.saving_name} = "#define KEEPING\\n" + {self.name}  # stores activations for backward, too\n'
+        saved = f'{self.saving_name} = "#define SAVING\\n" + {self.name}  # stores activations for backward, too\n'
         saving = saved if self.saving_name else ""
         names = f"{self.launchers_name} = ({names_text(self.launchers)})"
         return f"{self.name} = {'_CUDA_SUPPORT + ' if support else ''}{cuda}\n\n{saving}{names}"

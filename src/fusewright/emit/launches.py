@@ -80,21 +80,21 @@ class Launches(Steps):
     def lines(self, kernel: Kernel, scratch: Collection[str]) -> list[str]:
         """Allocations, and the launch."""
         made = [name for name in self.makes(kernel) if name not in scratch]
-        lines = [line for name in made for line in self.allocation_of(self.prims[name], self.if_kept(name, kernel))]
+        lines = [line for name in made for line in self.allocation_of(self.prims[name], self.if_saved(name, kernel))]
         workspace = {name: size for name, size in self.workspace(kernel).items() if name not in scratch}
         lines += [line for name, size in workspace.items() for line in allocation(name, (size,), (1,), torch.float32)]
         if kernel.fused is not None:
             saves = any(is_asked_for(name, kernel) for name in made) and not is_product(kernel)
             self.apart |= saves
             first, *others = self.anchored[kernel.name].launches
-            lines += launch_lines(first, self.values.free_name("kept") if saves else "")
+            lines += launch_lines(first, self.values.free_name("saved") if saves else "")
             return [*lines, *(line for launch in others for line in launch_lines(launch))]
         text = self.texts[kernel.name]
         tensors = [*(self.tensor_name(kernel, name) for name in text.tensors), *self.workspace(kernel)]
         return [*lines, *launch_lines(Launch(text.name, (((*tensors, *text.sizes), ""),)))]
 
-    def if_kept(self, name: str, kernel: Kernel) -> str:
-        return f" if {self.values.free_name('kept')} is not None else 0" if is_asked_for(name, kernel) else ""
+    def if_saved(self, name: str, kernel: Kernel) -> str:
+        return f" if {self.values.free_name('saved')} is not None else 0" if is_asked_for(name, kernel) else ""
 
     def straightened(self, loads: Sequence[tuple[str, str]], alone: Collection[str] = ()) -> list[str]:
         """Tensors (name, what it is loaded as) laid out as kernels read them; the same ones where they lie so. Of those that are `alone`,
@@ -179,7 +179,7 @@ class Body(Storage):
         unless = [name for name in dying if name in self.saved and name not in asked]
         lines = [f"del {', '.join(now)}"] if now else []
         if unless:
-            lines += [f"if {self.launches.values.free_name('kept')} is None:", f"    del {', '.join(unless)}"]
+            lines += [f"if {self.launches.values.free_name('saved')} is None:", f"    del {', '.join(unless)}"]
         return lines
 
 
@@ -195,9 +195,9 @@ def of_slot(needed: Sequence[Dim]) -> Dim | str:
     return f"max({', '.join(size if isinstance(size, str) else sizes.text(sizes.factored(size)) for size in found)})"
 
 
-def launch_lines(launch: Launch, kept: str = "") -> list[str]:
-    """The call in Python; where `kept` names a list, by the kernel that keeps values for backward if there is one."""
-    name = f'"{launch.name}" if {kept} is None else "{launch.name} keeping"' if kept else f'"{launch.name}"'
+def launch_lines(launch: Launch, saved: str = "") -> list[str]:
+    """The call in Python; where `saved` names a list, by the kernel that stores values for backward if there is one."""
+    name = f'"{launch.name}" if {saved} is None else "{launch.name} saving"' if saved else f'"{launch.name}"'
     if not any(remark for _, remark in launch.rows):
         return wrapped("_launch(", [name, *(argument for arguments, _ in launch.rows for argument in arguments)], ")", limit=WIDTH)
     rows = [", ".join(arguments) for arguments, _ in launch.rows]

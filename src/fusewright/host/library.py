@@ -27,18 +27,18 @@ os.register_at_fork(before=_changing.acquire, after_in_parent=_changing.release,
 class HostLibrary:
     """Kernels on the CPU. Counts what is launched; a kernel named in `disabled` does nothing, and is not counted.
 
-    What `more` builds is loaded when a kernel is asked for that is not in the first library, and what `keeping` builds when one is that
-    is to be keeping; without it one library does both.
+    What `more` builds is loaded when a kernel is asked for that is not in the first library, and what `saving` builds when one is that
+    is to be saving; without it one library does both.
     Several threads may call at once: their launches run one after another.
     """
 
     def __init__(
-        self, path: Path | str, more: Callable[[], Path] | None = None, keeping: Callable[[], Path] | None = None
+        self, path: Path | str, more: Callable[[], Path] | None = None, saving: Callable[[], Path] | None = None
     ) -> None:
         path = Path(path)
-        self._more, self._keeping = more, keeping
+        self._more, self._saving = more, saving
         self._rest: HostLibrary | None = None
-        self._kept: HostLibrary | None = None
+        self._saved: HostLibrary | None = None
         _check_sanitizer(path)
         try:
             self._library = ctypes.CDLL(str(path))
@@ -60,16 +60,16 @@ class HostLibrary:
         self._settings = (ORDERS.index(order), seed, workers)
 
     def call(self, kernel: str, *args: torch.Tensor | int | None) -> None:
-        """Runs one launcher to its end, whether it is to be keeping or not. Raises RuntimeError with the message it returns."""
-        kernel, _, keeping = kernel.partition(" ")
+        """Runs one launcher to its end, whether it is to be saving or not. Raises RuntimeError with the message it returns."""
+        kernel, _, saving = kernel.partition(" ")
         if kernel in self.disabled:
             return
         with _changing:
             self.launched[kernel] += 1
-            if keeping and self._keeping is not None and self._kept is None:
-                self._kept = HostLibrary(self._keeping())
-        if keeping and self._kept is not None:
-            self._handed_on(self._kept, kernel, args)
+            if saving and self._saving is not None and self._saved is None:
+                self._saved = HostLibrary(self._saving())
+        if saving and self._saved is not None:
+            self._handed_on(self._saved, kernel, args)
             return
         try:
             launcher = getattr(self._library, kernel)
@@ -91,7 +91,7 @@ class HostLibrary:
     @property
     def not_run(self) -> list[str]:
         """Kernels of the libraries that were loaded which no launcher has chosen yet: for other sizes, or larger tensors."""
-        loaded = [library for library in (self, self._rest, self._kept) if library is not None]
+        loaded = [library for library in (self, self._rest, self._saved) if library is not None]
         ran = set().union(*(library.ran for library in loaded))
         return [name for name in dict.fromkeys(name for library in loaded for name in library.kernels) if name not in ran]
 

@@ -107,7 +107,7 @@ def on_host(module: ModuleType, name: str, sanitize: str = "", apart: bool = Fal
     if saving and not apart:  # one library does both
         library = HostLibrary(build(saving), more)
     else:  # (files of older versions make the second source where they launch from it)
-        library = HostLibrary(build(module._CUDA_SOURCE), more, lambda: build(saving or f"#define KEEPING\n{module._CUDA_SOURCE}"))
+        library = HostLibrary(build(module._CUDA_SOURCE), more, lambda: build(saving or f"#define SAVING\n{module._CUDA_SOURCE}"))
     vars(module).update(_launch=library.call, _on_device=_on_cpu, _library=_no_library, _empty=_empty, _current_device=_no_device)
     return library
 

@@ -22,7 +22,7 @@ HALVES = (torch.float16, torch.bfloat16)  # of which registers hold floats
 EQUALITIES = equal(Arg(0), Arg(1)), differs(Arg(0), Arg(1))
 
 
-def alike(lowered: Lowered) -> Lowered | None:
+def bit_exact(lowered: Lowered) -> Lowered | None:
     """The same primitives, where those that are compared for equality may be so; None where they may not."""
     prims = lowered.prims
     compared = [prim for prim in prims.values() if compares_floats(prim, prims)]

@@ -130,7 +130,7 @@ class Candidate:
         def watched(kernel: Any, *arguments: Any) -> None:
             if not self.disabled and not self.traces:  # nobody watches: cost a timing nothing
                 return launch(kernel, *arguments)
-            name = str(kernel).partition(" ")[0]  # it may be one that is `keeping`
+            name = str(kernel).partition(" ")[0]  # it may be one that is `saving`
             if name not in self.disabled:
                 launch(kernel, *arguments)
             for trace in self.traces:  # after it: a launch that raised was none

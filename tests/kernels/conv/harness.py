@@ -20,9 +20,9 @@ ON_DEVICE = os.environ.get("FUSEWRIGHT_CONV_TARGET") == "cuda"
 def source_of(*texts: KernelText) -> str:
     """The translation unit of these kernels: what they use of the prelude, what they share, and themselves."""
     kernels = "".join(text.source for text in texts)
-    keeping = "#define KEEPING\n" if "#ifdef KEEPING" in kernels else ""
+    saving = "#define SAVING\n" if "#ifdef SAVING" in kernels else ""
     wanted = [helper for text in texts for helper in named(text.calls)]
-    return keeping + "".join(device_texts(closure(wanted, [part for text in texts for part in text.support]))) + kernels
+    return saving + "".join(device_texts(closure(wanted, [part for text in texts for part in text.support]))) + kernels
 
 
 def load(*texts: KernelText, sanitize: str = "", path: bool = False) -> HostLibrary | Path:

@@ -78,10 +78,10 @@ def test_where_rows_are_wide_of_the_mark() -> None:
 @pytest.mark.parametrize("name", SANITIZED)
 def test_sanitized(sanitize: str, name: str) -> None:
     """Kept as well."""
-    conv = conv2d(11, 20, 3, padding=1, in_runs=True, kept=True)
+    conv = conv2d(11, 20, 3, padding=1, in_runs=True, saves=True)
     tile = replace(SANITIZED[name], fragments=(1, 2, 2))
     assert layout(conv, Epilogue(), tile).transposes_rows
     text = conv_kernel("k", conv, Epilogue(), tile)
-    floats = {"input": 2 * 11 * 9 * 13, "weight": 20 * 11 * 9, "bias": 20, "out": 2 * 20 * 9 * 13, "kept": 2 * 20 * 9 * 13}
+    floats = {"input": 2 * 11 * 9 * 13, "weight": 20 * 11 * 9, "bias": 20, "out": 2 * 20 * 9 * 13, "saved": 2 * 20 * 9 * 13}
     floats |= {buffer: eval(count) for buffer, count in text.workspace.items()}
     check_sanitized(text, floats, {"batch": 2, "in_h": 9, "in_w": 13}, sanitize)

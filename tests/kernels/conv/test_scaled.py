@@ -246,9 +246,9 @@ def test_who_can_be_scaled() -> None:
 @pytest.mark.parametrize("sanitize", ["address", "undefined", "thread"])
 @pytest.mark.parametrize("phases", [False, True])
 def test_sanitized(sanitize: str, phases: bool) -> None:
-    conv = scaled(transposed(2, 11, 20, 3, 2, 1, 1) if phases else conv2d(11, 20, 3, padding=1, in_runs=True, kept=True))
+    conv = scaled(transposed(2, 11, 20, 3, 2, 1, 1) if phases else conv2d(11, 20, 3, padding=1, in_runs=True, saves=True))
     text = conv_kernel("k", conv, Epilogue(), (PRODUCED_PHASES if phases else PRODUCED)["producers"])
     size = 20 * 18 * 26
-    floats = {"input": 2 * 11 * 9 * 13, "weight": 20 * 11 * 9, "bias": 20, "out": 2 * size, "kept": 2 * size}
+    floats = {"input": 2 * 11 * 9 * 13, "weight": 20 * 11 * 9, "bias": 20, "out": 2 * size, "saved": 2 * size}
     floats |= {buffer: eval(count) + 2 * text.per_sample.get(buffer, 0) for buffer, count in text.workspace.items()}
     check_sanitized(text, floats, {"batch": 2, "in_h": 9, "in_w": 13}, sanitize)

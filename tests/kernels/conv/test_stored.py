@@ -118,7 +118,7 @@ def test_backward_reads_what_forward_stored(tmp_path: Path) -> None:
     _, emitted = front.finish(Choices(own=convolutions(front.graph), stored=True))
     gradient = emitted.text.split("_grad(sizes, ")[1].split("\n\n\n")[0]
     assert "convolution_backward(" in gradient and "conv_transpose2d(" not in gradient
-    assert "kept += [conv_transpose2d_add]" in emitted.text
+    assert "saved += [conv_transpose2d_add]" in emitted.text
 
 
 @pytest.mark.slow

@@ -157,12 +157,12 @@ def test_rows_choose_their_instruction() -> None:
 @pytest.mark.parametrize("kind", ["in runs", "phases", "producers", "producers of phases", "producers of rows"])
 def test_sanitized(sanitize: str, kind: str) -> None:
     tile = {"in runs": TILES["two rows of 40"], "phases": PHASED_TILES["eight columns"], "producers": TILES["producers"]}.get(kind)
-    conv = transposed(2, 11, 20, 3, 2, 1, 1) if "phases" in kind else conv2d(11, 20, 3, padding=1, in_runs=True, kept=True)
+    conv = transposed(2, 11, 20, 3, 2, 1, 1) if "phases" in kind else conv2d(11, 20, 3, padding=1, in_runs=True, saves=True)
     epilogue = EPILOGUES["rows"] if "rows" in kind else Epilogue()
     of_rows = replace(TILES["producers"], fragments=(1, 2, 8))  # these reduce where they are, and meet
     text = conv_kernel("k", conv, epilogue, tile or (of_rows if "rows" in kind else PHASED_TILES["producers"]))
     size = 20 * 18 * 26
-    floats = {"input": 2 * 11 * 9 * 13, "weight": 20 * 11 * 9, "bias": 20, "out": 2 * size, "kept": 2 * size}
+    floats = {"input": 2 * 11 * 9 * 13, "weight": 20 * 11 * 9, "bias": 20, "out": 2 * size, "saved": 2 * size}
     floats |= {buffer: eval(count) for buffer, count in text.workspace.items()}
     check_sanitized(text, floats, {"batch": 2, "in_h": 9, "in_w": 13}, sanitize)
 

@@ -59,7 +59,7 @@ def render(schedule: KeptColumnsSchedule, comment: list[str]) -> KernelText:
     return KeptColumns(kernel, prims, graph, comment, loops, parts, schedule.split).write()
 
 
-TEMPLATE = KernelTemplate("kept columns", match, render)
+TEMPLATE = KernelTemplate("register columns", match, render)
 
 
 class KeptColumns(Columns):

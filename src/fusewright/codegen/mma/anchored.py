@@ -138,7 +138,7 @@ def anchored_kernel(
     prims, anchor = plan.lowered.prims, fused.anchor
     if isinstance(anchor.conv, Product):
         return anchored_product(kernel, fused, plan, comment, argument, own)
-    conv = replace(anchor.conv, kept=anchor.value in kernel.stores[1:])
+    conv = replace(anchor.conv, saves=anchor.value in kernel.stores[1:])
     if is_depthwise(conv):
         made = depthwise_kernel(kernel.name, conv, fused.epilogue, plan.machine)
     else:
@@ -169,7 +169,7 @@ def anchored_kernel(
             handed.append(argument(getattr(anchor, name)))
         elif name == "out":
             handed.append(kernel.stores[0])  # what is stored beside a reduction stands first
-        elif name == "kept":
+        elif name == "saved":
             handed.append(anchor.value)
         elif name in size_texts:
             handed.append(size_texts[name])
@@ -206,8 +206,8 @@ def anchored_kernel(
 
 def anchored_product(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str], argument: Any, own: str) -> AnchoredText:
     """As above, for a matrix product."""
-    kept = fused.anchor.value in kernel.stores[1:]
-    anchor = replace(fused.anchor, conv=replace(fused.anchor.conv, kept=kept))
+    saves = fused.anchor.value in kernel.stores[1:]
+    anchor = replace(fused.anchor, conv=replace(fused.anchor.conv, saves=saves))
     *batch, in_matrix, columns = anchor.out_shape if anchor.conv.batched else (1, 1, anchor.out_shape[-1])
     rows = sizes.tidy(sizes.product(anchor.out_shape[:-1]))
     hint, many = rows_and_batch(anchor, plan)
@@ -215,7 +215,7 @@ def anchored_product(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str
     most = most_split_rows(anchor.conv, tile, hint, plan.machine) if tile.splits > 1 and not isinstance(rows, int) else None
     made = product_kernel(kernel.name, anchor.conv, fused.epilogue, tile, most)
     shape = product_kernel("@", anchor.conv, fused.epilogue.renamed(numbers_of(fused.epilogue.bodies)), tile, most)
-    texts = {"out": kernel.stores[0], "kept": anchor.value, "sums": f"sums{own}"}
+    texts = {"out": kernel.stores[0], "saved": anchor.value, "sums": f"sums{own}"}
     texts |= {"rows": sizes.text(in_matrix if anchor.conv.batched else rows), "batch": sizes.text(sizes.product(tuple(batch)))}
     texts |= {"depth": sizes.text(anchor.depth), "columns": sizes.text(columns)}
     handed = []

@@ -228,10 +228,10 @@ def tiles(shape: Layout) -> str:
     """How many there are: they hold all that is left after the pool; where the convolution is kept, also what no window takes in."""
     text = "  const int tiles_h = {h}, tiles_w = {w};\n  const int tiles = {d} * tiles_h * tiles_w;"
     left = text.format(**{a: f"(out_{a} + OUT_TILE_{a.upper()} - 1) / OUT_TILE_{a.upper()}" for a in "dhw"})
-    if not shape.conv.kept or shape.window == (1, 1, 1):
+    if not shape.conv.saves or shape.window == (1, 1, 1):
         return left
     all_ = text.format(**{a: f"(conv_{a} + TILE_{a.upper()} - 1) / TILE_{a.upper()}" for a in "dhw"})
-    return f"#ifdef KEEPING\n{all_}\n#else\n{left}\n#endif"
+    return f"#ifdef SAVING\n{all_}\n#else\n{left}\n#endif"
 
 
 def prologue(shape: Layout, epilogue: Epilogue) -> dict[str, Code | str]:

@@ -200,15 +200,15 @@ def unscaled(shape: Layout) -> str:
 def for_backward(shape: Layout) -> Code:
     """The convolution itself is written where backward will want it: by the library that is built for training, since registers
     are short, and those for the places of these elements would be missed in every forward."""
-    if not shape.conv.kept:
+    if not shape.conv.saves:
         return NOTHING
-    stores = store_elements(shape, ACCUMULATED, pooled=False, to="kept").moved(2)
-    return "#ifdef KEEPING\nif (kept != nullptr) {\n" + stores + "\n}\n#endif\n"
+    stores = store_elements(shape, ACCUMULATED, pooled=False, to="saved").moved(2)
+    return "#ifdef SAVING\nif (saved != nullptr) {\n" + stores + "\n}\n#endif\n"
 
 
 def moments_alone(shape: Layout, epilogue: Epilogue) -> bool:
     plain = epilogue.before.is_identity and epilogue.between.is_identity and epilogue.window is None
-    plain = plain and not epilogue.stored and not shape.conv.kept
+    plain = plain and not epilogue.stored and not shape.conv.saves
     return plain and epilogue.reduce == OverPositions("CloseMoments")
 
 

@@ -44,7 +44,7 @@ class Conv:
     scaled: bool = False  # float32 where TF32 is allowed: scaled and rounded to fp16, which has as many bits; what does not fit is TF32
     transposed: bool = False
     output_padding: tuple[int, ...] = (0, 0, 0)  # the last of them count; transposed convolutions only
-    kept: bool = False  # its result is written too, where there is memory given for it
+    saves: bool = False  # its result is written too, where there is memory given for it
     open_inputs: bool = False  # how many input channels there are is an argument of the kernel, so that layers share it
     in_runs: bool = False  # rows of the output do not begin at whole sectors of memory: a warp writes its part of each at once
     row_fragments: int = 8  # fragments side by side that suit the output's rows, where warpgroup MMAs multiply neighbours in a row

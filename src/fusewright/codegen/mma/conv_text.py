@@ -11,8 +11,8 @@ from .conv_spec import Conv, Epilogue, OverPositions, Param
 def tidy(source: str) -> str:
     """Drop the lines that a placeholder left empty."""
     lines = [line.rstrip() for line in source.splitlines()]
-    kept = [a for a, b in zip(lines, [*lines[1:], "end"], strict=False) if a or (b and b[0] not in " }#")]
-    return "\n".join(kept).strip("\n") + "\n"
+    left = [a for a, b in zip(lines, [*lines[1:], "end"], strict=False) if a or (b and b[0] not in " }#")]
+    return "\n".join(left).strip("\n") + "\n"
 
 
 def size_names(conv: Conv) -> tuple[str, ...]:
@@ -49,8 +49,8 @@ def launched(kernel: str, grid: str, threads: str, shared: str, call: str) -> li
 
 
 def outputs(conv: Conv, epilogue: Epilogue) -> tuple[Param, ...]:
-    out, kept = (Param(Pointer(conv.element), name) for name in ("out", "kept"))
-    also = (kept,) if conv.kept else ()
+    out, saved = (Param(Pointer(conv.element), name) for name in ("out", "saved"))
+    also = (saved,) if conv.saves else ()
     if isinstance(epilogue.reduce, OverPositions):
         return (*([out] if epilogue.stored else []), Param(Pointer(epilogue.reduce.accumulator), "partials"), *also)
     return (out, *also)

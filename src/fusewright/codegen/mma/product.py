@@ -82,7 +82,7 @@ class Product:
     varies: bool = False  # the depth is only known when the kernel is launched: it is about the one above
     columns_vary: bool = False  # so are the columns
     batched: bool = False  # many products, of matrices that lie one after the other on both sides
-    kept: bool = False  # the product itself is written too, where there is memory given for it
+    saves: bool = False  # the product itself is written too, where there is memory given for it
     input_place: Place | None = None  # None: rows, or matrices, lie one after the other
     weight_place: Place | None = None
     out_place: Place | None = None
@@ -273,13 +273,13 @@ def pitch_of(name: str, product: Product) -> str:
 
 
 def corner(product: Product) -> str:
-    """Whether anything is taken of the tile that begins at a row and a column. What is kept for backward is whole."""
+    """Whether anything is taken of the tile that begins at a row and a column. What is saved for backward is whole."""
     assert product.triangle is not None
     row, column = "min(row0 + Tile::ROWS, rows)", "min(column0 + Tile::COLUMNS, columns)"  # behind the last ones
     diagonal = product.triangle.diagonal
     test = f"column0 - {row} < {diagonal}" if product.triangle.lower else f"{column} - row0 > {diagonal}"
-    kept = "kept != nullptr || " if product.kept else ""
-    return f"auto wanted = [&](int row0, int column0) {{ return {kept}{test}; }};"
+    saved = "saved != nullptr || " if product.saves else ""
+    return f"auto wanted = [&](int row0, int column0) {{ return {saved}{test}; }};"
 
 
 def setup(epilogue: Epilogue) -> str:
@@ -326,15 +326,15 @@ def all_places(product: Product) -> dict[str, Place]:
 def finishing(product: Product, epilogue: Epilogue) -> list[Param]:
     """What the epilogue reads and writes."""
     bias = reading("float", "bias") if product.bias else ()
-    return [*bias, *extra_params(epilogue), *(Param(Pointer("float"), name) for name in ("out", *(["kept"] if product.kept else [])))]
+    return [*bias, *extra_params(epilogue), *(Param(Pointer("float"), name) for name in ("out", *(["saved"] if product.saves else [])))]
 
 
-def element(product: Product, epilogue: Epilogue, value: str, result: str, kept: str) -> list[str]:
-    """The chain at (n, c), from the sum to what is written; the product itself, where that is kept, goes to `kept`."""
+def element(product: Product, epilogue: Epilogue, value: str, result: str, saved: str) -> list[str]:
+    """The chain at (n, c), from the sum to what is written; the product itself, where that is saved, goes to `saved`."""
     sum_ = f"{value} + bias[c]" if product.bias else value
-    keeping = [kept] if product.kept else []
+    saving = [saved] if product.saves else []
     chain = [*printed(epilogue.before.statements), f"{result} = {to_cpp(epilogue.before.result)};"]
-    return [f"const float value = {sum_};", *keeping, *chain]
+    return [f"const float value = {sum_};", *saving, *chain]
 
 
 def each_pair(product: Product, lines: list[str]) -> str:
@@ -360,17 +360,17 @@ def store_elements(product: Product, epilogue: Epilogue, tile: ProductTile) -> s
     known = not product.columns_vary
     whole, even = known and product.columns % tile.columns == 0, known and product.columns % 2 == 0
     inner = element(product, epilogue, "sum[f][2 * i + e]", "done[e]", "product[e] = value;")
-    keeping = ["if (kept != nullptr) {", shifted(stored("kept", "product[0]", "product[1]", product), 2), "}"]
+    saving = ["if (saved != nullptr) {", shifted(stored("saved", "product[0]", "product[1]", product), 2), "}"]
     return each_pair(product, [
         *([] if whole else ["if (c0 >= columns) continue;"]),
-        f"float done[2]{', product[2]' if product.kept else ''};",
+        f"float done[2]{', product[2]' if product.saves else ''};",
         "#pragma unroll",
         f"for (int e = 0; e < 2; ++e) {'' if even else 'if (c0 + e < columns) '}{{",
         "  const int c = c0 + e;",
         shifted("\n".join(inner), 2),
         "}",
         stored("out", "done[0]", "done[1]", product, product.out_place),
-        *(keeping if product.kept else []),
+        *(saving if product.saves else []),
     ])  # fmt: skip
 
 
@@ -417,7 +417,7 @@ def merge(product: Product, epilogue: Epilogue, splits: int) -> str:
         "float sum = 0.0f;",
         "#pragma unroll",
         f"for (int split = 0; split < {splits}; ++split) sum += sums[split * elements + at];",
-        *element(product, epilogue, "sum", "out[at]", "if (kept != nullptr) kept[at] = value;"),
+        *element(product, epilogue, "sum", "out[at]", "if (saved != nullptr) saved[at] = value;"),
     ]
     head = [
         "",

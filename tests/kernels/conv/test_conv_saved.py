@@ -35,8 +35,8 @@ EPILOGUES = {
 }
 
 
-def kept_of(conv: Conv, epilogue: Epilogue, batch: int, sizes: tuple[int, ...], tile: Tile | None = None) -> None:
-    conv = replace(conv, kept=True)
+def saved_of(conv: Conv, epilogue: Epilogue, batch: int, sizes: tuple[int, ...], tile: Tile | None = None) -> None:
+    conv = replace(conv, saves=True)
     x, w, b = operands(conv, batch, sizes)
     text = conv_kernel("k", conv, epilogue, tile)
     library = load(text)
@@ -45,56 +45,56 @@ def kept_of(conv: Conv, epilogue: Epilogue, batch: int, sizes: tuple[int, ...], 
     values = dict(input=x, weight=w, batch=batch, slices=2, **dict(zip(names, sizes, strict=False)))
     values |= {"bias": b} if conv.bias else {}
     outs = {}
-    for way in ("kept", "not kept"):
+    for mode in ("saved", "not saved"):
         out = torch.full(shape, float("nan"), dtype=dtype_of(conv))  # large enough for any of them
-        kept = torch.full(shape, float("nan"), dtype=dtype_of(conv))
+        saved = torch.full(shape, float("nan"), dtype=dtype_of(conv))
         partials = torch.full((batch * 2 * conv.out_channels * 4,), float("nan"))
-        launch(library, text, **values, out=out, partials=partials, kept=kept if way == "kept" else 0)
-        outs[way] = (out, partials)
-        if way == "kept":
+        launch(library, text, **values, out=out, partials=partials, saved=saved if mode == "saved" else 0)
+        outs[mode] = (out, partials)
+        if mode == "saved":
             value, allowed = convolved(conv, x, w, b, tile is not None and tile.warpgroups)
-            assert explain(kept, value, stored(conv, value, allowed)) is None
+            assert explain(saved, value, stored(conv, value, allowed)) is None
         else:
-            assert kept.isnan().all()
-    for one, other in zip(outs["kept"], outs["not kept"], strict=True):
+            assert saved.isnan().all()
+    for one, other in zip(outs["saved"], outs["not saved"], strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("epilogue", EPILOGUES, ids=lambda name: name.replace(" ", "-"))
 @pytest.mark.parametrize("width", [14, 17])
 def test_every_epilogue(epilogue: str, width: int) -> None:
-    kept_of(conv2d(5, 24, 3, padding=1), EPILOGUES[epilogue], 2, (9, width))
+    saved_of(conv2d(5, 24, 3, padding=1), EPILOGUES[epilogue], 2, (9, width))
 
 
 @pytest.mark.parametrize("case", ["groups of awkward size", "7x7 stride 2", "several blocks of channels", "3d strided", "1d", "one output"])
 def test_awkward_shapes(case: str) -> None:
     conv, batch, sizes = AWKWARD[case]
-    kept_of(conv, EPILOGUES["elements"], batch, sizes)
+    saved_of(conv, EPILOGUES["elements"], batch, sizes)
 
 
 @pytest.mark.parametrize("case", list(PHASED)[::3], ids=lambda name: name.replace(" ", "-"))
 def test_phases(case: str) -> None:
     conv, batch, sizes = PHASED[case]
-    kept_of(conv, EPILOGUES["elements"], batch, sizes)
+    saved_of(conv, EPILOGUES["elements"], batch, sizes)
 
 
 @pytest.mark.parametrize("size", [(4, 2), (1, 2)])
 def test_pools_of_phases(size: tuple[int, int]) -> None:
     conv = transposed(2, 8, 16, 4, 2, 1)
-    kept_of(conv, Epilogue(window=Window("max", size)), 1, (5, 19))
+    saved_of(conv, Epilogue(window=Window("max", size)), 1, (5, 19))
 
 
 @pytest.mark.parametrize("name", TILES, ids=lambda name: name.replace(" ", "-"))
 def test_tiles(name: str) -> None:
     conv = conv2d(24, 32, 3, padding=1)
-    kept_of(conv, EPILOGUES["over channels"], 2, (10, 21), TILES[name])
+    saved_of(conv, EPILOGUES["over channels"], 2, (10, 21), TILES[name])
 
 
 def test_warpgroup_tiles() -> None:
     tile = Tile(1, (1, 8, 1), (1, 1, 1), warps_c=4, warpgroups=True)
-    kept_of(conv2d(16, 64, 3, padding=1), Epilogue(window=Window("max", (2, 2)), reduce=OverChannels("Max")), 1, (16, 16), tile)
+    saved_of(conv2d(16, 64, 3, padding=1), Epilogue(window=Window("max", (2, 2)), reduce=OverChannels("Max")), 1, (16, 16), tile)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_halves(dtype: str) -> None:
-    kept_of(conv2d(13, 24, 3, padding=1, dtype=dtype), EPILOGUES["over channels"], 2, (9, 14))
+    saved_of(conv2d(13, 24, 3, padding=1, dtype=dtype), EPILOGUES["over channels"], 2, (9, 14))
