@@ -136,7 +136,7 @@ def test_what_cannot_win_is_not_built(tmp_path: Path, prices: Prices, monkeypatc
     found = tune(front.problem, forward_only(front), prices, "host", seconds=0.0)
     timed = [name for name, _ in found.rows]
     (note,) = [note for note in found.notes if note.startswith("not built, since 1 ms")]
-    left_out = [name for name in ("our convolutions, stored", "our convolutions, computed again") if name in note]
+    left_out = [name for name in ("our convolutions, stored", "our convolutions, recomputed") if name in note]
     assert left_out and not set(left_out) & set(timed), found
     assert "predicted" in timed and "the library's, channels-last" in timed
 

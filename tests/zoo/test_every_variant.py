@@ -22,7 +22,7 @@ from fusewright.frontend.problem import load_problem
 from fusewright.driver.suite import SWITCH
 
 KINDS = {  # and some of the variants that each has
-    "conv/conv2d_batch_norm_pool.py": ["the library's, channels-last", "our convolutions, stored", "our convolutions, computed again"],
+    "conv/conv2d_batch_norm_pool.py": ["the library's, channels-last", "our convolutions, stored", "our convolutions, recomputed"],
     "network/causal_attention.py": ["our attention", "attention in steps", "our products"],
     "linear/linear_pool_sum.py": ["gradients by PyTorch"],
 }

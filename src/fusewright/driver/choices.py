@@ -125,7 +125,7 @@ def candidates(predicted: Plan, able: Able) -> Candidates:
         first.append(Named("as predicted beside channels-last", Choices(channels_last=True)))
     if can:  # what several kernels read of them, in memory or computed by each
         first.append(Named("our convolutions, stored", Choices(own=can, stored=True)))
-        first.append(Named("our convolutions, computed again", Choices(own=can, stored=False)))
+        first.append(Named("our convolutions, recomputed", Choices(own=can, stored=False)))
     parts_do = predicted.precision is not None and predicted.precision.bf16_parts_do
     if can and parts_do:
         first.append(Named("our convolutions by bf16 parts", Choices(own=can, bf16_parts=True)))

@@ -185,6 +185,27 @@ def test_a_sample_does_not_depend_on_others(built, short) -> None:
             assert torch.equal(computed(text, library, x[n : n + 1].clone(), w, b)[0][0], together[n])
 
 
+def test_each_tile_is_listed_once() -> None:
+    """A tile is one step, and warps that fill stages are some tiles apart: each of them finds that it does not fit."""
+    conv = replace(CONV, in_channels=12)
+    text = conv_kernel("k", conv, Epilogue(), replace(TILE, stages=4))
+    library = load(text)
+    batch, height = 64, 8  # many samples: a block has several tiles of one
+    x, w, b = operands(conv, batch, (height, 72))
+    x[:, :, :, ::5] = 1e-12
+    channels, found = eval(text.workspace["scales"]), set()
+    for seed in range(2):
+        if hasattr(library, "set_order"):
+            library.set_order(seed=seed)
+        scales = torch.full((channels + text.per_sample["scales"] * batch,), float("nan"))
+        out = torch.full((batch, 40, height, 72), float("nan"))
+        launch(library, text, input=x, weight=w, bias=b, out=out, batch=batch, in_h=height, in_w=72, scales=scales)
+        for count, *listed in scales[channels:].view(batch, -1)[:, 1:].view(torch.int32).tolist():
+            found.add((count, len({*zip(listed[: 2 * count : 2], listed[1 : 2 * count : 2], strict=True)})))
+    (only,) = found
+    assert 8 < only[0] == only[1] < MOST_ODD
+
+
 def drawn(make: torch.Generator, kind: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     x, w, b = operands(CONV, 1, (4, 36), seed=int(torch.randint(1 << 30, (), generator=make)))
 

@@ -255,8 +255,13 @@ class Layout:
             + self.scratch_words
             + self.run_words
             + self.offset_words
-            + (4 * (self.row_groups + (4 if self.tile.producers else 1)) if self.tile.warpgroups else 0)
+            + (4 * (self.row_groups + self.behind_rows) if self.tile.warpgroups else 0)
         )
+
+    @property
+    def behind_rows(self) -> int:
+        """Places of 16 bytes behind the table of rows: barriers of up to six stages, the last odd tile, and eight that did not fit."""
+        return 6 if self.conv.scaled else 4 if self.tile.producers else 1
 
     @functools.cached_property
     def run_words(self) -> int:

@@ -226,8 +226,8 @@ ONE_PASS: dict[str, Code | str] = {
 
 
 ODD_NOTED = """\
-int* const odd_noted = reinterpret_cast<int*>(rows + ROWS + 3) + 1;  // the last tile that did not fit
-if (threadIdx.x == 0) *odd_noted = -1;"""
+int* const odd_noted = reinterpret_cast<int*>(rows + ROWS + 4);  // tiles that did not fit: producers are at most STAGES tiles apart
+if (threadIdx.x < 8) odd_noted[threadIdx.x] = -1;"""
 EACH_TILE_LEFT = """\
 for (int at_tile = next(begin); at_tile < end; at_tile = next(at_tile + 1)) {
   const int tile = tile_at(at_tile);"""
@@ -283,7 +283,7 @@ def with_producers(shape: Layout) -> dict[str, Code | str]:
         "wait_weight": "" if resident else WAIT_PRODUCED.moved(6),
         "next_phase": "" if resident else ", phase ^= 1",
         "weight_at_step": f"weight_stages + {step}",
-        "weight_stages": "  float* const weight_stages = shared + STAGES * INPUT_STAGE + 4 * (ROWS + 4);",
+        "weight_stages": f"  float* const weight_stages = shared + STAGES * INPUT_STAGE + 4 * (ROWS + {shape.behind_rows});",
         "all_threads": "ALL_THREADS",
         "place_of_rows": "shared + STAGES * INPUT_STAGE",
         "fewer_registers": fewer.moved(4) if tile.moves_registers else "",

@@ -190,7 +190,7 @@ const int four = i / (ROWS_D * ROWS_H), d = i / ROWS_H % ROWS_D, h = i % ROWS_H;
 //: odd tiles noted calls HalvesRange
       if constexpr (HALVES) {
         const int tile = first + fill / CHUNKS;
-        if (!range.fits(unscaled_sample) && atomicExch(odd_noted, tile) != tile) of_sample.note(blockIdx.y, tile);
+        if (!range.fits(unscaled_sample) && atomicExch(&odd_noted[tile % 8], tile) != tile) of_sample.note(blockIdx.y, tile);
         range = HalvesRange{};
       }
 
