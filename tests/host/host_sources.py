@@ -8,7 +8,7 @@ from pathlib import Path
 from fusewright.target.helpers import of_file
 
 HERE = Path(__file__).parent
-PRELUDE = "\n".join(helper.text for helper in of_file("prelude_ptx.cuh"))
+PRELUDE = "\n".join(helper.text for file in ("prelude_ptx.cuh", "prelude_mma.cuh") for helper in of_file(file))
 RIGHT = (HERE / "right.cu").read_text()
 
 

@@ -42,7 +42,7 @@ def node_bytes(name: str, graph: Graph) -> int:
 
 
 def by_pytorch(region: Region, regions: Regions, wanted: Sequence[str]) -> Held | None:
-    """A region's meaning under autograd. None where it cannot run without memory."""
+    """A region's reference under autograd. None where it cannot run without memory."""
     graph, arguments, outputs = regions.graph, regions.reference_inputs(region), regions.differentiated(region)
     symbols = {symbol: binding.hint for symbol, binding in graph.symbols.items()}
     values: dict[str, Any] = {}
@@ -86,13 +86,13 @@ def by_pytorch(region: Region, regions: Regions, wanted: Sequence[str]) -> Held 
     return Held(named, sum(size for key, size in packed.items() if key not in place), adds)
 
 
-def by_kernels(region: Region, regions: Regions, kept: Iterable[str], adds: int) -> Held:
-    """What its kernels save: all that its meaning reads, and what is kept, as primitives."""
+def by_kernels(region: Region, regions: Regions, saved: Iterable[str], adds: int) -> Held:
+    """What its kernels save: all that its reference reads, and what is saved, as primitives."""
     outputs, _ = regions.results(region)
     named = {name: node_bytes(name, regions.graph) for name in regions.reference_inputs(region)}
     memory = {regions.plan.base(regions.lowered.value[name]).name: name for name in outputs}
     inner = 0
-    for name in kept:
+    for name in saved:
         prim = regions.prims[name]
         if name in memory:
             named[memory[name]] = node_bytes(memory[name], regions.graph)

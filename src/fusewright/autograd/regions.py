@@ -229,7 +229,7 @@ class Regions:
         shorter = {name for shortcut in self.plan.shortcuts for name in shortcut.kernel.loads}
         return outputs, [n for n in own if (self.loaded_by.get(n, set()) - {region.name} or n in shorter) and n not in held]
 
-    # ---- the part of the graph that a region stands for: its meaning
+    # ---- the part of the graph that a region stands for: its reference
 
     def reference_nodes(self, region: Region) -> list[Node]:
         """Graph nodes that the region's outputs are computed from, back to what is in memory before the region runs."""

@@ -1,4 +1,4 @@
-"""What forward keeps for backward: values inside a region that need not be computed again."""
+"""What forward keeps for backward: values inside a region that need not be recomputed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FEW = 64  # elements read for each that is stored for backward's sake: who only 
 
 
 def worth_saving(region: Region, regions: Regions) -> dict[str, str]:
-    """Nodes -> primitives that need not be computed again: those that the region's kernels leave to one another in memory, and
-    others that a kernel makes on its way and may as well store. What the model returns is not kept: whoever gets it may change it."""
+    """Nodes -> primitives that need not be recomputed: those that the region's kernels leave to one another in memory, and
+    others that a kernel makes on its way and may as well store. What the model returns is not saved: whoever gets it may change it."""
     value, home = regions.lowered.value, regions.home
     returned = [o.value.name for o in regions.graph.outputs if isinstance(o.value, Ref)]
     outputs = {regions.plan.base(value[name]).name for name in returned if name in value}
@@ -42,7 +42,7 @@ def worth_saving(region: Region, regions: Regions) -> dict[str, str]:
     return {name: prim for name, prim in found.items() if not is_off(prim, found, region, regions)}
 
 
-def is_off(name: str, kept: Mapping[str, str], region: Region, regions: Regions) -> bool:
+def is_off(name: str, saved: Mapping[str, str], region: Region, regions: Regions) -> bool:
     """What backward is not to have of forward, whose convolution is not the one that backward goes by.
 
     Where ours rounds operands that the library does not, backward has the library's and all that is made of it. Where backward
@@ -52,7 +52,7 @@ def is_off(name: str, kept: Mapping[str, str], region: Region, regions: Regions)
         if kernel.fused is None or is_product(kernel) or isinstance(kernel.fused, Attended):
             continue
         anchor, result = kernel.fused.anchor, regions.lowered.value[kernel.fused.anchor.node]
-        again = not {result, anchor.value} & set(kept.values()) and anchor.conv.dtype == "float32" and anchor.conv.tf32
+        again = not {result, anchor.value} & set(saved.values()) and anchor.conv.dtype == "float32" and anchor.conv.tf32
         if anchor.coarser and (name in (result, anchor.value) or reaches(name, result, regions.prims)):
             return True
         if again and reaches(name, result, regions.prims, through=Reduce):
@@ -97,11 +97,11 @@ def sooner_again(prim: Prim, kernel: Kernel, regions: Regions) -> bool:
     return bool(prod(conv.kernel) * conv.in_channels // conv.groups // prod(conv.phases) < FEW_PRODUCTS)
 
 
-def storing(kept: Mapping[str, Sequence[str]], regions: Regions) -> Regions:
+def storing(saved: Mapping[str, Sequence[str]], regions: Regions) -> Regions:
     """Those of the plan in which kernels also store what backward is handed, by region, and was in no one's memory."""
     more: dict[int, list[str]] = {}
     for region in regions:
-        for name in kept.get(region.name, ()):
+        for name in saved.get(region.name, ()):
             kernel = maker(regions.prims[name], region, regions) if name not in regions.home else None
             if kernel is not None:
                 more.setdefault(id(kernel), []).append(name)

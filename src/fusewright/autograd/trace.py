@@ -1,9 +1,9 @@
-"""Gradients by kernels: a region's meaning, differentiated once here and not on every backward.
+"""Gradients by kernels: a region's reference, differentiated once here and not on every backward.
 
-PyTorch's own derivative formulas are traced through the region's meaning with its symbolic sizes. What they compute is a graph like
+PyTorch's own derivative formulas are traced through the region's reference with its symbolic sizes. What they compute is a graph like
 any other, so the same laws, the same primitives and the same planner turn it into kernels. Its inputs are the tensors the
 region reads, sums of much that its kernels left in memory, and the gradients of its results; other values in between are
-computed again in the kernels that need them.
+recomputed in the kernels that need them.
 """
 
 from __future__ import annotations
@@ -69,20 +69,20 @@ def gradient_graph(
     outputs: Sequence[str],
     wanted: Sequence[str],
     traces: dict[str, Trace | None] | None = None,
-    kept: Sequence[str] = (),
+    saved: Sequence[str] = (),
 ) -> Graph | None:
     """From the arguments of some nodes and the gradients of what they compute to the gradients of `wanted`.
 
     Output i is the gradient of `wanted[i]`, or None where nothing depends on it. Gradients of results are inputs named
-    `grad_<result>`; values in between that are `kept` are inputs too where they are read, before those. None where PyTorch's
+    `grad_<result>`; values in between that are `saved` are inputs too where they are read, before those. None where PyTorch's
     formulas cannot be traced. What is traced stays in `traces`, which are of this graph: regions that differ only in names share one.
     """
     given = [graph[name] for name in arguments]
     if any(node.dtype is None or node.dtype.is_complex for node in given) or any(node.target in LOOK_FIRST for node in nodes):
         return None
-    results, left = [graph[name] for name in outputs], [graph[name] for name in kept]
+    results, left = [graph[name] for name in outputs], [graph[name] for name in saved]
     traces = {} if traces is None else traces
-    form = form_of(nodes, given, results, wanted, kept)
+    form = form_of(nodes, given, results, wanted, saved)
     with quiet(), lean():
         try:
             if form not in traces:
@@ -95,24 +95,24 @@ def gradient_graph(
 
 
 def form_of(
-    nodes: Sequence[Node], given: Sequence[Node], results: Sequence[Node], wanted: Sequence[str], kept: Sequence[str] = ()
+    nodes: Sequence[Node], given: Sequence[Node], results: Sequence[Node], wanted: Sequence[str], saved: Sequence[str] = ()
 ) -> str:
     """What a trace depends on: calls, types and sizes, with numbers in the place of names."""
     number = {node.name: Ref(str(i)) for i, node in enumerate([*given, *nodes])}
     calls = [(str(n.target), map_refs(n.args, number), map_refs(dict(n.kwargs), number)) for n in map(plain_form, nodes)]
     kinds = [(node.shape, node.dtype) for node in (*given, *nodes)]
-    chosen = [[number[name] for name in names] for names in ([node.name for node in results], wanted, kept)]
+    chosen = [[number[name] for name in names] for names in ([node.name for node in results], wanted, saved)]
     return repr((len(given), calls, kinds, chosen))
 
 
 class _Handed(torch.autograd.Function):
-    """A value as it was kept; its gradient is that of what computed it. Two copies, one after the other, show in the trace which is
-    which. The result has the sizes of what was kept, which have names: what is computed of it asks of no other whether they are equal."""
+    """A value as it was saved; its gradient is that of what computed it. Two copies, one after the other, show in the trace which is
+    which. The result has the sizes of what was saved, which have names: what is computed of it asks of no other whether they are equal."""
 
     @staticmethod
-    def forward(ctx: Any, computed: Tensor, kept: Tensor) -> Tensor:
+    def forward(ctx: Any, computed: Tensor, saved: Tensor) -> Tensor:
         aten.copy(computed, computed)
-        return aten.copy(kept, kept)
+        return aten.copy(saved, saved)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
@@ -129,35 +129,35 @@ class Trace:
         given: Sequence[Node],
         results: Sequence[Node],
         wanted: Sequence[str],
-        kept: Sequence[Node] = (),
+        saved: Sequence[Node] = (),
     ):
-        self.kept = kept
+        self.saved = saved
         self.forward, self.nodes, self.given, self.results, self.wanted = graph, nodes, given, results, wanted
         self.environment = ShapeEnv(duck_shape=False, specialize_zero_one=False)
         self.fake = FakeTensorMode(shape_env=self.environment)
         self.extent = {str(symbol): self._symbol(str(symbol), binding.hint) for symbol, binding in graph.symbols.items()}
         self.rename = {self.extent[str(symbol)].node.expr: symbol for symbol in graph.symbols}
         self.named: dict[sympy.Basic, sympy.Basic] = {}  # sizes that have a name of their own here: long ones take long to handle
-        for size in {size: None for node in (*given, *kept, *results) for size in node.shape or ()}:
+        for size in {size: None for node in (*given, *saved, *results) for size in node.shape or ()}:
             if isinstance(size, sympy.Basic) and not size.is_Symbol and not size.is_number:
                 self.named[size] = sympy.Symbol(f"extent_{len(self.named)}")
                 self.extent[str(self.named[size])] = self._symbol(str(self.named[size]), graph.hint(size))
                 self.rename[self.extent[str(self.named[size])].node.expr] = size
         self.missing: list[bool] = []
         with self.fake:
-            tensors = [self.empty(node) for node in (*given, *kept, *results)]
+            tensors = [self.empty(node) for node in (*given, *saved, *results)]
             traced = make_fx(self.derivative, decomposition_table=formulas())(*tensors, *self.extent.values())
         self.graph = traced.graph
         self.hand_over()
         self.graph.eliminate_dead_code()
 
     def hand_over(self) -> None:
-        """What was kept stands for what computed it, also in formulas that hold on to their own result."""
+        """What was saved stands for what computed it, also in formulas that hold on to their own result."""
         inputs = [fx for fx in self.graph.nodes if fx.op == "placeholder"]
-        kept = inputs[len(self.given) : len(self.given) + len(self.kept)]
+        saved = inputs[len(self.given) : len(self.given) + len(self.saved)]
         copies = [fx for fx in self.graph.nodes if fx.target is aten.copy.default]
         for computed, handed in itertools.pairwise(copies):
-            if handed.args[1] in kept:
+            if handed.args[1] in saved:
                 computed.args[0].replace_all_uses_with(handed.args[1])
                 handed.replace_all_uses_with(handed.args[1])
 
@@ -177,7 +177,7 @@ class Trace:
         assert node.shape is not None
         return torch.empty([self.extent_of(extent) for extent in node.shape], dtype=node.dtype)
 
-    def meaning(self, values: dict[str, Any], kept: Mapping[str, Tensor]) -> list[Tensor]:
+    def reference(self, values: dict[str, Any], saved: Mapping[str, Tensor]) -> list[Tensor]:
         for node in self.nodes:
             plain = plain_form(node)
             target: Any = plain.target
@@ -189,21 +189,21 @@ class Trace:
                 values[node.name] = given[0][0].to(node.dtype).expand(self.empty(node).shape).clone()
             else:
                 values[node.name] = target(*given[0], **given[1])
-            if node.name in kept:
-                values[node.name] = _Handed.apply(values[node.name], kept[node.name])
+            if node.name in saved:
+                values[node.name] = _Handed.apply(values[node.name], saved[node.name])
         return [values[node.name] for node in self.results]
 
     def derivative(self, *arguments: Any) -> list[Tensor]:
-        """Of tensors, values that were kept, gradients of results, and sizes: the tracer must see them all come in."""
+        """Of tensors, values that were saved, gradients of results, and sizes: the tracer must see them all come in."""
         rest = iter(arguments)
-        inputs, kept, upstream = ([next(rest) for _ in nodes] for nodes in (self.given, self.kept, self.results))
+        inputs, saved, upstream = ([next(rest) for _ in nodes] for nodes in (self.given, self.saved, self.results))
         self.extent = dict(zip(self.extent, rest, strict=True))
         with torch.enable_grad():
             leaves = {
                 node.name: t.detach().requires_grad_() if node.name in self.wanted else t
                 for node, t in zip(self.given, inputs, strict=True)
             }
-            results = self.meaning(dict(leaves), {node.name: t for node, t in zip(self.kept, kept, strict=True)})
+            results = self.reference(dict(leaves), {node.name: t for node, t in zip(self.saved, saved, strict=True)})
         pairs = [(r, g) for r, g in zip(results, upstream, strict=True) if r.requires_grad]
         by = [leaves[name] for name in self.wanted]
         found = torch.autograd.grad([r for r, _ in pairs], by, [g for _, g in pairs], allow_unused=True)
@@ -238,11 +238,11 @@ class _Differentiated(Tracer):
         called = [node.name for node in self.given] + [f"grad_{node.name}" for node in self.results]
         nodes: list[Node] = []
         placeholders = [fx for fx in self.trace.graph.nodes if fx.op == "placeholder"]
-        kept = set(placeholders[len(self.trace.given) : len(self.trace.given) + len(self.trace.kept)])
+        saved = set(placeholders[len(self.trace.given) : len(self.trace.given) + len(self.trace.saved)])
         for fx, name, like in zip(placeholders, called, [*self.given, *self.results], strict=False):  # the sizes come last
             self.names[fx.name] = name
             self.taken.add(name)
-            if fx.users or fx not in kept:
+            if fx.users or fx not in saved:
                 nodes.append(Node(name, "input", (len(nodes),), {}, like.shape, like.dtype))
         names = [node.name for node in nodes]
         where = self.results[-1].where
@@ -254,7 +254,7 @@ class _Differentiated(Tracer):
             if fx.op == "call_function" and self.is_tensor_call(fx):
                 nodes.append(self.call(fx, where))
             elif fx.op == "get_attr":
-                return None  # a tensor that the trace made and kept
+                return None  # a tensor that the trace made and saved
         (returned,) = next(fx for fx in self.trace.graph.nodes if fx.op == "output").args
         found = iter(returned)
         outputs = [Output(None if none else Ref(self.names[next(found).name])) for none in self.trace.missing]
@@ -292,8 +292,8 @@ def is_view(target: Any) -> bool:
     return not isinstance(target, OpOverload) or any(r.alias_info and not r.alias_info.is_write for r in target._schema.returns)
 
 
-def saved_extremes(graph: Graph, forward: Graph, kept: Mapping[str, str]) -> set[str]:
-    """Maxima and minima that forward kept and that are compared for equality with the values they are of: not one of these, as
+def saved_extremes(graph: Graph, forward: Graph, saved: Mapping[str, str]) -> set[str]:
+    """Maxima and minima that forward saved and that are compared for equality with the values they are of: not one of these, as
     backward computes them."""
     found: set[str] = set()
     for node in graph.nodes:
@@ -301,7 +301,7 @@ def saved_extremes(graph: Graph, forward: Graph, kept: Mapping[str, str]) -> set
         while stack:
             behind = graph[stack.pop()]
             record = registry.RECORDS.get(behind.target)
-            if behind.name in kept and forward[behind.name].target in EXTREMES:
+            if behind.name in saved and forward[behind.name].target in EXTREMES:
                 found.add(behind.name)
             elif record is not None and (record.view or record.name in ("identity", "detach")):
                 stack += behind.inputs

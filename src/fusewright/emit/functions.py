@@ -1,4 +1,4 @@
-"""A region as Python: the function that launches its kernels, its meaning in PyTorch's operators, and what `_run` is told of both."""
+"""A region as Python: the function that launches its kernels, its reference in PyTorch's operators, and what `_run` is told of both."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def symbols_of(node: Node) -> set[sympy.Basic]:
 
 
 def gradient_sources(name: str, region: Region, regions: Regions) -> bool | tuple[int, ...]:
-    """Positions of the tensors its meaning reads that a result's gradient flows to: True for all, False for none."""
+    """Positions of the tensors its reference reads that a result's gradient flows to: True for all, False for none."""
     if not regions.flow.differentiable(name):
         return False
     read, smooth = regions.reference_inputs(region), regions.flow.smooth

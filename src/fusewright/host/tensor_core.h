@@ -1,4 +1,4 @@
-// Host bodies for the PTX wrappers of prelude_ptx.cuh: asynchronous copies, tensor-core products, ldmatrix.
+// Host bodies for the PTX wrappers of prelude_ptx.cuh and prelude_mma.cuh: asynchronous copies, tensor-core products, ldmatrix.
 // `line` is the line of the call, for messages.
 #pragma once
 

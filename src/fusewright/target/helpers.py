@@ -20,7 +20,9 @@ from pathlib import Path
 from string import Template
 
 SECTION = "//: section "
-FILES = ("prelude.cuh", "prelude_ptx.cuh", "prelude_fast.cuh", "prelude_short.cuh", "conv_support.cuh")
+FILES = (
+    "prelude.cuh", "prelude_reduce.cuh", "prelude_scan.cuh", "prelude_ptx.cuh", "prelude_mma.cuh", "prelude_short.cuh", "conv_support.cuh",
+)  # fmt: skip
 BASE = ("base", "unpacked")  # what every unit has: includes, what a launcher returns, and how Python calls one
 SAID = ("defines", "needs", "joins", "on", "of", "each")
 # What follows from the kind of a tensor core's operands: the depth of a product; of its assembly, how operands of 16 bits lie (their depth
