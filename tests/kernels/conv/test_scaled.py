@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -38,9 +39,9 @@ def scaled(conv: Conv) -> Conv:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PRODUCED, ids=lambda name: name.replace(" ", "-"))
 @pytest.mark.parametrize("epilogue", ["elements", "rows", "softmax", "pool"])
-@pytest.mark.parametrize("width", [75, 76])
+@pytest.mark.parametrize("width", [74, 75, 76])
 def test_tiles(name: str, epilogue: str, width: int) -> None:
-    """One and four columns a load; channels that fill neither a word nor a chunk."""
+    """Two, one and four columns a load; channels that fill neither a word nor a chunk."""
     conv, tile = scaled(conv2d(21, 72 if "eight warps" in name else 32, 3, padding=1)), PRODUCED[name]
     asked = {
         "elements": Epilogue(), "rows": ROWS, "pool": Epilogue(window=Window("max", (1, 2))),
@@ -204,6 +205,27 @@ def test_each_tile_is_listed_once() -> None:
             found.add((count, len({*zip(listed[: 2 * count : 2], listed[1 : 2 * count : 2], strict=True)})))
     (only,) = found
     assert 8 < only[0] == only[1] < MOST_ODD
+
+
+@pytest.mark.parametrize("reversed_", [False, True])
+def test_the_order_of_the_list_does_not_matter(reversed_: bool) -> None:
+    """Whose sums overflow a plain exponential is remembered from tile to tile, and tiles of the list come in any order."""
+    tile = PRODUCED["producers"]
+    text = conv_kernel("k", CONV, ROWS, tile)
+    source = re.sub(r"(least_waste\(tiles, batch \* 1, )\d+,", r"\g<1>1,", text.source)  # one block has all tiles
+    assert source != text.source and "atomicMax(odd_tile" in source and "of_sample.odd_tile[at]" in source
+    if reversed_:
+        source = source.replace("of_sample.odd_tile[at]", "of_sample.odd_tile[odd_tiles - 1 - at]")
+    text = replace(text, source=source)
+    x, w, b = operands(CONV, 1, (64, 36))
+    x *= 300
+    x[0, 3, 20, 5] = x[0, 3, 40, 5] = 1e-12
+    channels, out = eval(text.workspace["scales"]), torch.full((1, 1, 64, 36), float("nan"))
+    scales = torch.full((channels + text.per_sample["scales"],), float("nan"))
+    launch(load(text), text, input=x, weight=w, bias=b, out=out, batch=1, in_h=64, in_w=36, scales=scales)
+    exact, size = (operator(CONV)(*(f(given.double()) for given in (x, w, b))) for f in (torch.clone, torch.abs))
+    assert int(scales[channels:].view(torch.int32)[1]) > 3
+    assert explain(out, exact.logsumexp(1, keepdim=True), size.amax(1, keepdim=True) * 2.0**-9) is None
 
 
 def drawn(make: torch.Generator, kind: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

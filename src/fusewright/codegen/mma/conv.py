@@ -346,7 +346,7 @@ def launcher(name: str, shape: Layout, epilogue: Epilogue, machine: Machine) -> 
         calls = []
     if tile.warpgroups:
         chunk = "2 * CHUNK" if conv.packed_in > 1 else "CHUNK"
-        lines.append(f'  if (({chunk} - 4) * in_d * in_h * in_w >= 1LL << 32) return "samples of this size need 64-bit offsets";')
+        lines.append(f'  if (({chunk} - 3) * in_d * in_h * in_w >= 1LL << 32) return "samples of this size need 64-bit offsets";')
     if conv.scaled:
         lines.append(
             "  pack<<<(unsigned)(PACKED_CHANNELS + batch), 256, 0, (cudaStream_t)stream>>>(weight, input, packed, scales,"

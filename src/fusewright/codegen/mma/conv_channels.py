@@ -223,7 +223,8 @@ def some_of_all(shape: Layout, condition: str) -> Code:
     """Whether the condition holds in some thread of those that multiply: all of them learn it."""
     if not shape.tile.producers:
         return Code(f"if (__syncthreads_or({condition}))")
-    return Code(f"if ({condition}) atomicMax(odd_tile, tile);\n") + shape.meeting + "\nif (*odd_tile == tile)"
+    visit = "at_tile" if shape.conv.scaled else "tile"  # what rises from tile to tile: a list of tiles is in any order
+    return Code(f"if ({condition}) atomicMax(odd_tile, {visit});\n") + shape.meeting + f"\nif (*odd_tile == {visit})"
 
 
 def across_warps(shape: Layout, name: str, held: int, count: int, own: str) -> Code:

@@ -41,6 +41,8 @@ WARPGROUP_TFLOPS = 390.0  # H200: warpgroup MMAs with nothing copied in between,
 # cost 0.6 while lanes met in banks; 0.4 is such that the tiles measured fastest are chosen (benchmarks/results/rows.txt), no fit.
 WARPGROUP_OVERHEAD, WARPGROUP_STAGED_MS, WARPGROUP_LATENCY = 1.15, 0.4e-9, 1500
 MANY_WARPS = 1.1  # H200: a volume of 32 channels, 1.07 ms where 0.96 were expected: sixteen warps wait at one barrier
+# Of a word of two weights that each block packs for itself, 390 instructions of a warp for six of a lane's words; counted, not measured.
+HALVES_PACKED_CYCLES = 0.5
 HALVES_STAGED_MS = 0.6e-9  # of an element of 16 bits, through registers; counted, not measured
 # H200, 83 tiles of twelve convolutions (benchmarks/results/rows.txt), of which 89 % are expected within a fifth of what they take:
 # cycles of producers for a round of copies, for each line of memory that a warp reads in it, and for a stage; what products lose.
@@ -234,13 +236,13 @@ def producer_tiles(conv: Conv, epilogue: Epilogue, machine: Machine) -> Iterator
 
 
 def filled_by_producers(conv: Conv, epilogue: Epilogue, machine: Machine, base: Tile) -> Iterator[Tile]:
-    """The tile with its weights in shared memory if they all fit, and as many stages as do: many short ones rather than few long ones."""
+    """The tile with its weights in shared memory if they all fit, and as many stages as do: many short ones rather than few long ones. Of
+    halves also with weights that another kernel packs."""
     for chunk, fewest in ((8, 2), (16, 3)):
-        tiles = (
-            replace(base, chunk=chunk, weights=weights, warpgroups=True, producers=True, stages=stages)
-            for weights in ("resident", "staged") for stages in range(4, fewest - 1, -1)
-        )  # fmt: skip
-        yield from islice((tile for tile in tiles if refusal(layout(conv, epilogue, tile), epilogue, machine) is None), 1)
+        staged = replace(base, chunk=chunk, weights="staged", warpgroups=True, producers=True)
+        kinds = [[replace(staged, weights=weights, stages=n) for n in range(4, fewest - 1, -1)] for weights in ("resident", "staged")]
+        for tiles in kinds if conv.is_half else [[*chain.from_iterable(kinds)]]:  # what packing halves costs decides between these
+            yield from islice((tile for tile in tiles if refusal(layout(conv, epilogue, tile), epilogue, machine) is None), 1)
 
 
 def wide_shapes(conv: Conv, epilogue: Epilogue) -> list[tuple[int, int, int]]:
@@ -554,6 +556,9 @@ def warpgroup_ms(shape: Layout, epilogue: Epilogue, work: float, rounds: float, 
         filling_ms = rounds * shape.chunks * cycles / machine.by_clock(CYCLES_PER_MS)
         short, long = sorted((PRODUCED_OVERHEAD * product_ms, filling_ms))
         long += rounds * TILE_CYCLES / machine.by_clock(CYCLES_PER_MS)
+        if tile.resident and shape.conv.is_half:
+            packed = tile.blocks_per_sm * shape.chunks * shape.weight_stage
+            long += packed * HALVES_PACKED_CYCLES / machine.by_clock(CYCLES_PER_MS)
         return long + (TWO_STAGES if tile.stages == 2 else MORE_STAGES) * short + WARPGROUP_OVERHEAD * epilogue_ms
     # What is loaded at one k-block is stored some k-blocks later; all products of a multiprocessor are made in between.
     copies = -(-shape.rounds // -(-shape.rounds // shape.k_blocks))  # in a step

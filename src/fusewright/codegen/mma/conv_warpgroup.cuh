@@ -226,7 +226,7 @@ $weight_word
       }
 
 //: stored pairs calls rotate
-      uint2* const to = reinterpret_cast<uint2*>(into) + 2 * (place / ROW_PLACES / 2 * PITCH + column) + place / ROW_PLACES % 2;
+      uint2* const to = reinterpret_cast<uint2*>(into) + 2 * (place / (2 * ROW_PLACES) * PITCH + column) + place % 2;
       uint32_t words[2][VECTOR];
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
@@ -287,7 +287,7 @@ __global__ void __launch_bounds__(256) pack(const float* __restrict__ weight, co
     for (int i = threadIdx.x; i < TF32_CHUNKS * CHANNEL_WORDS; i += 256) see(ordered_weight<1>(weight, block, index_of(i), 0), true);
   } else {
     const float* const from = input + sample * elements;
-    const long long step = max(32LL, elements / (256 * 32) * 32);
+    const long long step = max(32LL, (elements / (256 * 32) | 1) * 32);  // odd: not the same columns of each row
     for (int line = warp; line < 256; line += 8)
       if (line * step + lane < elements) see(from[line * step + lane], false);
   }
@@ -335,7 +335,7 @@ $fewer_registers
     constexpr int ROW_PLACES = (LEAD + PITCH + VECTOR - 1) / VECTOR, PLACES = ROWS * ROW_PLACES;
     constexpr int ROUNDS = (PLACES + 127) / 128, MOST = $most_rounds;
     constexpr int TOGETHER = (ROUNDS + (ROUNDS + MOST - 1) / MOST - 1) / ((ROUNDS + MOST - 1) / MOST);
-    const int own = threadIdx.x - THREADS, by = VECTOR == 4 ? own / 2 % 4 : 0;  // lanes store other columns first: no bank is met twice
+    const int own = threadIdx.x - THREADS, by = $first_column;  // lanes store other columns first: no bank is met twice
     $held held[TOGETHER][4][$held_words];
 $loaded_tile
     const $element* from;
@@ -344,15 +344,15 @@ $loaded_tile
       from = sample + $chunk_channels * plane + ((long long)from_d * in_h + from_h) * in_w + from_w;
     };
     auto load_round = [&](int round, $held (&to)[4][$held_words]) {
-      const int place = round * 128 + own, w = place % ROW_PLACES * VECTOR;
-      const uint4 row = rows[min(place / ROW_PLACES, ROWS - 1)];
+      const int place = round * 128 + own, w = $column_of_place * VECTOR;
+      const uint4 row = rows[min($row_of_place, ROWS - 1)];
       const bool real = $is_tile && place < PLACES && from_d + row.y < unsigned(in_d) && from_h + row.z < unsigned(in_h) &&
                         unsigned(from_w + w) < unsigned(in_w);
 #pragma unroll
       for (int j = 0; j < 4; ++j) $load<VECTOR>(real$exists, from + row.x + w + j * plane, to[j]);
     };
     auto store_round = [&](int round, $held (&x)[4][$held_words], uint4* into) {
-      const int place = round * 128 + own, column = place % ROW_PLACES * VECTOR - LEAD;
+      const int place = round * 128 + own, column = $column_of_place * VECTOR - LEAD;
 $stored
     };
     locate();
