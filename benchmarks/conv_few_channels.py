@@ -69,7 +69,8 @@ def built(text: KernelText, folder: Path, name: str) -> ctypes.CDLL:
 
 def ready(library: ctypes.CDLL, text: KernelText, tensors: dict[str, torch.Tensor], sizes: dict[str, int]) -> Callable[[], None]:
     """The launch, with all that it takes prepared."""
-    tensors = tensors | {name: torch.empty(int(floats), device="cuda") for name, floats in text.workspace.items()}
+    floats = {name: int(count) + text.per_sample.get(name, 0) * sizes["batch"] for name, count in text.workspace.items()}
+    tensors = tensors | {name: torch.empty(count, device="cuda") for name, count in floats.items()}
     pointers = {name: ctypes.c_void_p(tensor.data_ptr()) for name, tensor in tensors.items()}
     handed = [pointers[arg.name] if arg.is_pointer else ctypes.c_longlong(sizes[arg.name]) for arg in text.launcher_args]
     handed.append(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
