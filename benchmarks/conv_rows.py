@@ -3,7 +3,8 @@
 PYTHONPATH=src:tests python3 benchmarks/conv_rows.py [--tiles N of each form, 3] [--seconds N] [--only WORD] [--operands KIND]
 PYTHONPATH=src:tests python3 benchmarks/conv_rows.py --predict ...        (no GPU: what is expected)
 
---operands: tf32 (as it is by default), scaled (fp16 in TF32's place), parts (two bf16 numbers), bfloat16, float16. what was measured and expected, and the tile. Every tile is compared with float64 on its first and last sample.
+--operands: tf32 (as it is by default), scaled (fp16 in TF32's place), parts (two bf16 numbers), bfloat16, float16.
+In the rows: what was measured and expected, and the tile. Every tile is compared with float64 on its first and last sample.
 """
 
 from __future__ import annotations
