@@ -21,7 +21,7 @@ from string import Template
 
 SECTION = "//: section "
 FILES = (
-    "prelude.cuh", "prelude_reduce.cuh", "prelude_scan.cuh", "prelude_ptx.cuh", "prelude_mma.cuh", "prelude_short.cuh", "conv_support.cuh",
+    "prelude.cuh", "prelude_reduce.cuh", "prelude_scan.cuh", "prelude_mma.cuh", "prelude_ptx.cuh", "prelude_short.cuh", "conv_support.cuh",
 )  # fmt: skip
 BASE = ("base", "unpacked")  # what every unit has: includes, what a launcher returns, and how Python calls one
 SAID = ("defines", "needs", "joins", "on", "of", "each")

@@ -14,7 +14,7 @@ from kernels.conv.chains import SOFTMAX
 from kernels.conv.founding import STATISTICS
 from kernels.conv.reference import explain, operands
 from kernels.conv.test_conv_host import WINDOWS, check_moments, check_sanitized, conv2d, run
-from kernels.conv.test_conv_kept import EPILOGUES, kept_of
+from kernels.conv.test_conv_kept import EPILOGUES, saved_of
 
 from fusewright.codegen.mma.conv import Conv, Epilogue, OverChannels, OverPositions, Tile, Window, conv_kernel
 from fusewright.codegen.mma.conv_layout import layout, refusal
@@ -127,10 +127,10 @@ def test_windows(name: str, stride: int, arithmetic: str) -> None:
 
 @pytest.mark.parametrize("epilogue", EPILOGUES, ids=words)
 @pytest.mark.parametrize("arithmetic", ARITHMETIC)
-def test_kept(epilogue: str, arithmetic: str) -> None:
+def test_saved(epilogue: str, arithmetic: str) -> None:
     conv = conv2d(3, 24, 3, padding=1, **ARITHMETIC[arithmetic])
     tile = next(tile for tile in candidate_tiles(conv, EPILOGUES[epilogue]) if tile.folded)
-    kept_of(conv, EPILOGUES[epilogue], 2, (9, 17), tile)
+    saved_of(conv, EPILOGUES[epilogue], 2, (9, 17), tile)
 
 
 @pytest.mark.parametrize("width", [8, 9, 10])
