@@ -14,7 +14,7 @@ from kernels.conv.chains import SOFTMAX
 from kernels.conv.founding import STATISTICS
 from kernels.conv.reference import explain, operands
 from kernels.conv.test_conv_host import WINDOWS, check_moments, check_sanitized, conv2d, run
-from kernels.conv.test_conv_kept import EPILOGUES, saved_of
+from kernels.conv.test_conv_saved import EPILOGUES, saved_of
 
 from fusewright.codegen.mma.conv import Conv, Epilogue, OverChannels, OverPositions, Tile, Window, conv_kernel
 from fusewright.codegen.mma.conv_layout import layout, refusal
