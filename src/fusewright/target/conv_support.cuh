@@ -86,7 +86,7 @@ __device__ __forceinline__ A merge_partials(const A* __restrict__ partials, int 
 }
 
 //: section rotate
-// x[v] becomes x[(v + by) % N]. Registers are chosen by selects: `by` differs from lane to lane.
+// x[v] becomes x[(v + by) % N] where N is 4; one or two stay. Registers are chosen by selects: `by` differs from lane to lane.
 template <int N, class T> __device__ __forceinline__ void rotate(T (&x)[N], int by) {
   if constexpr (N == 4) {
     const T first = x[0];
@@ -94,5 +94,4 @@ template <int N, class T> __device__ __forceinline__ void rotate(T (&x)[N], int 
     const T third = x[2], fourth = x[3];
     x[2] = by & 2 ? x[0] : third, x[0] = by & 2 ? third : x[0], x[3] = by & 2 ? x[1] : fourth, x[1] = by & 2 ? fourth : x[1];
   }
-  if constexpr (N == 2) { const T first = x[0]; x[0] = by & 1 ? x[1] : first, x[1] = by & 1 ? first : x[1]; }
 }

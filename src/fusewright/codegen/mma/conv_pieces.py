@@ -202,11 +202,7 @@ def warpgroup_words(conv: Conv) -> dict[str, Code | str]:
     # A thread's place: of pairs, lanes side by side have the two halves of a position's 16 bytes, so that together they fill all banks.
     pair = {"words": "1", "pairs": "2", "scaled": "SIDE"}[kind]
     one = pair == "1"
-    first_column = {
-        "words": "VECTOR == 4 ? own / 2 % 4 : 0",
-        "pairs": "VECTOR == 4 ? own / 4 % 4 : VECTOR == 2 ? own / 8 % 2 : 0",
-        "scaled": "VECTOR == 4 ? own / (2 * SIDE) % 4 : VECTOR == 2 && HALVES ? own / 8 % 2 : 0",
-    }
+    first_column = {"words": "own / 2", "pairs": "own / 4", "scaled": "own / (2 * SIDE)"}[kind]
     said = {"words": "[four channels][position][4], rounded to TF32", "pairs": "[eight channels][position][8]"}
     said["scaled"] = "[eight channels][position][8] in fp16,\n    // or [four channels][position][4] in TF32"
     return {
@@ -214,7 +210,7 @@ def warpgroup_words(conv: Conv) -> dict[str, Code | str]:
         "row_place": WARPGROUPS[f"row of {kind}"].stripped(),
         "column_of_place": "place % ROW_PLACES" if one else f"place / {pair} % ROW_PLACES",
         "row_of_place": "place / ROW_PLACES" if one else f"place / ({pair} * ROW_PLACES) * {pair} + place % {pair}",
-        "first_column": first_column[kind],
+        "first_column": f"VECTOR == 4 ? {first_column} % 4 : 0",
         "stored": stored[kind],
         "as_stored": said[kind],
         "chunk_channels": chunk_channels(conv),
