@@ -37,7 +37,8 @@ def left_alone(candidate: Candidate) -> Outcome:
 
 
 def state(trial: Trial) -> Outcome:
-    """state_dict: the same keys, shapes, types, and initial values under the same seed; each loads the other's."""
+    """state_dict: the same keys, shapes, types, and initial values under the same seed; each loads the other's, where the original loads
+    its own: one with a buffer that was expanded does not."""
     original, new = trial.subjects.original, trial.subjects.new
     theirs, ours = original.state_dict(), new.state_dict()
     if list(theirs) != list(ours):
@@ -55,6 +56,10 @@ def state(trial: Trial) -> Outcome:
     others = sorted({name for name, _ in named_state(original)} ^ {name for name, _ in named_state(new)})
     if others:
         return Outcome(False, f"parameters or buffers differ in {', '.join(others[:6])}")
+    try:
+        original.load_state_dict(copy.deepcopy(theirs))
+    except RuntimeError as error:
+        return Outcome(True, f"{len(theirs)} entries; the original does not load its own: {sentence(error)}", float(len(theirs)))
     new.load_state_dict(copy.deepcopy(theirs))
     original.load_state_dict(copy.deepcopy(ours))
     return Outcome(True, f"{len(theirs)} entries, each checkpoint loads into the other", float(len(theirs)))
