@@ -307,6 +307,15 @@ def test_kernels_matter_behind_a_gate_that_is_closed_as_built(tmp_path: Path) ->
     assert not failed, failed[0].detail
 
 
+def test_results_that_share_memory_where_the_original_s_do_not(tmp_path: Path) -> None:
+    problem = problem_of(tmp_path, "", "def forward(self, x):\n    y = x.tanh()\n    return y, y.clone(), y[1:]", "torch.randn(4, 6)")
+    new = "\n\nclass ModelNew(Model):\n    def forward(self, x):\n        y = x.tanh()\n        return y, {}, y[1:]\n"
+    for returned, detail in (("y + 0", ""), ("y", "outputs 0 and 1 lie in the same memory: what is written to one changes the other")):
+        verdict = verify(problem, load_candidate(problem.source + new.format(returned), "host"))
+        failed = {check.name: check.detail for check in verdict.checks if not check.passed}
+        assert failed == ({"real tensors": detail} if detail else {})
+
+
 def test_a_result_of_no_elements_has_no_kernel(tmp_path: Path) -> None:
     """None that could matter: the operator stays PyTorch's."""
     init = "self.register_buffer('none', torch.zeros(0, 6))"

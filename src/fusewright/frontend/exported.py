@@ -18,6 +18,12 @@ from ..ir.graph import Binding, Graph, Node, Output, Ref, refs
 from ..ops import indexed
 from .fx import MADE_ANEW, Tracer
 
+aten = torch.ops.aten
+# Views of a contiguous tensor that are contiguous themselves.
+IN_A_ROW = (
+    aten.view.default, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.alias.default,
+    aten.detach.default,
+)  # fmt: skip
 # Guards made while the tracer decides about strides and contiguity: the graph's meaning does not depend on them.
 LAYOUT_GUARDS = ("torch/_prims_common", "torch/_prims/", "torch/_refs", "torch/_subclasses/fake_impls.py", "torch/_inductor")
 
@@ -29,6 +35,21 @@ def _structured(spec: Any, leaves: Iterator[int]) -> Any:
     children = spec.children() if hasattr(spec, "children") else spec.children_specs
     items = [_structured(child, leaves) for child in children]
     return torch.Size(items) if spec.type is torch.Size else pytree.SUPPORTED_NODES[spec.type].unflatten_fn(items, spec.context)
+
+
+def _memory(fx: torch.fx.Node) -> int:
+    return fx.meta["val"].untyped_storage()._cdata
+
+
+def _order_asked(fx: torch.fx.Node) -> torch.memory_format | None:
+    """The order of elements that forward asks for in what it returns: in a copy, or in a copy of which this is the same row of elements."""
+    source: Any = fx
+    while source.target in IN_A_ROW:
+        source = source.args[0]
+    is_copy = source.target in (aten.clone.default, aten._to_copy.default)
+    asked: torch.memory_format | None = source.kwargs.get("memory_format") if is_copy else None
+    kept = asked is torch.contiguous_format or source is fx
+    return asked if kept and asked is not torch.preserve_format else None
 
 
 class ExportReader(Tracer):
@@ -125,6 +146,11 @@ class ExportReader(Tracer):
 
     def _outputs(self) -> list[Output]:
         found = []
+        calls = {fx.name: fx for fx in self.exported.graph.nodes}
+        homes: dict[int, str] = {}  # by memory: the first node
+        for fx in self.exported.graph.nodes:
+            if isinstance(fx.meta.get("val"), Tensor):
+                homes.setdefault(_memory(fx), self.name(fx.name))
         for spec in self.exported.graph_signature.output_specs:
             kind = spec.kind.name
             name = getattr(spec.arg, "name", None)
@@ -140,7 +166,7 @@ class ExportReader(Tracer):
             elif kind == "USER_INPUT_MUTATION":
                 found.append(Output(Ref(self.name(name)), "input", self.name(spec.target)))
             else:
-                found.append(Output(Ref(self.name(name))))
+                found.append(Output(Ref(self.name(name)), memory=homes[_memory(calls[name])], order=_order_asked(calls[name])))
         return found
 
     def _output_meta(self) -> dict[str, Any]:

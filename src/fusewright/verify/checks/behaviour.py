@@ -8,7 +8,9 @@ import itertools
 import math
 import pickle
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,7 +68,8 @@ def state(trial: Trial) -> Outcome:
 
 
 def real_tensors(trial: Trial) -> Outcome:
-    """The result has the original's structure; its tensors are plain, of the same type, shape and device."""
+    """The result has the original's structure; its tensors are plain, of the same type, shape and device, and share memory with each
+    other only where the original's do."""
     variant = trial.usual
     trial.subjects.set_state(variant)
     got, eager = trial.observe(variant), trial.subjects.run_eager(variant)
@@ -84,7 +87,18 @@ def real_tensors(trial: Trial) -> Outcome:
             return Outcome(False, f"{where} has no storage")
         if (a.dtype, a.shape, a.device) != (b.dtype, b.shape, b.device):
             return Outcome(False, f"{where} is {_typed(a)} on {a.device} instead of {_typed(b)} on {b.device}")
+    for one, other in sorted(_sharing(got.returned) - _sharing(eager.returned)):
+        return Outcome(False, f"outputs {one} and {other} lie in the same memory: what is written to one changes the other")
     return Outcome(True, ", ".join(_typed(t) for t in got.returned if isinstance(t, Tensor)))
+
+
+def _sharing(returned: Sequence[Any]) -> set[tuple[int, int]]:
+    """Pairs of results in the same memory."""
+    homes: dict[int, list[int]] = {}
+    for position, value in enumerate(returned):
+        if isinstance(value, Tensor) and value.numel():
+            homes.setdefault(value.untyped_storage().data_ptr(), []).append(position)
+    return {pair for found in homes.values() for pair in itertools.combinations(found, 2)}
 
 
 def written(trial: Trial) -> Outcome:
