@@ -13,6 +13,8 @@ from fusewright.driver.pipeline import compile_problem
 from fusewright.frontend.problem import load_problem
 from fusewright.host.loaded import from_text
 from fusewright.options import Options
+from fusewright.verify.candidate import load_candidate
+from fusewright.verify.verifier import verify
 
 FILE = """import torch
 
@@ -44,6 +46,51 @@ RETURNED = {
 def homes(tensors: tuple[Tensor, ...]) -> list[tuple[int, int]]:
     places = [t.untyped_storage().data_ptr() for t in tensors]
     return [(a, b) for a, b in itertools.combinations(range(len(places)), 2) if places[a] == places[b]]
+
+
+STATE = """import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("copied", torch.zeros(5))
+        self.register_buffer("added", torch.zeros(5))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        y = torch.relu(x)
+        mean = y.detach().mean(0)
+        self.copied.copy_(mean)
+        self.added.add_(mean)
+        self.count += 1
+        return y, mean, self.copied, self.added, self.added.clone(), self.count
+
+
+def get_inputs():
+    return [torch.rand(3, 5)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_buffer_that_is_returned_is_the_buffer(tmp_path: Path) -> None:
+    """Not what it was copied from, nor what it is at the time: the next call changes it."""
+    path = tmp_path / "model.py"
+    path.write_text(STATE)
+    problem = load_problem(path)
+    text = compile_problem(problem, Options(target="host"))[2].text
+    new = from_text(text, str(tmp_path / "new.py"), "host")
+    (x,) = new.get_inputs()
+    theirs, ours = new.Model(), new.ModelNew()
+    expected, got = theirs(x.clone()), ours(x.clone())
+    assert [any(t is b for b in ours.buffers()) for t in got] == [any(t is b for b in theirs.buffers()) for t in expected]
+    theirs(x + 1), ours(x + 1)
+    torch.testing.assert_close(got, expected)
+    verdict = verify(problem, load_candidate(text, "host"))
+    assert verdict.passed, [f"{check.name}: {check.detail}" for check in verdict.checks if not check.passed]
 
 
 @pytest.mark.parametrize("name", RETURNED)

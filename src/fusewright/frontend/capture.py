@@ -32,7 +32,7 @@ from ..ir.graph import Graph, Node, Ref, Where, map_refs
 from . import stand_ins
 from .cast_inside import cast_what_is_cast_inside
 from .environment import environment_read
-from .exported import ExportReader
+from .exported import HOMES, ExportReader, homes_of_results
 from .following import _declared, _space
 from .functional import functional
 from .fx import FRAME
@@ -357,7 +357,9 @@ def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.exp
         detach_what_needs_no_gradient(exported.graph_module)
         cast_what_is_cast_inside(exported.graph_module)
         places = places_of_parts(exported.graph_module)
+        homes = homes_of_results(exported)  # as operators in place leave them
         found = functional(exported)
+    found.graph_module.meta[HOMES] = homes
     for node in found.graph.nodes:
         frame = FRAME.findall(node.meta.get("stack_trace") or "")[-1:]
         if frame and frame[0][0].startswith("<eval_with_key>"):

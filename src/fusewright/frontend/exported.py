@@ -19,6 +19,7 @@ from ..ops import indexed
 from .fx import MADE_ANEW, Tracer
 
 aten = torch.ops.aten
+HOMES = "homes of results"
 # Views of a contiguous tensor that are contiguous themselves.
 IN_A_ROW = (
     aten.view.default, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.alias.default,
@@ -37,8 +38,14 @@ def _structured(spec: Any, leaves: Iterator[int]) -> Any:
     return torch.Size(items) if spec.type is torch.Size else pytree.SUPPORTED_NODES[spec.type].unflatten_fn(items, spec.context)
 
 
-def _memory(fx: torch.fx.Node) -> int:
-    return fx.meta["val"].untyped_storage()._cdata
+def homes_of_results(exported: torch.export.ExportedProgram) -> list[str]:
+    """Of each result: the first node whose tensor lies in the same memory; empty where it is no tensor."""
+    homes: dict[int, str] = {}
+    for fx in exported.graph.nodes:
+        if isinstance(fx.meta.get("val"), Tensor):
+            homes.setdefault(fx.meta["val"].untyped_storage()._cdata, fx.name)
+    values = [getattr(result, "meta", {}).get("val") for result in exported.graph.output_node().args[0]]
+    return [homes[value.untyped_storage()._cdata] if isinstance(value, Tensor) else "" for value in values]
 
 
 def _order_asked(fx: torch.fx.Node) -> torch.memory_format | None:
@@ -146,15 +153,14 @@ class ExportReader(Tracer):
 
     def _outputs(self) -> list[Output]:
         found = []
-        calls = {fx.name: fx for fx in self.exported.graph.nodes}
-        homes: dict[int, str] = {}  # by memory: the first node
-        for fx in self.exported.graph.nodes:
-            if isinstance(fx.meta.get("val"), Tensor):
-                homes.setdefault(_memory(fx), self.name(fx.name))
+        nodes = {fx.name: fx for fx in self.exported.graph.nodes}
+        buffers = {spec.target: spec.arg.name for spec in self.exported.graph_signature.input_specs if spec.kind.name == "BUFFER"}
+        homes = iter(self.exported.graph_module.meta[HOMES])
         for spec in self.exported.graph_signature.output_specs:
             kind = spec.kind.name
             name = getattr(spec.arg, "name", None)
             meta = self._output_meta().get(str(name))
+            home = "" if kind.endswith("MUTATION") else next(homes)
             if kind == "PARAMETER_MUTATION":
                 raise Unsupported(f"{self.file or 'the model'}: forward changes the parameter {spec.target}")
             if hasattr(spec.arg, "value"):
@@ -162,12 +168,17 @@ class ExportReader(Tracer):
             elif name is None or not isinstance(meta, torch.Tensor):
                 found.append(Output(self.size_of(meta)))
             elif kind == "BUFFER_MUTATION":
-                found.append(Output(Ref(self.name(name)), "buffer", spec.target))
+                found.append(Output(Ref(self.name(name)), "buffer", spec.target, memory=self.name(buffers[spec.target])))
             elif kind == "USER_INPUT_MUTATION":
                 found.append(Output(Ref(self.name(name)), "input", self.name(spec.target)))
             else:
-                found.append(Output(Ref(self.name(name)), memory=homes[_memory(calls[name])], order=_order_asked(calls[name])))
+                found.append(Output(Ref(self.name(name)), memory=self._memory(home), order=_order_asked(nodes[name])))
         return found
+
+    def _memory(self, home: str) -> str:
+        """A leaf's name in the graph; that of a call in the program, marked as such."""
+        leaves = {fx.name for fx in self.exported.graph.nodes if fx.op == "placeholder"}
+        return self.name(home) if home in leaves else f"%{home}"
 
     def _output_meta(self) -> dict[str, Any]:
         return {n.name: n.meta.get("val") for n in self.exported.graph.nodes if n.op != "output"}

@@ -101,7 +101,7 @@ class Output:
     value: Any  # Ref, or a plain constant that the model returns
     kind: str = "return"  # return | buffer | input
     path: str = ""  # of the buffer, or the input's name
-    memory: str = ""  # of what is returned: the first node that PyTorch's operators leave in the same memory
+    memory: str = ""  # of a buffer or what is returned: the leaf that it lies in, or the call of the traced program (%name)
     order: torch.memory_format | None = None  # of its elements, where forward asks for one: `.contiguous()`
 
 
