@@ -97,6 +97,11 @@ MODELS = {
         "def forward(self, x):\n    return x.float() * self.t + self.m + torch.arange(2, dtype=torch.float32)",
         "torch.randn(8, 2)",
     ),
+    "a buffer that was expanded": (
+        "self.register_buffer('k', torch.tensor([1.0, 3.0, 1.0]).expand(6, 1, 3))",
+        "def forward(self, x):\n    return nn.functional.conv1d(x, self.k, groups=6).relu()",
+        "torch.randn(2, 6, 9)",
+    ),
     "logarithm of what may be negative": ("", "def forward(self, x):\n    return x.log()", "torch.rand(8, 4)"),
 }
 
@@ -284,6 +289,55 @@ def test_kernels_matter_on_values_that_the_model_takes(tmp_path: Path) -> None:
     verdict = verify(problem, load_candidate(emitted.text, "host"))
     failed = [check for check in verdict.checks if not check.passed]
     assert not failed, failed[0].detail
+
+
+def test_kernels_matter_behind_a_gate_that_is_closed_as_built(tmp_path: Path) -> None:
+    """All that the convolution gives lies where softshrink gives 0, whatever the kernels behind it make of their gradients."""
+    init = "self.c = nn.Conv1d(3, 4, 3)\nself.c.weight.data *= 0.01"
+    forward = """
+        def forward(self, x):
+            x = self.c(x)
+            return (nn.functional.softshrink(x).softmax(-1) * 3).softmax(1), x.sum()
+        """
+    problem = problem_of(tmp_path, init, forward, "torch.randn(2, 3, 9)")
+    emitted = compile_problem(problem, Options(target="host"))[2]
+    assert emitted.text.count("_grad_kernel(") > 1  # one on the way to another
+    verdict = verify(problem, load_candidate(emitted.text, "host"))
+    failed = [check for check in verdict.checks if not check.passed]
+    assert not failed, failed[0].detail
+
+
+def test_results_that_share_memory_where_the_original_s_do_not(tmp_path: Path) -> None:
+    problem = problem_of(tmp_path, "", "def forward(self, x):\n    y = x.tanh()\n    return y, y.clone(), y[1:]", "torch.randn(4, 6)")
+    new = "\n\nclass ModelNew(Model):\n    def forward(self, x):\n        y = x.tanh()\n        return y, {}, y[1:]\n"
+    for returned, detail in (("y + 0", ""), ("y", "outputs 0 and 1 lie in the same memory: what is written to one changes the other")):
+        verdict = verify(problem, load_candidate(problem.source + new.format(returned), "host"))
+        failed = {check.name: check.detail for check in verdict.checks if not check.passed}
+        assert failed == ({"real tensors": detail} if detail else {})
+
+
+def test_a_result_of_no_elements_has_no_kernel(tmp_path: Path) -> None:
+    """None that could matter: the operator stays PyTorch's."""
+    init = "self.register_buffer('none', torch.zeros(0, 6))"
+    forward = "def forward(self, x):\n    return torch.cat([self.none * 2, x.tanh()]).sum(0), self.none + 1"
+    problem = problem_of(tmp_path, init, forward, "torch.randn(4, 6)")
+    emitted = compile_problem(problem, Options(target="host"))[2]
+    assert len(emitted.kernels) == 1
+    verdict = verify(problem, load_candidate(emitted.text, "host"))
+    assert verdict.passed, [f"{check.name}: {check.detail}" for check in verdict.checks if not check.passed]
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_whole_numbers_are_as_honest_results_have_them(wrong: bool, tmp_path: Path) -> None:
+    """What lies within rounding of a whole number may be on either side of it, on elements too where the references agree. So few are;
+    more are not."""
+    forward = "def forward(self, x):\n    return (x * 1.7).tanh().mul(60000).to(torch.int32)"
+    problem = problem_of(tmp_path, "", forward, "torch.rand(4, 4000)")
+    other = "(1.7 * x.double()).tanh().float() * 60000" + " + 0.1" * wrong  # rounded otherwise
+    new = f"\n\nclass ModelNew(Model):\n    def forward(self, x):\n        return ({other}).to(torch.int32)\n"
+    verdict = verify(problem, load_candidate(problem.source + new, "host"))
+    failed = {check.name for check in verdict.checks if not check.passed}
+    assert bool(failed) == wrong, failed
 
 
 @pytest.mark.parametrize("wrong", [False, True])

@@ -27,7 +27,7 @@ from ..verify.checks import sentence
 from ..verify.memory import release
 from ..verify.observe import Observed, gradient_targets
 from ..verify.subjects import Subjects, subjects, write_state
-from ..verify.variants import Variant, named_state
+from ..verify.variants import Variant, named_state, overwrite
 from ..verify.verifier import compact_trial
 from .gpu import Sample, Span
 from .roofline import Ceilings, Work, work_of
@@ -235,7 +235,7 @@ class Trial:
         with torch.no_grad():
             for name, b in module.named_buffers():
                 if name in self.state and self.state[name].shape == b.shape:
-                    b.copy_(self.state[name])
+                    overwrite(b, self.state[name])
 
     # ---- all rounds of one direction
 

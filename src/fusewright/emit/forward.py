@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import textwrap
 from types import ModuleType
 from typing import Any
+
+import torch
 
 from ..autograd.flow import trainable
 from ..autograd.regions import Region
@@ -13,6 +16,7 @@ from ..codegen.loops.text import wrapped
 from ..errors import Unsupported
 from ..ir import sizes
 from ..ir.graph import Node, Output, Ref
+from ..ir.index import contiguous
 from ..ir.plan import Call, Shortcut, counts_up, label
 from ..ir.pytext import argument_text, attribute_text, quoted
 from ..schedule.layout import is_copy, memory_format
@@ -200,12 +204,7 @@ class Forward:
 
     def updates(self) -> list[str]:
         changed = [o for o in self.graph.outputs if o.kind != "return"]
-        leaves = {node.args[0]: node for node in self.graph.nodes if node.target == "buffer"}
-        where = {id(o): o.path for o in changed}
-        for o in changed:
-            if o.kind == "buffer":
-                known = o.path in leaves
-                where[id(o)] = self.values.leaf_text(leaves[o.path]) if known else attribute_text(self.model, o.path)
+        where = {id(o): self.buffer_text(o.path) if o.kind == "buffer" else o.path for o in changed}
         lines = []
         counted: dict[int, list[str]] = {}
         for output in changed:
@@ -221,6 +220,11 @@ class Forward:
         copied = [o for o in changed if not self.regions.is_applied(o)]
         copies = [f"    {where[id(o)]}.copy_({self.values.text(o.value.name)})" for o in copied]
         return [*lines, *(["with torch.no_grad():", *copies] if copies else [])]
+
+    def buffer_text(self, path: str) -> str:
+        leaves = (node for node in self.graph.nodes if node.target == "buffer" and node.args[0] == path)
+        leaf = next(leaves, None)
+        return attribute_text(self.model, path) if leaf is None else self.values.leaf_text(leaf)
 
     def assignments(self) -> list[str]:
         """What forward leaves on its modules."""
@@ -257,6 +261,34 @@ class Forward:
 
         return write(result)
 
+    @functools.cached_property
+    def copied(self) -> set[str]:
+        """Results that kernels leave in the memory of a leaf, or of a result before them, where PyTorch's operators do not."""
+        found: set[str] = set()
+        homes = {node.name: node.name for node in self.graph.nodes if node.is_leaf}  # ours: theirs
+        returned = [o for o in self.graph.outputs if o.kind == "return" and o.memory and self.buffer_of(o) is None]
+        for output in sorted(returned, key=lambda o: o.order is not None):  # those may be copied in any case
+            if homes.setdefault(self.memory_of(output.value.name), output.memory) != output.memory:
+                found.add(output.value.name)
+        return found
+
+    def buffer_of(self, output: Output) -> Output | None:
+        """The buffer that forward returns, after it has changed it."""
+        alike = (o for o in self.graph.outputs if o.kind == "buffer" and (o.value, o.memory) == (output.value, output.memory))
+        return next(alike, None)
+
+    def memory_of(self, node: str) -> str:
+        """The leaf, the call or the primitive whose memory a node's value lies in."""
+        if node not in self.regions.lowered.value:  # an element of what a call of the library returns
+            return node
+        behind = self.regions.plan.base(self.regions.lowered.value[node])
+        return behind.name if behind.name in self.regions.plan.home else behind.origin
+
+    def lies_in_order(self, node: str) -> bool:
+        """Kernels leave it in memory as it is, its elements in the order of its dimensions."""
+        name = self.regions.lowered.value.get(node)
+        return name in self.regions.plan.home and self.prims[name].strides == contiguous(self.prims[name].shape)
+
     def output_text(self, output: Output) -> str:
         if not isinstance(output.value, Ref):
             return argument_text(output.value, self.values.text, self.values.device())
@@ -264,9 +296,16 @@ class Forward:
         changed = [o.path for o in self.graph.outputs if o.kind == "input" and o.value == output.value]
         if changed:  # it is that input
             return changed[0]
+        if (buffer := self.buffer_of(output)) is not None:
+            return self.buffer_text(buffer.path)
         text = self.values.text(node.name)
-        copied = not node.is_leaf and node.name not in lowered.library and self.prims[lowered.value[node.name]].is_load
-        return f"{text}.clone()" if copied else text
+        is_leaf = not node.is_leaf and node.name not in lowered.library and self.prims[lowered.value[node.name]].is_load
+        order = "" if output.order is None else f"memory_format={output.order}"
+        if is_leaf or node.name in self.copied:
+            return f"{text}.clone({order})"
+        if output.order is None or (output.order is torch.contiguous_format and self.lies_in_order(node.name)):
+            return text
+        return f"{text}.contiguous({order if output.order is not torch.contiguous_format else ''})"
 
     def class_text(self, kind: type) -> str:
         """How the model's own file names a class, such as that of a namedtuple; torch has names for its own."""

@@ -28,11 +28,11 @@ from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from ..errors import Unsupported
 from ..ir import sizes
-from ..ir.graph import Graph, Node, Output, Ref, Where, map_refs
+from ..ir.graph import Graph, Node, Ref, Where, map_refs
 from . import stand_ins
 from .cast_inside import cast_what_is_cast_inside
 from .environment import environment_read
-from .exported import ExportReader
+from .exported import HOMES, ExportReader, homes_of_results
 from .following import _declared, _space
 from .functional import functional
 from .fx import FRAME
@@ -87,7 +87,7 @@ def capture(model: nn.Module, inputs: Sequence[Any], file: str = "", dynamic: bo
     graph = _with_places(graph, model, watch.global_tensors())
     assigned = {name: tree for name, tree in graph.assigned.items() if name not in counted}
     rebound = {o.path: i for i, o in enumerate(graph.outputs) if o.kind == "buffer" and o.path in watch.rebound}
-    outputs = tuple(Output(o.value) if o.path in rebound and o.kind == "buffer" else o for o in graph.outputs)
+    outputs = tuple(replace(o, kind="return", path="") if o.path in rebound and o.kind == "buffer" else o for o in graph.outputs)
     leaves = frozenset(str(node.args[0]) for node in graph.nodes if node.is_leaf and node.target != "input")
     placed = frozenset(node.kwargs["global"] for node in graph.nodes if "global" in node.kwargs)
     reads = watch.reads(frozenset([*watch.assigned, *unsettled]), leaves, placed)
@@ -357,7 +357,9 @@ def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.exp
         detach_what_needs_no_gradient(exported.graph_module)
         cast_what_is_cast_inside(exported.graph_module)
         places = places_of_parts(exported.graph_module)
+        homes = homes_of_results(exported)  # as operators in place leave them
         found = functional(exported)
+    found.graph_module.meta[HOMES] = homes
     for node in found.graph.nodes:
         frame = FRAME.findall(node.meta.get("stack_trace") or "")[-1:]
         if frame and frame[0][0].startswith("<eval_with_key>"):

@@ -18,6 +18,13 @@ from ..ir.graph import Binding, Graph, Node, Output, Ref, refs
 from ..ops import indexed
 from .fx import MADE_ANEW, Tracer
 
+aten = torch.ops.aten
+HOMES = "homes of results"
+# Views of a contiguous tensor that are contiguous themselves.
+IN_A_ROW = (
+    aten.view.default, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.alias.default,
+    aten.detach.default,
+)  # fmt: skip
 # Guards made while the tracer decides about strides and contiguity: the graph's meaning does not depend on them.
 LAYOUT_GUARDS = ("torch/_prims_common", "torch/_prims/", "torch/_refs", "torch/_subclasses/fake_impls.py", "torch/_inductor")
 
@@ -29,6 +36,27 @@ def _structured(spec: Any, leaves: Iterator[int]) -> Any:
     children = spec.children() if hasattr(spec, "children") else spec.children_specs
     items = [_structured(child, leaves) for child in children]
     return torch.Size(items) if spec.type is torch.Size else pytree.SUPPORTED_NODES[spec.type].unflatten_fn(items, spec.context)
+
+
+def homes_of_results(exported: torch.export.ExportedProgram) -> list[str]:
+    """Of each result: the first node whose tensor lies in the same memory; empty where it is no tensor."""
+    homes: dict[int, str] = {}
+    for fx in exported.graph.nodes:
+        if isinstance(fx.meta.get("val"), Tensor):
+            homes.setdefault(fx.meta["val"].untyped_storage()._cdata, fx.name)
+    values = [getattr(result, "meta", {}).get("val") for result in exported.graph.output_node().args[0]]
+    return [homes[value.untyped_storage()._cdata] if isinstance(value, Tensor) else "" for value in values]
+
+
+def _order_asked(fx: torch.fx.Node) -> torch.memory_format | None:
+    """The order of elements that forward asks for in what it returns: in a copy, or in a copy of which this is the same row of elements."""
+    source: Any = fx
+    while source.target in IN_A_ROW:
+        source = source.args[0]
+    is_copy = source.target in (aten.clone.default, aten._to_copy.default)
+    asked: torch.memory_format | None = source.kwargs.get("memory_format") if is_copy else None
+    kept = asked is torch.contiguous_format or source is fx
+    return asked if kept and asked is not torch.preserve_format else None
 
 
 class ExportReader(Tracer):
@@ -125,10 +153,14 @@ class ExportReader(Tracer):
 
     def _outputs(self) -> list[Output]:
         found = []
+        nodes = {fx.name: fx for fx in self.exported.graph.nodes}
+        buffers = {spec.target: spec.arg.name for spec in self.exported.graph_signature.input_specs if spec.kind.name == "BUFFER"}
+        homes = iter(self.exported.graph_module.meta[HOMES])
         for spec in self.exported.graph_signature.output_specs:
             kind = spec.kind.name
             name = getattr(spec.arg, "name", None)
             meta = self._output_meta().get(str(name))
+            home = "" if kind.endswith("MUTATION") else next(homes)
             if kind == "PARAMETER_MUTATION":
                 raise Unsupported(f"{self.file or 'the model'}: forward changes the parameter {spec.target}")
             if hasattr(spec.arg, "value"):
@@ -136,12 +168,17 @@ class ExportReader(Tracer):
             elif name is None or not isinstance(meta, torch.Tensor):
                 found.append(Output(self.size_of(meta)))
             elif kind == "BUFFER_MUTATION":
-                found.append(Output(Ref(self.name(name)), "buffer", spec.target))
+                found.append(Output(Ref(self.name(name)), "buffer", spec.target, memory=self.name(buffers[spec.target])))
             elif kind == "USER_INPUT_MUTATION":
                 found.append(Output(Ref(self.name(name)), "input", self.name(spec.target)))
             else:
-                found.append(Output(Ref(self.name(name))))
+                found.append(Output(Ref(self.name(name)), memory=self._memory(home), order=_order_asked(nodes[name])))
         return found
+
+    def _memory(self, home: str) -> str:
+        """A leaf's name in the graph; that of a call in the program, marked as such."""
+        leaves = {fx.name for fx in self.exported.graph.nodes if fx.op == "placeholder"}
+        return self.name(home) if home in leaves else f"%{home}"
 
     def _output_meta(self) -> dict[str, Any]:
         return {n.name: n.meta.get("val") for n in self.exported.graph.nodes if n.op != "output"}

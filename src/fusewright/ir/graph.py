@@ -101,6 +101,8 @@ class Output:
     value: Any  # Ref, or a plain constant that the model returns
     kind: str = "return"  # return | buffer | input
     path: str = ""  # of the buffer, or the input's name
+    memory: str = ""  # of a buffer or what is returned: the leaf that it lies in, or the call of the traced program (%name)
+    order: torch.memory_format | None = None  # of its elements, where forward asks for one: `.contiguous()`
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..ir.graph import Graph, Node, Output, Ref, draws, map_refs
+from ..ir.graph import Graph, Node, Ref, draws, map_refs
 from ..options import Options
 from . import nonfinite
 from .book import LAWS
@@ -97,7 +97,7 @@ def replaced(graph: Graph, node: Node, made: Sequence[Node], value: Ref, users: 
         elif old.name in users:
             old = replace(old, args=map_refs(old.args, change), kwargs=map_refs(old.kwargs, change))
         nodes.append(whatever_the_strides(old))
-    outputs = tuple(Output(map_refs(o.value, change), o.kind, o.path) for o in graph.outputs)
+    outputs = tuple(replace(o, value=map_refs(o.value, change)) for o in graph.outputs)
     return without_dead(replace(graph, nodes=tuple(nodes), outputs=outputs))
 
 

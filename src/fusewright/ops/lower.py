@@ -27,7 +27,8 @@ def lower(graph: Graph, left: frozenset[str] = frozenset()) -> Lowered:
             load(build, node)
             continue
         record = registry.find(node, graph) if node.name not in left else None
-        known = record is not None and supported(node, graph, build) and not made_for_library(node, graph, users)
+        empty = 0 in (node.shape or ())  # a kernel for it would run no thread
+        known = record is not None and not empty and supported(node, graph, build) and not made_for_library(node, graph, users)
         value = record.lower(build, node) if record is not None and known else None
         if value is None:
             build.library.add(node.name)

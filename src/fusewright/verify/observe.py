@@ -22,7 +22,7 @@ from .batch import Part
 from .candidate import ALLOCATIONS
 from .held import own
 from .reference import base_name
-from .variants import Variant
+from .variants import Variant, overwrite
 
 SAMPLE = 2**18  # elements of one gradient that are compared
 COPIED = 2**20  # elements: what a model returns is copied up to that; larger ones where they share memory with something else
@@ -109,7 +109,7 @@ def buffers_put_back(model: nn.Module) -> Iterator[None]:
             for held, name, b, value in before:
                 held[name] = b
                 if b.shape == value.shape:
-                    b.copy_(value)
+                    overwrite(b, value)
 
 
 def needing_gradients(inputs: list[Any]) -> list[Any]:

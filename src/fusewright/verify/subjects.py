@@ -31,7 +31,7 @@ from .reference import (
     widened,
 )
 from .shrink import Sizes, seconds_for, work
-from .variants import AS_GIVEN, OTHER_VALUES, Source, Variant, named_state, random_state, renewed
+from .variants import AS_GIVEN, OTHER_VALUES, Source, Variant, named_state, overwrite, random_state, renewed
 
 LARGE = 2**21  # parameters
 DRAWS = 4  # references with rounding put in at random, before more are drawn
@@ -484,8 +484,10 @@ def parked(seen: Observed) -> Observed:
 
 
 def doubtful(misses: Mapping[str, Miss]) -> list[str]:
-    """Tensors that are too far off, but not so far that more references could change nothing."""
-    return [name for name, miss in misses.items() if not miss.passed and miss.ratio < BEYOND_DOUBT]
+    """Tensors that are too far off, but not so far that more references could change nothing. Whole numbers are allowed nothing where the
+    references agree, so that one beyond is infinitely far off: how far, `gross` says."""
+    missed = {name: miss for name, miss in misses.items() if not miss.passed}
+    return [name for name, miss in missed.items() if (miss.ratio if miss.allowed else miss.gross) < BEYOND_DOUBT]
 
 
 def subjects(problem: Problem, candidate: Candidate, new: nn.Module | None) -> Subjects:
@@ -513,4 +515,4 @@ def write_state(model: nn.Module, values: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, tensor in named_state(model):
             if name in values:
-                tensor.copy_(values[name])
+                overwrite(tensor, values[name])

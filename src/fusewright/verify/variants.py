@@ -276,6 +276,14 @@ def named_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_buffers()
 
 
+def overwrite(target: Tensor, value: Tensor) -> None:
+    """target = value. Where elements of `target` share memory (`expand`), the first of them says what all hold."""
+    for dim, stride in enumerate(target.stride()):
+        if stride == 0 and target.shape[dim] > 1:
+            target, value = target.narrow(dim, 0, 1), value.narrow(dim, 0, 1)
+    target.copy_(value)
+
+
 def planned(shapes: Shapes, seeds: int, contiguous: bool = True) -> list[Variant]:
     """Every variant for the comparisons of values. Few run at the main sizes, most at the small ones; with one seed, one alone there.
     `contiguous`: inputs as given are."""

@@ -8,10 +8,12 @@ import itertools
 import math
 import pickle
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..candidate import Candidate
@@ -37,7 +39,8 @@ def left_alone(candidate: Candidate) -> Outcome:
 
 
 def state(trial: Trial) -> Outcome:
-    """state_dict: the same keys, shapes, types, and initial values under the same seed; each loads the other's."""
+    """state_dict: the same keys, shapes, types, and initial values under the same seed; each loads the other's, where the original loads
+    its own: one with a buffer that was expanded does not."""
     original, new = trial.subjects.original, trial.subjects.new
     theirs, ours = original.state_dict(), new.state_dict()
     if list(theirs) != list(ours):
@@ -55,13 +58,18 @@ def state(trial: Trial) -> Outcome:
     others = sorted({name for name, _ in named_state(original)} ^ {name for name, _ in named_state(new)})
     if others:
         return Outcome(False, f"parameters or buffers differ in {', '.join(others[:6])}")
+    try:
+        original.load_state_dict(copy.deepcopy(theirs))
+    except RuntimeError as error:
+        return Outcome(True, f"{len(theirs)} entries; the original does not load its own: {sentence(error)}", float(len(theirs)))
     new.load_state_dict(copy.deepcopy(theirs))
     original.load_state_dict(copy.deepcopy(ours))
     return Outcome(True, f"{len(theirs)} entries, each checkpoint loads into the other", float(len(theirs)))
 
 
 def real_tensors(trial: Trial) -> Outcome:
-    """The result has the original's structure; its tensors are plain, of the same type, shape and device."""
+    """The result has the original's structure; its tensors are plain, of the same type, shape and device, and share memory with each
+    other only where the original's do."""
     variant = trial.usual
     trial.subjects.set_state(variant)
     got, eager = trial.observe(variant), trial.subjects.run_eager(variant)
@@ -79,7 +87,18 @@ def real_tensors(trial: Trial) -> Outcome:
             return Outcome(False, f"{where} has no storage")
         if (a.dtype, a.shape, a.device) != (b.dtype, b.shape, b.device):
             return Outcome(False, f"{where} is {_typed(a)} on {a.device} instead of {_typed(b)} on {b.device}")
+    for one, other in sorted(_sharing(got.returned) - _sharing(eager.returned)):
+        return Outcome(False, f"outputs {one} and {other} lie in the same memory: what is written to one changes the other")
     return Outcome(True, ", ".join(_typed(t) for t in got.returned if isinstance(t, Tensor)))
+
+
+def _sharing(returned: Sequence[Any]) -> set[tuple[int, int]]:
+    """Pairs of results in the same memory."""
+    homes: dict[int, list[int]] = {}
+    for position, value in enumerate(returned):
+        if isinstance(value, Tensor) and value.numel():
+            homes.setdefault(value.untyped_storage().data_ptr(), []).append(position)
+    return {pair for found in homes.values() for pair in itertools.combinations(found, 2)}
 
 
 def written(trial: Trial) -> Outcome:
@@ -160,11 +179,20 @@ def not_cached(trial: Trial) -> Outcome:
     steps, again = (len(work.kernels) + len(work.library_calls) for work in (first_work, second_work))
     if again < steps:
         return Outcome(False, f"the same call again did less: {steps} launches and operators, then {again}")
-    moved = [a for a, b in zip(pytree.tree_leaves(first), pytree.tree_leaves(kept), strict=True) if not same(a, b)]
+    results = enumerate(zip(pytree.tree_leaves(first), pytree.tree_leaves(kept), strict=True))
+    moved = {position for position, (a, b) in results if not same(a, b)}
+    if moved:
+        moved -= _in_state(subjects.original, subjects.run_eager(variant).returned)
     aliases = _aliases_input(first, inputs)
     if moved and not aliases:
         return Outcome(False, "a later call overwrote the result of an earlier one")
     return Outcome(True, f"{steps} launches and operators in each call", float(steps))
+
+
+def _in_state(model: nn.Module, returned: Sequence[Any]) -> set[int]:
+    """Positions of results that lie in the memory of the model's own parameters and buffers: a later call changes them."""
+    state = {t.untyped_storage().data_ptr() for _, t in named_state(model)}
+    return {i for i, value in enumerate(returned) if isinstance(value, Tensor) and value.untyped_storage().data_ptr() in state}
 
 
 def repeatable(trial: Trial) -> Outcome:

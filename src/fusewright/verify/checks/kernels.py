@@ -43,14 +43,22 @@ def matter(trial: Trial) -> Outcome:
 
     Values that were drawn may be none that the model takes (a logarithm of what is negative, a piece of a mask that leaves
     nothing): where everything is NaN nothing can be spoilt. What seems not to matter there is tried with the values that the file
-    gives, with normal ones (a half may overflow on those of the file), then at the sizes that it gives.
+    gives, with normal ones (a half may overflow on those of the file), with parameters drawn anew and with large values too (a gate may
+    be closed to all that is small), then at the sizes that it gives.
     """
     launched = {kernel: trial.smaller.get(variant, variant) for kernel, variant in trial.launched.items()}
     if not launched:
         return skipped("no kernel was launched")
     decoys = _all_decoys(trial, launched)
-    for distribution in ("as given", "normal"):
-        again = {kernel: trial.accepted(replace(launched[kernel], distribution=distribution)) for kernel in decoys}
+    as_launched = {kernel: variant.parameters for kernel, variant in launched.items()}
+    drawn_anew = dict.fromkeys(launched, "random")
+    for distribution, parameters in (
+        ("as given", as_launched), ("normal", as_launched), ("normal", drawn_anew), ("large mean", drawn_anew),
+    ):  # fmt: skip
+        again = {
+            kernel: trial.accepted(replace(launched[kernel], distribution=distribution, parameters=parameters[kernel]))
+            for kernel in decoys
+        }
         decoys = _all_decoys(trial, again)
     if decoys and trial.shapes.small != trial.shapes.main:
         larger = {kernel: replace(launched[kernel], distribution="as given", sizes=trial.shapes.main) for kernel in decoys}
