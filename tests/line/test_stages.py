@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fusewright.autograd import plan_joint
-from fusewright.driver.pipeline import compile_problem, on_the_cpu
+from fusewright.driver.pipeline import compile_problem, fixed_sizes, on_the_cpu
 from fusewright.emit import emit
 from fusewright.emit.values import packed
 from fusewright.errors import Unsupported
@@ -96,6 +96,16 @@ def test_the_graph_means_what_the_model_computes_at_other_sizes() -> None:
         if output.kind == "return"
     ]
     torch.testing.assert_close(returned[0], expected)
+
+
+def test_what_holds_for_the_sizes_of_the_example_alone_says_so() -> None:
+    class Fixed(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x + y.sum() if x.shape == (3, 4) and y.shape[0] == 5 else x
+
+    (said,) = fixed_sizes(capture(Fixed(), [torch.randn(3, 4), torch.randn(5)]))
+    assert said == "planned for inputs of the example's sizes alone: x 3×4, y 5; calls with others run the original"
+    assert fixed_sizes(small_graph()[1]) == []
 
 
 def test_control_flow_on_values_is_refused_with_a_place(tmp_path: Path) -> None:

@@ -100,8 +100,18 @@ def read_problem(problem: Problem, options: Options, progress: Progress = silent
     progress("plan", f"{len(applied)} laws applied" if applied else "")
     precision = replace(decided(model, inputs, captured, device, options.precision), arithmetic=options.arithmetic)
     stays_here = problem.behind is not None and options.target == "host"
-    notes = (OF_THE_CPU,) if entered and device.type == "cpu" and not stays_here else ()
-    return Front(problem, options, model, captured, graph, applied, precision, machine_for(options.arch), notes)
+    notes = [OF_THE_CPU] if entered and device.type == "cpu" and not stays_here else []
+    notes += fixed_sizes(captured) if options.dynamic else []
+    return Front(problem, options, model, captured, graph, applied, precision, machine_for(options.arch), tuple(notes))
+
+
+def fixed_sizes(captured: Graph) -> list[str]:
+    """A sentence where the model takes other ways, or none, with other sizes than the example's, as far as the tracer sees."""
+    inputs = [node for node in captured.nodes if node.target == "input" and node.shape]
+    if not inputs or not all(isinstance(size, int) for node in inputs for size in node.shape or ()):
+        return []
+    named = ", ".join(f"{node.name} {'×'.join(map(str, node.shape or ()))}" for node in inputs)
+    return [f"planned for inputs of the example's sizes alone: {named}; calls with others run the original"]
 
 
 def on_the_cpu(problem: Problem) -> tuple[nn.Module, list[Any]]:
