@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -174,6 +176,19 @@ def test_others_run_the_model_itself(made: tuple[Block, Operated, Tensor], way: 
     before = launches(operated)
     torch.testing.assert_close(way(operated, x), way(model, x), rtol=0, atol=0)
     assert launches(operated) == before
+
+
+def test_calls_by_name_run_the_model_itself(made: tuple[Block, Operated, Tensor]) -> None:
+    model, operated, x = made
+    before = launches(operated)
+    name, *_ = inspect.signature(model.forward).parameters
+    same(operated(**{name: x}), model(x))
+    assert launches(operated) == before
+
+
+def test_it_says_why_it_is_not_saved_whole(made: tuple[Block, Operated, Tensor]) -> None:
+    with pytest.raises(TypeError, match="stay in their process: save the model"):
+        pickle.dumps(made[1])
 
 
 def test_a_model_in_another_mode_runs_itself(made: tuple[Block, Operated, Tensor]) -> None:

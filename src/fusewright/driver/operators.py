@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from ..errors import Refused, Unsupported, first_line
 from ..frontend.capture import quiet
 from ..options import Options
+from ..words import counted
 from .backend import boxed, decompositions, log, partition
 from .graphs import Ours, compile_fx_graph
 
@@ -68,8 +69,10 @@ class Operated(nn.Module):
         self.model, self.planned = model, planned
         self.training = model.training
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         planned = self.planned
+        if named:
+            return self.model(*inputs, **named)
         state = [*self.model.parameters(), *self.model.buffers()]
         tensors = [*state, *(value for value in inputs if isinstance(value, Tensor))]
         if (not torch.compiler.is_compiling() and transformed()) or not planned.fits(self.model, inputs, tensors):
@@ -83,7 +86,7 @@ class Operated(nn.Module):
 
     def extra_repr(self) -> str:
         found = [self.planned.infer, self.planned.forward, self.planned.backward]
-        return ", ".join(f"{operator.name}: {len(operator.kernels)} kernels" for operator in found if operator is not None)
+        return ", ".join(f"{operator.name}: {counted(len(operator.kernels), 'kernel')}" for operator in found if operator is not None)
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,9 @@ class Planned:
 
     def __deepcopy__(self, memo: Any) -> Planned:
         return self  # operators are there once
+
+    def __reduce__(self) -> Any:
+        raise TypeError("registered operators stay in their process: save the model, and call fusewright.as_operator where it is loaded")
 
     def gives_gradients(self, tensors: list[Tensor]) -> bool:
         """Of all that ask for one."""
