@@ -22,6 +22,8 @@ from torch.utils import _pytree as pytree
 
 from ..errors import Refused, Unsupported, first_line
 from ..frontend.capture import quiet
+from ..frontend.given import check_module
+from ..frontend.problem import check_input
 from ..options import Options
 from ..words import counted
 from .backend import boxed, decompositions, log, partition
@@ -138,7 +140,7 @@ def transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0 or torch._C._is_tracing()
 
 
-def as_operator(model: nn.Module, inputs: Sequence[Any], *, strict: bool = False, **options: Any) -> Operated:
+def as_operator(model: nn.Module, inputs: Sequence[Any] | Tensor, *, strict: bool = False, **options: Any) -> Operated:
     """The model with a forward that is one registered operator: it can be exported, packaged, and compiled on top.
 
     >>> operated = fusewright.as_operator(model.eval(), [x], target="host")
@@ -150,11 +152,13 @@ def as_operator(model: nn.Module, inputs: Sequence[Any], *, strict: bool = False
     """
     chosen = Options(**options)
     target = "host" if chosen.target == "host" or (chosen.target == "auto" and not torch.cuda.is_available()) else "cuda"
+    check_module(model)
+    name, inputs = type(model).__name__, [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    for position, value in enumerate(inputs):
+        check_input(value, name, f"input {position}")
     given = [value for value in inputs if isinstance(value, Tensor)]
     state = dict([*model.named_parameters(), *model.named_buffers()])
     tensors = [*state.values(), *given]
-    if any(not isinstance(value, (Tensor, int, float, str, bool, type(None))) for value in inputs):
-        raise Refused("an operator takes tensors and plain values; pass the model bare ones")
     if not tensors:
         raise Refused("a model without tensors has no operator")
     structure: list[Any] = []
@@ -194,6 +198,9 @@ def traced(function: Callable[..., Any], tensors: list[Tensor], training: bool) 
     except Refused:
         raise
     except Exception as error:  # the tracer raises many kinds
+        if "input mutations" in str(error):
+            what = "forward changes a buffer or an input (a batch norm in training does), which an operator may not"
+            raise Unsupported(f"this model is no operator: {what}") from error
         raise Unsupported(f"this model is no operator: {type(error).__name__}: {first_line(error)}") from error
     return found
 
