@@ -239,6 +239,16 @@ def test_copies_and_pickles() -> None:
             same(found, original.eval()(given))
 
 
+def test_a_forward_that_its_class_is_given_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, x = Scaled(), torch.randn(5, 12)
+    direct, flat = quickly(original, x), quickly(original, [], {"x": x, "scale": 2.0})
+    monkeypatch.setattr(Scaled, "forward", lambda self, x, scale=1.0, shift=None: x * 0 + scale)
+    with warned() as said:
+        same(direct(x), original(x))
+    assert len(said) == 1 and said[0].startswith("Scaled: forward of Scaled was replaced. The original operators run")
+    same(flat(x=x, scale=3.0), original(x, 3.0))
+
+
 class Guarded(nn.Module):
     """Has what `copy.deepcopy` does not copy."""
 
