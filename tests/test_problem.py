@@ -123,6 +123,14 @@ def test_models_pickle_and_copy(tmp_path: Path) -> None:
     assert torch.equal(copy.deepcopy(model).w, model.w)
 
 
+def test_a_file_that_reads_arguments_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["fusewright", "optimize", "--quick"])
+    source = "import argparse, sys\nSIZE = argparse.ArgumentParser().parse_args()\nARGV = list(sys.argv)\n"
+    arguments = load_problem(write(tmp_path, source + GOOD)).namespace.ARGV
+    assert arguments == [str(tmp_path / "model.py")]
+    assert sys.argv == ["fusewright", "optimize", "--quick"]
+
+
 def test_two_files_of_one_name_do_not_meet(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     one = load_problem(write(tmp_path, GOOD))

@@ -503,7 +503,8 @@ def test_nothing_is_left_when_the_last_step_fails(
     ("arguments", "says"),
     [
         ([], "no command given; see fusewright --help."),
-        (["optimise"], "No such command 'optimise'"),
+        (["optimise"], "No such command 'optimise'. Did you mean 'optimize'? See fusewright --help."),
+        (["suite", ".", "--resume"], "--resume leaves out what --json holds as verified, and no --json is given"),
         (["optimize"], "Missing argument 'MODEL.py'; see fusewright optimize --help."),
         (["optimize", "model.py", "--fast"], "No such option: --fast"),
         (["optimize", "model.py", "--target", "tpu"], "'tpu' is not one of"),

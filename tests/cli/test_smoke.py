@@ -85,6 +85,7 @@ FAULTS = {
     "an output that is no tensor": (changed("x * self.w", "x.shape[0] * 2"), r"returned an int, which holds no tensor"),
     "no output": (changed("return x * self.w", "x * self.w"), r"returned None, which holds no tensor"),
     "a forward that raises": (changed("x * self.w", "x @ self.w[:1]"), r"model\.py:8"),
+    "a forward that says no": (changed("return x * self.w", "raise ValueError('no')"), r"model\.py:8: forward\(\) raised ValueError: no\."),
     "a forward that wants more": (changed("forward(self, x)", "forward(self, x, y)"), r"model\.py"),
     "a forward that exits": (changed("return x * self.w", "raise SystemExit(0)"), r"model\.py|sys\.exit"),
     "control flow on data": (

@@ -207,6 +207,32 @@ def test_a_changing_batch_is_one_graph(marked: bool) -> None:
     assert set(fusewright.backend.stats().launched.values()) >= {3}
 
 
+def test_a_changing_size_is_one_graph() -> None:
+    """PyTorch counts a size as 1 in strides where it is 0: they are products of sizes all the same."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.SiLU(), nn.Dropout(0.2))
+    eager, ours = copy.deepcopy(model), compiled(model)
+    for size in (8, 9, 11):
+        x = torch.randn(2, 3, size, size + 1)
+        results = []
+        for one in (eager, ours):
+            torch.manual_seed(size)
+            results.append(one(x))
+        torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5)
+    assert {graph.by for graph in fusewright.backend.stats().graphs} == {"fusewright"}
+    assert [kind for kind, _ in kinds()].count("forward") == 2  # of one size, and of every other
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (2, 5), (8, 1)])
+def test_no_elements(shape: tuple[int, ...]) -> None:
+    for function in (lambda x: torch.tanh(x[2:, 1:].exp() * 2), lambda x: torch.softmax(x[2:, 1:] * 2, 0)):
+        x = torch.randn(shape, requires_grad=True)
+        ours = compiled(function)(x)
+        assert ours.shape == function(x).shape
+        ours.sum().backward()
+        assert x.grad is not None and not x.grad.any()
+    assert {graph.by for graph in fusewright.backend.stats().graphs} <= {"fusewright", "eager"}
+
+
 def test_what_forward_changes_in_place() -> None:
     def function(x: Tensor, total: Tensor) -> Tensor:
         total.add_(x.sum(0))

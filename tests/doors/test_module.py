@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import io
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from company.work import at_once
 from doors.models import Held, Normed, Pair, Reporting, Result, Scaled, Structured, quickly, same
 from doors.watch import kernels_of, launches, warned
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 import fusewright
 from fusewright.driver import module, optimized, planning
@@ -113,6 +115,37 @@ def test_calls(model: Callable[[], nn.Module], inputs: Any, kwargs: Any, other: 
     same(flat(found), flat(expected))
 
 
+class Called(nn.Module):
+    """Its call is more than its forward."""
+
+    def __init__(self, other: Callable[[Tensor], Tensor] = Tensor.clone) -> None:
+        super().__init__()
+        self.norm, self.other = nn.LayerNorm(12), other
+
+    def __call__(self, *args: Any, x: Tensor | None = None) -> Any:
+        if x is None:
+            return super().__call__(self.other(args[0]) * 2) + 1
+        return super().__call__(x=x)["y"] + 1
+
+    def forward(self, x: Tensor) -> Any:
+        return torch.tanh(self.norm(x))
+
+
+class Named(Called):
+    def forward(self, x: Tensor) -> Any:
+        return {"y": super().forward(x)}
+
+
+@pytest.mark.parametrize(("model", "named"), [(Called, False), (Named, True)])
+def test_a_call_of_its_own_stays_around_forward(model: Callable[[], nn.Module], named: bool) -> None:
+    original, x = model(), torch.randn(5, 12)
+    new = fusewright.optimize(original, [] if named else x, {"x": x} if named else None, target="host", strict=True, seeds=1)
+    with launches(new) as launched, warned() as said:
+        result = new(x=x) if named else new(x)
+    assert set(launched) == kernels_of(new) and not said
+    same(result, original(x=x) if named else original(x))
+
+
 def flat(value: Any) -> Any:
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value
 
@@ -204,6 +237,44 @@ def test_copies_and_pickles() -> None:
                 found = made.eval()(given)
             assert set(launched) == kernels_of(new, EVALUATION)
             same(found, original.eval()(given))
+
+
+def test_a_forward_that_its_class_is_given_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, x = Scaled(), torch.randn(5, 12)
+    direct, flat = quickly(original, x), quickly(original, [], {"x": x, "scale": 2.0})
+    monkeypatch.setattr(Scaled, "forward", lambda self, x, scale=1.0, shift=None: x * 0 + scale)
+    with warned() as said:
+        same(direct(x), original(x))
+    assert len(said) == 1 and said[0].startswith("Scaled: forward of Scaled was replaced. The original operators run")
+    same(flat(x=x, scale=3.0), original(x, 3.0))
+
+
+class Guarded(nn.Module):
+    """Has what `copy.deepcopy` does not copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.lock = nn.LayerNorm(12), threading.Lock()
+
+    def forward(self, x: Tensor) -> Tensor:
+        with self.lock:
+            return torch.tanh(self.norm(x))
+
+
+def test_what_is_not_copied() -> None:
+    """A lock, and a weight that pruning computes of others."""
+    guarded, pruned, x = Guarded(), nn.Sequential(nn.Linear(12, 12), nn.Tanh()), torch.randn(5, 12)
+    prune.l1_unstructured(pruned[0], "weight", 0.5)
+    assert not pruned[0].weight.is_leaf
+    for original in (guarded, pruned):
+        new = fusewright.optimize(original, x, target="host", strict=True, seeds=1)
+        assert new.report["verified"]
+        with launches(new) as launched:
+            same(new(x), original(x))
+        assert set(launched) == kernels_of(new)
+    with torch.no_grad():
+        pruned[0].weight_orig.mul_(3.0)
+    same(new(x), pruned(x))
 
 
 def test_nothing_is_left_when_it_is_collected() -> None:
@@ -396,6 +467,14 @@ class Uncopied(Scaled):
         raise RuntimeError("mine alone")
 
 
+class Final(nn.Module):
+    def __init_subclass__(cls) -> None:
+        raise TypeError("no more of us")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.exp()
+
+
 class Worded(nn.Module):
     def forward(self, x: Tensor) -> Any:
         return object()
@@ -420,6 +499,9 @@ class Worded(nn.Module):
         (lambda: quickly(Worded(), torch.ones(2)), "Worded: what forward() returns is a object"),
         (lambda: quickly(Branching(), torch.ones(2)), "the control flow here depends on the values of a tensor"),
         (lambda: quickly(Uncopied(), torch.ones(2, 12)), "Uncopied: it cannot be copied, which planning has to: RuntimeError: mine alone"),
+        (lambda: quickly(Final(), torch.ones(2)), "Final: no class can be derived from its own, which planning has to: TypeError: no more"),
+        (lambda: quickly(Called(lambda x: x[None]), torch.ones(2, 12)), "which calls forward with (float32[1, 2, 12]) where"),
+        (lambda: quickly(nn.ReLU(), torch.nested.nested_tensor([torch.ones(2)])), "is not a dense tensor with data (nested, "),
         (lambda: quickly(Scaled(), torch.ones(2, 12), tune="never"), "tune 'never' is not one of"),
         (lambda: quickly(Scaled(), torch.ones(2, 12), mode="max-autotune"), "mode 'max-autotune' is not one of default, reduce-overhead"),
     ],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -176,6 +178,24 @@ def test_others_run_the_model_itself(made: tuple[Block, Operated, Tensor], way: 
     assert launches(operated) == before
 
 
+def test_one_tensor_is_a_list_of_one() -> None:
+    model, x = nn.Softmax(-1), torch.randn(3, 5)
+    torch.testing.assert_close(fusewright.as_operator(model, x, target="host", strict=True)(x), model(x))
+
+
+def test_calls_by_name_run_the_model_itself(made: tuple[Block, Operated, Tensor]) -> None:
+    model, operated, x = made
+    before = launches(operated)
+    name, *_ = inspect.signature(model.forward).parameters
+    same(operated(**{name: x}), model(x))
+    assert launches(operated) == before
+
+
+def test_it_says_why_it_is_not_saved_whole(made: tuple[Block, Operated, Tensor]) -> None:
+    with pytest.raises(TypeError, match="stay in their process: save the model"):
+        pickle.dumps(made[1])
+
+
 def test_a_model_in_another_mode_runs_itself(made: tuple[Block, Operated, Tensor]) -> None:
     model, operated, x = made
     before = launches(operated)
@@ -246,7 +266,23 @@ def of_lists() -> tuple[nn.Module, list[Any]]:
     return nn.ReLU(), [[torch.randn(3)]]
 
 
-@pytest.mark.parametrize(("make", "word"), [(changing, "input mutations"), (of_lists, "plain values")])
+def no_module() -> tuple[Any, list[Any]]:
+    return 3, [torch.randn(3)]
+
+
+def elsewhere() -> tuple[nn.Module, list[Any]]:
+    return nn.ReLU(), [torch.randn(3, device="meta")]
+
+
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (changing, "^this model is no operator: forward changes a buffer or an input"),
+        (of_lists, "^ReLU: input 0 is a list; only tensors and plain values"),
+        (no_module, "^a int was given, not a torch.nn.Module"),
+        (elsewhere, r"^ReLU: input 0 is not a dense tensor with data \(meta, "),
+    ],
+)
 def test_what_is_no_operator_is_refused(make: Any, word: str) -> None:
     model, inputs = make()
     with pytest.raises(fusewright.Refused, match=word):

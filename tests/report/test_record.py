@@ -55,6 +55,7 @@ BAD = {
     "a list": ("[1]", "not a run record: it holds a list"),
     "no model": ('{"kernels": []}', "not a run record: it names no model"),
     "an empty name": ('{"model": ""}', "not a run record"),
+    "of verify": ('{"model": "x.py", "candidate": "y.py", "checks": []}', "not a run record: `verify --json` wrote it"),
     "a newer format": ('{"model": "x.py", "format": 99}', "written by a newer Fusewright"),
     "nested too deep": ("[" * 200_000, "not JSON"),
     "empty": ("", r":1: not JSON: "),

@@ -98,6 +98,18 @@ def fake(monkeypatch: pytest.MonkeyPatch, outcome: str = "verified") -> list[str
     return ran
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch\nModel = torch.nn.Tanh\nget_inputs = lambda: [torch.ones(2)]\nget_init_inputs = list\n",
+        "from good import Model, get_inputs as more\nget_inputs = more\n",
+    ],
+)
+def test_names_may_be_assigned_and_imported(text: str, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(text)
+    assert list(find_models(tmp_path)) == ["model.py"]
+
+
 def test_resumes_with_what_is_not_verified(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = folder / "results.json"
     everything = list(find_models(folder))

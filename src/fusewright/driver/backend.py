@@ -23,6 +23,7 @@ from ..errors import Refused, first_line
 from ..frontend.fx import argument_names
 from ..frontend.whole import FIRST_RESULTS
 from ..options import Options
+from ..words import counted
 from .graphs import Boxed, Ours, compile_fx_graph
 
 aten = torch.ops.aten
@@ -95,8 +96,7 @@ class CompiledGraph:
     def __str__(self) -> str:
         if self.ours is None:
             return f"{self.kind}: {self.by} ({self.why})"
-        calls = len(self.ours.emitted.calls)
-        return f"{self.kind}: {len(self.kernels)} kernels, {calls} library calls"
+        return f"{self.kind}: {counted(len(self.kernels), 'kernel')}, {counted(len(self.ours.emitted.calls), 'library call')}"
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def stats() -> Stats:
     >>> compiled = torch.compile(model, backend="fusewright", options={"target": "host"})
     >>> result = compiled(x)
     >>> print(fusewright.backend.stats())
-    inference: 1 kernels, 1 library calls
+    inference: 1 kernel, 1 library call
     """
     with _keeping:
         return Stats(tuple(graph for found in _calls for graph in found))

@@ -60,5 +60,6 @@ def _main(arguments: list[str]) -> int:
         message = error.format_message() or "no command given"
         context = getattr(error, "ctx", None)
         where = context.command_path if context else "fusewright"
-        return complain(f"{message.rstrip('.')}; see {where} --help", REFUSED)
+        see = " See" if message.endswith("?") else "; see"
+        return complain(f"{message.rstrip('.')}{see} {where} --help", REFUSED)
     return status if isinstance(status, int) else 0

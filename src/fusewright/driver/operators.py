@@ -22,7 +22,10 @@ from torch.utils import _pytree as pytree
 
 from ..errors import Refused, Unsupported, first_line
 from ..frontend.capture import quiet
+from ..frontend.given import check_module
+from ..frontend.problem import check_input
 from ..options import Options
+from ..words import counted
 from .backend import boxed, decompositions, log, partition
 from .graphs import Ours, compile_fx_graph
 
@@ -68,8 +71,10 @@ class Operated(nn.Module):
         self.model, self.planned = model, planned
         self.training = model.training
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         planned = self.planned
+        if named:
+            return self.model(*inputs, **named)
         state = [*self.model.parameters(), *self.model.buffers()]
         tensors = [*state, *(value for value in inputs if isinstance(value, Tensor))]
         if (not torch.compiler.is_compiling() and transformed()) or not planned.fits(self.model, inputs, tensors):
@@ -83,7 +88,7 @@ class Operated(nn.Module):
 
     def extra_repr(self) -> str:
         found = [self.planned.infer, self.planned.forward, self.planned.backward]
-        return ", ".join(f"{operator.name}: {len(operator.kernels)} kernels" for operator in found if operator is not None)
+        return ", ".join(f"{operator.name}: {counted(len(operator.kernels), 'kernel')}" for operator in found if operator is not None)
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,9 @@ class Planned:
 
     def __deepcopy__(self, memo: Any) -> Planned:
         return self  # operators are there once
+
+    def __reduce__(self) -> Any:
+        raise TypeError("registered operators stay in their process: save the model, and call fusewright.as_operator where it is loaded")
 
     def gives_gradients(self, tensors: list[Tensor]) -> bool:
         """Of all that ask for one."""
@@ -132,7 +140,7 @@ def transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0 or torch._C._is_tracing()
 
 
-def as_operator(model: nn.Module, inputs: Sequence[Any], *, strict: bool = False, **options: Any) -> Operated:
+def as_operator(model: nn.Module, inputs: Sequence[Any] | Tensor, *, strict: bool = False, **options: Any) -> Operated:
     """The model with a forward that is one registered operator: it can be exported, packaged, and compiled on top.
 
     >>> operated = fusewright.as_operator(model.eval(), [x], target="host")
@@ -144,11 +152,13 @@ def as_operator(model: nn.Module, inputs: Sequence[Any], *, strict: bool = False
     """
     chosen = Options(**options)
     target = "host" if chosen.target == "host" or (chosen.target == "auto" and not torch.cuda.is_available()) else "cuda"
+    check_module(model)
+    name, inputs = type(model).__name__, [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    for position, value in enumerate(inputs):
+        check_input(value, name, f"input {position}")
     given = [value for value in inputs if isinstance(value, Tensor)]
     state = dict([*model.named_parameters(), *model.named_buffers()])
     tensors = [*state.values(), *given]
-    if any(not isinstance(value, (Tensor, int, float, str, bool, type(None))) for value in inputs):
-        raise Refused("an operator takes tensors and plain values; pass the model bare ones")
     if not tensors:
         raise Refused("a model without tensors has no operator")
     structure: list[Any] = []
@@ -188,6 +198,9 @@ def traced(function: Callable[..., Any], tensors: list[Tensor], training: bool) 
     except Refused:
         raise
     except Exception as error:  # the tracer raises many kinds
+        if "input mutations" in str(error):
+            what = "forward changes a buffer or an input (a batch norm in training does), which an operator may not"
+            raise Unsupported(f"this model is no operator: {what}") from error
         raise Unsupported(f"this model is no operator: {type(error).__name__}: {first_line(error)}") from error
     return found
 

@@ -252,8 +252,13 @@ def _original(kind: type[nn.Module], plans: Plans) -> Callable[..., Any]:
 
 
 def own_forward(kind: type[nn.Module], plans: Plans) -> Callable[..., Any]:
-    """The user's own, from inside a plan: the autocast that a plan is for is off there, its casts being part of it."""
-    return kind.forward if plans.autocast is None else functools.partial(plans.autocast.resumed, kind.forward)
+    """The user's own as it is when it is called: its class may have another by then. The autocast that a plan is for is off inside it,
+    its casts being part of it."""
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return kind.forward(self, *args, **kwargs)
+
+    return forward if plans.autocast is None else functools.partial(plans.autocast.resumed, forward)
 
 
 def _forward(kind: type[nn.Module], plans: Plans, spaces: Mapping[str, ModuleType]) -> Callable[..., Any]:

@@ -10,9 +10,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import Fault, Refused, first_line
+from ..errors import Fault, Refused, Unsupported, first_line
 from ..frontend.autocast import Autocast, without_autocast
-from ..frontend.given import Given, autocast_class, copied, flat_class, given, sharing
+from ..frontend.given import (
+    Given,
+    autocast_class,
+    called_plainly,
+    check_own_call,
+    copied,
+    flat_class,
+    given,
+    has_own_call,
+    plainly_called,
+    sharing,
+)
 from ..frontend.problem import MODULES as FILES
 from ..frontend.problem import seeded_everything
 from ..frontend.quiet import unsaid
@@ -35,7 +46,7 @@ def plan(
         result = returned(module, leaves, flat)
         direct = is_direct(flat) and is_plain(result)
         kind = type(module) if autocast is None else autocast_class(type(module), autocast)
-        kind = kind if direct else flat_class(kind, flat)
+        kind = plainly_called(kind if direct else flat_class(kind, flat))
         values = list(arguments.positional) if direct else leaves
         first = TRAINING if module.training else EVALUATION
         texts = {first: run_of(problem_of(module, kind, values), options)}
@@ -89,7 +100,12 @@ def returned(module: nn.Module, leaves: list[Any], flat: Flat) -> Tree:
     positional, named = unflatten(flat.given, values)
     try:
         with torch.no_grad():
-            result = model(*positional, **named)
+            if has_own_call(model):
+                check_own_call(model, Arguments(tuple(positional), named), name, lambda: model(*positional, **named))
+            with called_plainly(model):
+                result = model(*positional, **named)
+    except Unsupported:
+        raise
     except Exception as error:  # the user's own code
         raise Refused(f"{name}: forward() raised {type(error).__name__}: {first_line(error)}") from error
     found, tree = flatten(result, name, "what forward() returns")

@@ -167,8 +167,18 @@ def is_model(path: Path) -> bool:
     tree = _parsed(path)
     if isinstance(tree, str):
         return False
-    names = {node.name for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    names = {name for node in tree.body for name in bound_by(node)}
     return {"Model", "get_inputs"} <= names and "ModelNew" not in names
+
+
+def bound_by(statement: ast.stmt) -> Iterator[str]:
+    """The names that a statement at the top of a file gives something to: a class, a function, a lambda, what another file defines."""
+    if isinstance(statement, (ast.ClassDef, ast.FunctionDef)):
+        yield statement.name
+    elif isinstance(statement, ast.Assign):
+        yield from (target.id for target in statement.targets if isinstance(target, ast.Name))
+    elif isinstance(statement, ast.ImportFrom):
+        yield from (alias.asname or alias.name for alias in statement.names)
 
 
 def _parsed(path: Path) -> ast.Module | str:

@@ -36,8 +36,10 @@ from .exported import HOMES, ExportReader, homes_of_results
 from .following import _declared, _space
 from .functional import functional
 from .fx import FRAME
+from .given import called_plainly, check_own_call, deep_copy, has_own_call
 from .no_grad import detach_what_needs_no_gradient, detached_under_autocast
 from .on_gpu import NAMED, differs_on_gpu
+from .problem import shown
 from .reads import (
     ASKED,
     LAYOUT,
@@ -53,6 +55,7 @@ from .reads import (
     watched,
 )
 from .tracing import Hopeless, batch_norms_whole, hopeless_beyond, lean, without_memory_formats
+from .trees import Arguments
 
 WRITTEN_IN_PLACE = (torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default)
 MOST_QUOTIENTS = 16  # values with a size that is a quotient of sizes: of so many some stay, and no such graph is taken
@@ -63,9 +66,17 @@ def capture(model: nn.Module, inputs: Sequence[Any], file: str = "", dynamic: bo
 
     A model that keeps state is captured as it is after a first call: what is None before it has a shape then.
     """
+    if has_own_call(model):
+        with stand_ins.kept(model), torch.no_grad():
+            check_own_call(model, Arguments(tuple(inputs), {}), _shown(file), lambda: _without_computing(model, inputs))
+    with called_plainly(model):
+        return _captured(model, inputs, file, dynamic)
+
+
+def _captured(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool) -> Graph:
     if "forward" in vars(model):
         what = "the model's constructor assigns self.forward, which hides the forward of its class, and would hide that of ModelNew"
-        raise Unsupported(f"{file or 'the model'}: {what}; let forward call what was chosen")
+        raise Unsupported(f"{_shown(file)}: {what}; let forward call what was chosen")
     globals_, changed, asked, named = _globals_read(model, inputs)
     in_order = not asked.isdisjoint(LAYOUT)
     graph, watch = _capture(model, inputs, file, dynamic, in_order)
@@ -132,7 +143,7 @@ def _refuse_what_differs_on_gpu(model: nn.Module, inputs: Sequence[Any], file: s
             return _without_computing(model, inputs, around)
 
     if place := differs_on_gpu(run):
-        where = f"{place[0]}:{place[1]}" if place[0] else file or "the model"
+        where = f"{_shown(place[0])}:{place[1]}" if place[0] else _shown(file)
         why = "forward asks where its tensors are, and does something else on a GPU than on the CPU, where it is captured"
         raise Unsupported(f"{where}: {why}; let the constructor choose")
 
@@ -246,7 +257,7 @@ def _has_of_its_class(model: nn.Module, path: str) -> bool:
 
 def _call_once(model: nn.Module, inputs: Sequence[Any]) -> None:
     """The attributes of its modules as a first call leaves them; parameters and buffers stay."""
-    called = copy.deepcopy(model)
+    called = deep_copy(model)
     with quiet(), torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
         called(*copy.deepcopy(list(inputs)))
     for path, module in model.named_modules():
@@ -283,7 +294,11 @@ def _without(graph: Graph, positions: set[int]) -> Graph:
 def _keeps_state(error: KeepsState, file: str) -> str:
     """The sentence, with the line that does it."""
     line = assigned_at(file, re.split(r"[. ]", error.attribute)[-1])
-    return f"{file}:{line}: {error}" if line else f"{file or 'the model'}: {error}"
+    return f"{_shown(file)}:{line}: {error}" if line else f"{_shown(file)}: {error}"
+
+
+def _shown(file: str) -> str:
+    return shown(Path(file)) if file else "the model"
 
 
 def assigned_at(file: str, attribute: str) -> int | None:
@@ -335,12 +350,12 @@ def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool, 
     if failure is None:
         frames = FRAME.findall((odd.meta.get("stack_trace") or "") if odd is not None else "")
         mine = [(line, code.strip()) for path, line, code in frames if file and path == file]
-        place, line = (f"{file}:{mine[-1][0]}", f" (`{mine[-1][1]}`)") if mine else (file or "the model", "")
+        place, line = (f"{_shown(file)}:{mine[-1][0]}", f" (`{mine[-1][1]}`)") if mine else (_shown(file), "")
         raise Unsupported(f"{place}: the values of a tensor become a number or a size here{line}, so the model is not one graph")
     if isinstance(failure, Unsupported):  # a sentence already
         raise failure
     if taken:
-        raise Unsupported(f"{taken[0]}: forward takes gradients itself, which no graph carries") from failure
+        raise Unsupported(f"{_shown(taken[0])}: forward takes gradients itself, which no graph carries") from failure
     raise Unsupported(_why_not(failure, file)) from failure
 
 
@@ -464,7 +479,7 @@ def _why_not(error: Exception, file: str) -> str:
     """One sentence: where in the user's file, and why."""
     frames = traceback.extract_tb(error.__traceback__)
     mine = [frame for frame in frames if file and frame.filename == file]
-    place = f"{file}:{mine[-1].lineno}" if mine else file or "the model"
+    place = f"{_shown(file)}:{mine[-1].lineno}" if mine else _shown(file)
     text = str(error).strip()
     line = f" (`{mine[-1].line}`)" if mine and mine[-1].line else ""
     if isinstance(error, DynamicOutputShapeException):
@@ -474,7 +489,9 @@ def _why_not(error: Exception, file: str) -> str:
     if "data-dependent" in text or "GuardOnDataDependent" in type(error).__name__:
         return f"{place}: the control flow here depends on the values of a tensor{line}, so the model is not one graph"
     first = text.splitlines()[0].replace("'FakeTensor' object", "'Tensor' object") if text else type(error).__name__  # as the user knows it
-    return f"{place}: this model cannot be captured: {type(error).__name__}: {first}"
+    raised_there = bool(mine) and frames[-1] is mine[-1]
+    what = "forward() raised" if raised_there else "this model cannot be captured:"
+    return f"{place}: {what} {type(error).__name__}: {first}"
 
 
 @contextlib.contextmanager

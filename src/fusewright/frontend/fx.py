@@ -15,6 +15,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.functions import Max
 
 from ..errors import Unsupported
 from ..ir import sizes
@@ -217,14 +218,15 @@ class _Reader(Tracer):
         return FxGraph(graph, tensors, tuple(constants.values()), tuple(self.places), shares(given_values, results), layouts)
 
     def layout(self, value: Tensor) -> Layout:
-        strides, offset = tuple(map(self.size_of, value.stride())), self.size_of(value.storage_offset())
+        strides, offset = tuple(full(self.size_of(stride)) for stride in value.stride()), self.size_of(value.storage_offset())
         extents = sorted(zip(strides, map(self.size_of, value.shape), strict=True), key=lambda pair: self.hint(pair[0]))
         whole: Any = 1
         dense = True
         for stride, size in extents:
             dense &= sizes.is_one(size) or sizes.same(stride, whole)
             whole = sizes.tidy(whole * size)
-        there = self.size_of(value.untyped_storage().nbytes())
+        there = full(self.size_of(value.untyped_storage().nbytes()))
+        dense |= whole == 0
         return Layout(strides, offset, dense and sizes.same(offset, 0) and sizes.same(there, whole * value.dtype.itemsize))
 
     def hint(self, size: Any) -> int:
@@ -293,6 +295,13 @@ class _Reader(Tracer):
         self.device = self.device or value.device
         if value.device != self.device:
             raise Unsupported(f"tensors on {self.device} and on {value.device}")
+
+
+def full(extent: Any) -> Any:
+    """A stride as a product of sizes: PyTorch counts a size as 1 where it is 0, and then there is no element to be found by it."""
+    if isinstance(extent, int):
+        return extent
+    return sizes.tidy(extent.replace(lambda e: isinstance(e, Max) and {1} < set(e.args), lambda e: Max(*(set(e.args) - {1}))))
 
 
 def shares(given: list[Tensor], results: list[Any]) -> tuple[frozenset[int], ...]:

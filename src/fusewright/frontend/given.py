@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -15,12 +16,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.utils import _pytree as pytree
 
-from ..errors import Refused, first_line
+from ..errors import Refused, Unsupported, first_line
 from .autocast import Autocast
 from .problem import Problem, check_input
 from .reads import is_installed
-from .trees import Flat, flatten
+from .trees import Arguments, Flat, arguments_of, flatten
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,11 @@ def check_module(module: Any) -> None:
         raise Refused(f"{name}: it was made by torch.compile; give the module that was compiled")
     if type(module).forward is nn.Module.forward:
         raise Refused(f"{name}: it has no forward()")
+    try:
+        derived(type(module), {})
+    except Exception as error:  # the user's own code
+        words = f"{name}: no class can be derived from its own, which planning has to: {type(error).__name__}: {first_line(error)}"
+        raise Refused(words) from error
     if "forward" in vars(module):
         raise Refused(f"{name}: its forward was replaced on the module itself, which no class derived from its own would run")
     for path, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -97,10 +104,25 @@ def place_of(kind: type) -> Path:
 
 def copied(module: nn.Module) -> nn.Module:
     try:
-        return copy.deepcopy(module)
-    except Exception as error:  # the user's own code, or a tensor that autograd made
+        return deep_copy(module)
+    except Exception as error:  # the user's own code
         words = f"{type(module).__name__}: it cannot be copied, which planning has to: {type(error).__name__}: {first_line(error)}"
         raise Refused(words) from error
+
+
+def deep_copy(module: nn.Module) -> nn.Module:
+    """What autograd computed (a weight that a hook makes of others, as pruning does) is copied as a value. A resource (a lock, an open
+    file) is that of the module itself."""
+    held = [value for part in module.modules() for value in (*vars(part).values(), *part.buffers(recurse=False))]
+    computed = {id(value): value.detach().clone() for value in held if isinstance(value, torch.Tensor) and not value.is_leaf}
+    return copy.deepcopy(module, {**computed, **{id(value): value for value in held if is_resource(value)}})
+
+
+def is_resource(value: Any) -> bool:
+    """What is used by `with`, of a class that is not the user's: a forward leaves nothing in it that a later one reads."""
+    module = type(value).__module__
+    found = hasattr(type(value), "__exit__") and (is_installed(module) or module in sys.builtin_module_names)
+    return found and not isinstance(value, (torch.Tensor, nn.Module))
 
 
 def sharing(kind: type[nn.Module], module: nn.Module) -> nn.Module:
@@ -134,6 +156,54 @@ def flat_class(kind: type[nn.Module], flat: Flat) -> type[nn.Module]:
     names = ", ".join(flat.names)  # which the exporter and the emitted text ask for
     forward = eval(compile(f"lambda self, {names}: call(self, {names})", __file__, "eval"), {"__name__": __name__, "call": call})
     return derived(kind, {"forward": forward})
+
+
+def has_own_call(module: nn.Module) -> bool:
+    return type(module).__call__ is not nn.Module.__call__
+
+
+def check_own_call(module: nn.Module, expected: Arguments, at: str, call: Callable[[], Any]) -> None:
+    """A `__call__` of the module's own stays around what its forward becomes, which is planned for what the module is called with: refuse
+    one that gives forward anything else."""
+    given: list[Arguments] = []
+    signature = signature_of(type(module))
+
+    def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given.append(arguments_of(signature, args, kwargs))
+
+    handle = module.register_forward_pre_hook(note, with_kwargs=True)
+    with contextlib.suppress(Exception):  # of the user's own code: where forward is captured it is said
+        call()
+    handle.remove()
+    asked, found = in_words(expected), list(map(in_words, given))
+    if other := [words for words in found if words != asked]:
+        what = f"its class defines __call__, which calls forward with {other[0]} where the model is called with {asked}"
+        raise Unsupported(f"{at}: {what}; let forward do it")
+
+
+def in_words(given: Arguments) -> str:
+    """The types and shapes of what a call is given, and its plain values."""
+
+    def word(value: Any) -> str:
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+
+    positional, named = pytree.tree_map(word, (given.positional, dict(given.named)))
+    return f"({', '.join([*map(str, positional), *(f'{name}={value}' for name, value in named.items())])})"
+
+
+@contextlib.contextmanager
+def called_plainly(module: nn.Module) -> Iterator[None]:
+    """A call is of its forward, and of hooks."""
+    kind = type(module)
+    module.__class__ = plainly_called(kind)
+    try:
+        yield
+    finally:
+        module.__class__ = kind
+
+
+def plainly_called(kind: type[nn.Module]) -> type[nn.Module]:
+    return kind if kind.__call__ is nn.Module.__call__ else derived(kind, {"__call__": nn.Module.__call__})
 
 
 def autocast_class(kind: type[nn.Module], autocast: Autocast) -> type[nn.Module]:

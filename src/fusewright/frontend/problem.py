@@ -187,7 +187,7 @@ def _user_code(path: Path, doing: str, at: str) -> Iterator[None]:
     The sentence starts with the line that raised, or with `at` where none of the file's own lines did.
     """
     try:
-        with importing_from(path.parent):
+        with started_as(path), importing_from(path.parent):
             yield
     except (KeyboardInterrupt, Refused):
         raise
@@ -198,6 +198,17 @@ def _user_code(path: Path, doing: str, at: str) -> Iterator[None]:
         kind = type(error).__name__
         place = _raised_at(path, error) or at
         raise Refused(f"{place}: {doing} raised {kind}{': ' if message else ''}{message}") from error
+
+
+@contextmanager
+def started_as(path: Path) -> Iterator[None]:
+    """The arguments that `python FILE` has: a file that reads them when it is imported does not read ours."""
+    before = sys.argv
+    sys.argv = [str(path)]
+    try:
+        yield
+    finally:
+        sys.argv = before
 
 
 _imported: dict[Path, dict[str, ModuleType]] = {}  # by folder: modules that files in it imported from beside them
@@ -289,8 +300,9 @@ def check_input(value: Any, at: str, item: str) -> None:
         raise Refused(f"{at}: {item} is {_kind(value)}; only tensors and plain values are supported")
     if value.is_complex():
         raise Refused(f"{at}: {item} is complex ({value.dtype}); only real tensors are supported")
-    if value.layout != torch.strided or value.is_quantized or value.is_meta:
-        raise Refused(f"{at}: {item} is not a dense tensor with data ({value.layout}, {value.device})")
+    odd = [word for word in ("quantized", "nested", "meta") if getattr(value, f"is_{word}")]
+    if value.layout != torch.strided or odd:
+        raise Refused(f"{at}: {item} is not a dense tensor with data ({', '.join([*odd, str(value.layout), str(value.device)])})")
     if value.numel() == 0:
         raise Refused(f"{at}: {item} has size zero (shape {tuple(value.shape)}); there is nothing to compute or compare")
 

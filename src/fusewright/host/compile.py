@@ -127,7 +127,7 @@ def _build(
 def _compile_error(result: subprocess.CompletedProcess[str], cuda_source: str, folder: Path) -> Exception:
     output = result.stderr
     if "No space left on device" in output:
-        return _disk_is_full(folder)
+        return Refused(f"The disk is full: no room to build kernels in {tempfile.gettempdir()} or in {folder}.")
     if result.returncode < 0 or "Killed signal" in output:
         return HostCompileError("the compiler was killed (out of memory?)", compiler_output=output)
     # An error may lie in a header; the line of the CUDA source that led there is then named somewhere around it.

@@ -173,6 +173,8 @@ def record_in(value: Any, path: Path) -> dict[str, Any]:
     if not isinstance(value, dict) or not isinstance(value.get("model"), str) or not value["model"]:
         kind = "it names no model" if isinstance(value, dict) else f"it holds a {type(value).__name__}"
         raise Refused(f"{path}: not a run record: {kind}; `optimize --json`, `bench --json` and `suite --json` write them")
+    if "checks" in value and "candidate" in value:
+        raise Refused(f"{path}: not a run record: `verify --json` wrote it; `report` shows what optimize, bench and suite did")
     if isinstance(value.get("format"), int) and value["format"] > FORMAT:
         raise Refused(f"{path}: written by a newer Fusewright (format {value['format']}; this one reads {FORMAT})")
     return value

@@ -23,7 +23,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import Ended, Refused, first_line
-from ..frontend.problem import Problem, seeded_everything, shown
+from ..frontend.problem import Problem, seeded_everything, shown, started_as
 from ..host import HostLibrary
 from ..host.loaded import on_host
 from ..process import drop_locks
@@ -232,7 +232,7 @@ def _execute(source: str, name: str, place: Path | None, behind: type[nn.Module]
         module.__file__ = str(place.absolute())
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # for tracebacks and for Triton
     sys.modules[module.__name__] = module  # pickle looks classes up by their module's name
-    with seeded_everything(0), _its_own_errors(name, "importing it"):
+    with seeded_everything(0), started_as(place or Path(name)), _its_own_errors(name, "importing it"):
         exec(code, module.__dict__)
     return module
 

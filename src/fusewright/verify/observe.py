@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 import random
 import re
@@ -201,12 +200,6 @@ def _gradients(model: nn.Module, inputs: list[Any], outputs: list[Tensor], order
             found[f"{derivative} of {name}"] = _sample_of(value, part) if part is not None and rows else _sample(value).clone()
         outputs = [torch.zeros_like(t) if g is None else g for t, g in zip(by, grads, strict=True)]
     return found
-
-
-def copied(module: nn.Module) -> nn.Module:
-    """A deep copy; an attribute or buffer that autograd computed is copied as a value (the old weight_norm leaves one)."""
-    held = [t for m in module.modules() for t in (*vars(m).values(), *m.buffers(recurse=False)) if isinstance(t, Tensor)]
-    return copy.deepcopy(module, {id(t): t.detach().clone() for t in held if not t.is_leaf})
 
 
 def settle(module: nn.Module) -> None:

@@ -20,10 +20,11 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..frontend.given import deep_copy
 from ..ir.graph import Graph
 from ..schedule.library import Convolution, Library, convolution_of
 from .library_arithmetic import convolutions_of, library_of
-from .observe import Observed, copied, observe
+from .observe import Observed, observe
 from .reference import (
     CONVOLUTIONS,
     MATMULS,
@@ -215,7 +216,7 @@ def misses(
     def as_library(name: str, convolution: Convolution | None) -> Multiplied | None:
         return by_tf32 if library.rounds(convolution) else None
 
-    exact_model, threads = widen_module(copied(model)), torch.get_num_threads()
+    exact_model, threads = widen_module(deep_copy(model)), torch.get_num_threads()
     torch.set_num_threads(1)  # tensors are small: others may want the cores
     try:
         for state, values in itertools.product(states(model), drawn(inputs, sizes)):

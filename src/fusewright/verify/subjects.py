@@ -12,13 +12,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from ..frontend.given import deep_copy
 from ..frontend.problem import Problem, seeded_everything
 from ..schedule.library import Convolution
 from .batch import Part, added
 from .budget import Budget, Evidence, Miss, budget, compare, with_outliers
 from .candidate import Candidate
 from .held import Place, own, put_back
-from .observe import Met, Observed, Once, Way, copied, filled_memory, observe, without_onednn
+from .observe import Met, Observed, Once, Way, filled_memory, observe, without_onednn
 from .reference import (
     OF_MEMORY,
     TO_NEAREST,
@@ -338,12 +339,12 @@ class Subjects:
         if dtype is None:
             low = torch.bfloat16 if twist == "autocast" else self.low
             return replace(self, twist=twist, rounding=rounding_of(low), asked={})
-        original = copied(self.original).to(dtype)
-        new = original if self.elsewhere is not None else copied(self.new).to(dtype)
-        exact = widen_module(copied(original))
+        original = deep_copy(self.original).to(dtype)
+        new = original if self.elsewhere is not None else deep_copy(self.new).to(dtype)
+        exact = widen_module(deep_copy(original))
         initial = {name: t.to(dtype) if t.is_floating_point() else t for name, t in self.initial.items()}
         twisted = replace(self, original=original, new=new, exact=exact, initial=initial, twist=twist, drawn={})
-        twin = None if self.twin is None else copied(self.twin).to(dtype)
+        twin = None if self.twin is None else deep_copy(self.twin).to(dtype)
         return replace(twisted, low=dtype, rounding=rounding_of(dtype), twin=twin, asked={})
 
     def run_exact(
@@ -496,7 +497,7 @@ def subjects(problem: Problem, candidate: Candidate, new: nn.Module | None) -> S
     new = original if new is None else new
     source = Source(problem, home=candidate.device)
     low = type_of(original, source.given)
-    exact = widen_module(copied(original))
+    exact = widen_module(deep_copy(original))
     initial, modes = _initial(original), _modes(original)
     twin = problem.model(0).cpu() if candidate.device.type == "cuda" else None
     built = frozenset((path, name) for path, module in new.named_modules() for name in own(module))

@@ -6,7 +6,6 @@ A way is plain data. Whatever it changes on a model it puts back.
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..frontend.given import deep_copy
 from .held import own
 from .observe import (
     Observed,
@@ -169,7 +169,7 @@ class Change:
         if self.kind == "activation":
             return getattr(nn, self.value)().train(held.training)
         if self.kind == "submodule":
-            other = copy.deepcopy(held)
+            other = deep_copy(held)
             setattr(other, *self.value)
             return other
         with _disable_current_modes():  # what rounds or widens is not to see this

@@ -77,7 +77,8 @@ class PointwiseSchedule(Schedule):
 
 def match(kernel: Kernel, prims: dict[str, Prim], graph: Graph, machine: Machine) -> PointwiseSchedule | None:
     loops = walk(kernel, prims, graph)
-    width = 1 if not follows_lanes(kernel, prims, graph, loops) else width_of(kernel, prims, loops)
+    empty = 0 in [loop.size for loop in loops.kept]
+    width = 1 if empty or not follows_lanes(kernel, prims, graph, loops) else width_of(kernel, prims, loops)
     inner = loops.kept[-1].dims[-1] if loops.kept else 0  # neighbouring threads follow it
     transposed = transposed_walk(kernel, prims, graph, loops) if width > 1 else None
     fits = width > 1 and (transposed is not None or graph.hint(loops.kept[-1].size) % width == 0)

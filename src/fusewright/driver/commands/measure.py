@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ...errors import Refused
 from ..console import Screen, say, stages
 from .again import alone_again
 from .app import INTERRUPTED, NOT_EQUAL, complain, guarded
@@ -157,6 +158,8 @@ def suite(
     models over the machines of a cluster.
     """
     options = options_of(target, sanitize, arch=arch)
+    if resume and not results:
+        raise Refused("--resume leaves out what --json holds as verified, and no --json is given")
     if results:
         check_writable(results, reads=[])
     if output:

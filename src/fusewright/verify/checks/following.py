@@ -16,9 +16,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ...frontend.given import deep_copy
 from ..held import own
 from ..memory import is_short
-from ..observe import Observed, Way, copied
+from ..observe import Observed, Way
 from ..reference import widen_module
 from ..subjects import Construction, Subjects
 from ..variants import Variant
@@ -70,7 +71,7 @@ def difference(
     if all(name in got.tensors and same_bits(got.tensors[name], value) for name, value in wanted.items()):
         return ""
     if subjects.exact is subjects.original:
-        subjects = replace(subjects, exact=widen_module(copied(subjects.original)))
+        subjects = replace(subjects, exact=widen_module(deep_copy(subjects.original)))
         subjects.set_state(variant)
     try:
         with _silently():
