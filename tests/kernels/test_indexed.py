@@ -162,6 +162,17 @@ def test_rows_are_read_in_vectors_and_once(tmp_path: Path) -> None:
     assert f"launch({kernel.name}_kernel<int, 4>" in text
 
 
+def test_a_row_that_another_table_numbers_is_read_where_its_number_is(tmp_path: Path) -> None:
+    """Of columns that are gone over twice, loads go ahead of the rest; not those from where the same pass says first."""
+    forward = "(lambda e: e / e.exp().sum(1, keepdim=True))(self.table(x + self.first))"
+    init = "self.table = nn.Embedding(13, 8); self.register_buffer('first', torch.arange(5))"
+    problem = problem_of(tmp_path, forward, numbers(8, 3, 5), init=init)
+    _, _, original, new = made_of(problem)
+    (given,) = problem.inputs(seed=1)
+    with torch.no_grad():
+        torch.testing.assert_close(new(given), original(given))
+
+
 @pytest.mark.parametrize(("picked", "kernels"), [(3, 1), (400, 2)])
 def test_what_is_dear_and_picked_often_is_computed_once(tmp_path: Path, picked: int, kernels: int) -> None:
     problem = problem_of(tmp_path, "torch.sin(x)[:, y] * 2", "torch.randn(3, 20)", numbers(20, picked))

@@ -22,6 +22,7 @@ Function = Callable[[torch.Tensor, torch.Tensor], Any]
 
 CASES: dict[str, Function] = {
     "arctan2": torch.arctan2,
+    "broadcast_tensors": lambda x, y: torch.broadcast_tensors(x[:, None], y[0]),
     "chain_matmul": lambda x, y: torch.linalg.multi_dot([x, y.T, x]),
     "column_stack": lambda x, y: torch.column_stack([x, y]),
     "concat": lambda x, y: torch.concat([x, y], 1),

@@ -11,7 +11,11 @@ import pytest
 import torch
 from line.test_follows import Pair
 
+from fusewright.driver.pipeline import compile_problem
 from fusewright.frontend.capture import capture
+from fusewright.frontend.problem import in_terms_of, load_problem
+from fusewright.options import Options
+from fusewright.verify.candidate import load_candidate
 
 SOURCE = """
 import abc
@@ -205,3 +209,76 @@ def test_what_has_the_name_of_a_method_of_every_module(case: str, tmp_path: Path
     change(old)
     change(new)
     pair.same(old, new, kernels=False)
+
+
+ARGUMENTS = """
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+
+class Kind(Enum):
+    SUM = "sum"
+    LARGEST = "largest"
+
+
+@dataclass(frozen=True)
+class Config:
+    scale: float
+    kinds: tuple
+
+
+class Sizes(NamedTuple):
+    width: int
+
+
+class Block(nn.Module):
+    def forward(self, x):
+        return torch.tanh(x) * x
+
+
+class Model(nn.Module):
+    def __init__(self, config, sizes, block):
+        super().__init__()
+        self.config, self.block, self.wide = config, block(), isinstance(sizes, Sizes)
+        self.weight = nn.Parameter(torch.rand(sizes.width))
+
+    def forward(self, x):
+        y = self.block(x * self.weight) * self.config.scale
+        for kind in self.config.kinds:
+            y = y + (y.sum(-1, keepdim=True) if kind is Kind.SUM else y.amax(-1, keepdim=True))
+        return y if self.wide else -y
+
+
+def get_inputs():
+    return [torch.randn(4, 6)]
+
+
+def get_init_inputs():
+    return [Config(2.0, (Kind.SUM, Kind.LARGEST)), Sizes(6), Block]
+"""
+
+
+def test_arguments_of_the_files_own_classes(tmp_path: Path) -> None:
+    """The new file has classes of its own that are called so: whoever builds its model there has objects of these."""
+    (tmp_path / "configured.py").write_text(ARGUMENTS)
+    problem = load_problem(tmp_path / "configured.py")
+    candidate = load_candidate(compile_problem(problem, Options())[2].text, "host", name="configured_new.py")
+    new, old = candidate.build_model(problem), problem.model()
+    (x,) = problem.inputs()
+    with candidate.launches() as kernels, torch.no_grad():
+        torch.testing.assert_close(new(x), old(x))
+    assert kernels and type(new.config) is candidate.module.Config and new.config.kinds[0] is candidate.module.Kind.SUM
+
+
+def test_arguments_that_cannot_be_copied_stay_themselves(tmp_path: Path) -> None:
+    (tmp_path / "configured.py").write_text(ARGUMENTS)
+    problem = load_problem(tmp_path / "configured.py")
+    plain, bound = [1, "two", torch.ones(3)], [problem.arguments()[0], lambda x: x]
+    there = type("Model", (), {"__module__": __name__})
+    assert in_terms_of(there, problem.namespace, plain) is plain
+    assert in_terms_of(there, problem.namespace, bound) is bound
+    assert in_terms_of(problem.namespace.Model, problem.namespace, bound) is bound

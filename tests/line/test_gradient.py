@@ -176,6 +176,51 @@ def test_results_have_gradients_where_the_originals_do(of_input: bool, of_weight
     torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-5, atol=1e-5)
 
 
+DETACHED = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        y = self.first(x)
+        again = self.second(y.detach().unsqueeze(0)).squeeze(0)
+        fixed = F.linear(x, self.first.weight.detach())
+        return torch.tanh(again + fixed) * y, torch.matmul(y, y.detach().t()).sin(), y.detach()
+
+
+def get_inputs():
+    return [torch.randn(5, 6)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_library_calls_are_given_what_was_detached_without_its_gradient(tmp_path: Path) -> None:
+    """Also through a view of it: what was detached is in memory with what has the gradient."""
+    path = tmp_path / "detached.py"
+    path.write_text(DETACHED)
+    problem = load_problem(path)
+    new = load_candidate(compile_problem(problem, Options())[2].text, "host", name="detached.py").build_model(problem)
+    old = problem.model()
+    new.load_state_dict(old.state_dict())
+    (x,) = problem.inputs()
+    found = []
+    for model in (new, old):
+        results = model(x)
+        gradients = torch.autograd.grad([r.sum() for r in results if r.requires_grad], list(model.parameters()))
+        found.append(([r.requires_grad for r in results], [*results, *gradients]))
+    assert found[0][0] == found[1][0] == [True, True, False]
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-5, atol=1e-5)
+
+
 MAXIMA = """
 import torch
 import torch.nn as nn

@@ -92,6 +92,13 @@ def test_quotients_that_are_never_negative() -> None:
         assert any(size.subs(x, n) < 0 for n in range(1, 12)), size
 
 
+def test_a_quotient_that_leaves_no_rest_is_none() -> None:
+    x, y = (sympy.Symbol(s, integer=True, positive=True) for s in "xy")
+    assert sizes.whole(FloorDiv(x**2, x)) == x and sizes.whole(4 * FloorDiv(x * y + y, y) + 1) == 4 * x + 5
+    for size in (FloorDiv(x, 2), FloorDiv(x * y + 1, y), x + y):
+        assert sizes.whole(size) == size
+
+
 @pytest.mark.parametrize(("offset", "by"), [(-1, 4), (-9, 4), (1 - N, N), (-2 - 3 * N, N), (-5, N)])
 def test_what_may_be_negative_is_divided_downwards(offset: Dim, by: Dim) -> None:
     """C++ rounds towards 0: what is divided is never below it."""

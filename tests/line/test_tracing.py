@@ -136,3 +136,15 @@ def test_a_trace_that_would_not_be_taken_is_given_up(monkeypatch: pytest.MonkeyP
     assert sum(seen) == captured.MOST_QUOTIENTS + 1
     shape = graph[graph.inputs[0]].shape
     assert shape is not None and [isinstance(size, int) for size in shape] == [False, True, True, True]
+
+
+def test_a_length_beside_itself_stays_any_length() -> None:
+    """Heads that are mixed: the tracer writes a length times itself, divided by itself."""
+
+    class Mixed(torch.nn.Module):
+        def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return torch.einsum("bhij,hg->bgij", torch.matmul(x, x.mT), w).softmax(-1)
+
+    graph = capture(Mixed(), [torch.randn(3, 4, 20, 8), torch.randn(4, 4)])
+    shape = graph["x"].shape
+    assert shape is not None and not isinstance(shape[2], int)

@@ -90,7 +90,7 @@ def test_nothing_narrow_is_left() -> None:
     assert torch.get_default_dtype() == torch.float32
 
 
-@pytest.mark.parametrize("draw", ["dropout", "rand", "randn_like", "bernoulli", "rrelu"])
+@pytest.mark.parametrize("draw", ["dropout", "rand", "randn_like", "bernoulli", "rrelu", "order"])
 def test_random_numbers_are_the_models_own(draw: str) -> None:
     def model(x: Tensor) -> Tensor:
         torch.manual_seed(3)
@@ -100,6 +100,8 @@ def test_random_numbers_are_the_models_own(draw: str) -> None:
             return x + torch.rand(7)
         if draw == "rrelu":
             return F.rrelu(x, training=True) + F.rrelu(x)
+        if draw == "order":  # whole numbers in both
+            return x[torch.randperm(5)][:, torch.randint(0, 7, (9,))]
         return x + torch.randn_like(x) if draw == "randn_like" else x * torch.bernoulli(torch.full_like(x, 0.3))
 
     x = torch.randn(5, 7)

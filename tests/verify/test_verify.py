@@ -243,6 +243,13 @@ def test_a_module_that_takes_another_way_under_a_dispatch_mode(tmp_path: Path) -
     assert not failed, failed[0].detail
 
 
+def test_copies_run_as_what_they_are_compared_with(tmp_path: Path) -> None:
+    """Under a dispatch mode PyTorch finds eigenvalues with their vectors, to other bits: copies of a copy are no other model."""
+    forward = "def forward(self, x):\n    return torch.linalg.eigvalsh(self.w * x @ x.mT)"
+    verdict = copy_of(problem_of(tmp_path, "self.w = nn.Parameter(torch.ones(()))", forward, "torch.randn(3, 6, 6)"))
+    assert [check.name for check in verdict.checks if not check.passed] == []
+
+
 def test_the_gradient_of_a_loss_shows_beside_many_scores(tmp_path: Path) -> None:
     """Its value is right, its gradient that of another class. The scores' cotangents are many, and no longer for that."""
     forward = """

@@ -137,12 +137,15 @@ class ForwardValues(Values):
         return "_differentiated_plainly(", [*operands, *map(str, settings)], ")"
 
     def text(self, name: str) -> str:
+        """A node's value; of what is in memory with a gradient that the node itself stops, without it."""
         node = self.graph[name]
         if node.is_leaf:
             return self.leaf_text(node)
         if name in self.lowered.library or (self.plan.base(self.lowered.value[name]).name in self.home):
             return name
-        return self.view_text(self.lowered.value[name], lambda prim: self.text(self.prims[prim].origin))
+        view = self.view_text(self.lowered.value[name], lambda prim: self.text(self.prims[prim].origin))
+        smooth = self.regions.flow.smooth
+        return f"{view}.detach()" if name not in smooth and self.variable(name) in smooth else view
 
     def variable(self, name: str) -> str:
         if self.graph[name].is_leaf or name in self.lowered.library:

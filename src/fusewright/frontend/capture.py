@@ -454,7 +454,7 @@ def _divides_by_numbers(exported: torch.export.ExportedProgram) -> bool:
 
 def _has_quotient(value: torch.Tensor) -> bool:
     extents: list[Any] = list(value.shape)
-    symbolic = [size.node.expr for size in extents if isinstance(size, torch.SymInt)]
+    symbolic = [sizes.whole(size.node.expr) for size in extents if isinstance(size, torch.SymInt)]
     return any(part.args[1].free_symbols for size in symbolic for part in size.atoms(FloorDiv, Mod, PythonMod))
 
 

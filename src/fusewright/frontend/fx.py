@@ -48,7 +48,7 @@ class Tracer:
 
     def size_of(self, size: Any) -> Any:
         if isinstance(size, torch.SymInt):
-            expression = size.node.expr.xreplace(self.rename).xreplace(self.known)
+            expression = sizes.whole(size.node.expr.xreplace(self.rename).xreplace(self.known))
             return int(expression) if expression.is_Integer else expression
         if isinstance(size, (torch.SymFloat, torch.SymBool)):
             expression = size.node.expr.xreplace(self.rename)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
+import io
 import itertools
+import pickle
 import random
 import re
 import sys
@@ -71,7 +74,7 @@ class Problem:
 
     def built(self, kind: type[nn.Module], seed: int = 0) -> nn.Module:
         """A candidate's class, made as the original was: from the same arguments, under the same seed."""
-        arguments = self.arguments(seed) or []
+        arguments = in_terms_of(kind, self.namespace, self.arguments(seed) or [])
         with seeded_everything(seed):
             return kind(*arguments)
 
@@ -100,6 +103,37 @@ class Problem:
         _check_sequence(self, "get_inputs", values)
         _check_inputs(self, values)
         return [value.detach() if isinstance(value, torch.Tensor) else value for value in values]
+
+
+def in_terms_of(kind: type, home: ModuleType, values: list[Any]) -> list[Any]:
+    """The values for a class: what is of classes that `home` defines is of those that are called so where the class is defined (a
+    configuration, a member of an enumeration). Values of which there is nothing such, or that cannot be copied, stay themselves."""
+    there = sys.modules.get(kind.__module__)
+    if there is None or there is home:
+        return values
+    text = io.BytesIO()
+    try:
+        pickle.dump(values, text)
+        text.seek(0)
+        reader = _Reader(text, home.__name__, there)
+        copied = reader.load()
+    except Exception:  # a lambda, an open file: pickle raises many kinds
+        return values
+    return copied if reader.replaced else values
+
+
+class _Reader(pickle.Unpickler):
+    """Finds `there` what was written as of the module called `home`."""
+
+    def __init__(self, text: io.BytesIO, home: str, there: ModuleType):
+        super().__init__(text)
+        self.home, self.there, self.replaced = home, there, False
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == self.home and hasattr(self.there, name.partition(".")[0]):
+            self.replaced = True
+            return functools.reduce(getattr, name.split("."), self.there)
+        return super().find_class(module, name)
 
 
 def load_problem(path: Path) -> Problem:

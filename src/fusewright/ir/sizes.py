@@ -28,6 +28,18 @@ def _tidy(size: sympy.Expr) -> Dim:
     return int(expanded) if expanded.is_Integer else expanded
 
 
+def whole(size: sympy.Expr) -> sympy.Expr:
+    """With a in the place of a·b // b: a quotient that leaves no rest is none."""
+
+    def is_quotient(part: sympy.Basic) -> bool:
+        return type(part).__name__ == "FloorDiv"
+
+    if not any(map(is_quotient, size.atoms(sympy.Function))):
+        return size
+    found: sympy.Expr = size.replace(is_quotient, lambda part: part if (exact := divide(*part.args)) is None else sympy.sympify(exact))
+    return found
+
+
 def same(a: Dim, b: Dim) -> bool:
     """Provably equal for all values of the symbols."""
     if isinstance(a, int) and isinstance(b, int):

@@ -17,7 +17,7 @@ from ..ir.access import in_steps
 from ..ir.expr import Arg, Expr, as_expr, both, equal, first_of, select
 from ..ir.graph import Dim, Node, Ref
 from ..ir.prims import Iota, Permute, Shift, Size, View, Window, constant
-from .declare import cast, element_of, lowers, slice_start, value_of
+from .declare import cast, lowers, slice_start, value_of
 from .lowering import Lowering
 from .registry import aten, find
 
@@ -341,9 +341,3 @@ def eye(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     row, column = (build.add(label, Iota(dim), [], node.shape, torch.int64) for dim, label in enumerate(("row", "column")))
     here = build.pointwise("here", equal, [row, column], torch.bool, torch.int64)
     return here if node.dtype is torch.bool else cast(build, here, node.dtype)
-
-
-@element_of(aten.broadcast_tensors.default)
-def broadcast_part(build: Lowering, node: Node, a: dict[str, Any], i: int, parent: Node) -> str | None:
-    assert node.shape is not None
-    return build.expand(value_of(build, a["tensors"][i]), node.shape)

@@ -30,13 +30,14 @@ from ..ir.prims import (
 from ..target.machine import H200, Machine
 from .grouping import Grouping
 from .naming import name_kernels
+from .places import cost_of, needed_at_several_places
 
 # A row that a block reads twice comes from cache the second time while it is this short: 64 Ki elements.
 CACHED_ROW = 1 << 16
 # Instructions on an element that take as long as writing and reading it: 8 bytes at 4.2 TB/s, 30 T a second (H200). Less by what
 # a pool costs anyway.
 COMPUTED_AGAIN = 40
-SAMPLED = 4  # instructions to read an element at a place that is computed
+SURELY = 4  # times that: what neighbours compute again is counted roughly, and its growth is what matters; not timed
 SMALL_SPACE = 1 << 20  # elements up to which another launch costs more than idle multiprocessors
 SMALL_COLUMN = 1 << 9  # elements of a column up to which the same holds: few blocks go down it
 FULL_ROWS = 512  # H200: batch norm over 64 to 256 channels in one kernel of as many blocks ran at 0.7 of eager's speed
@@ -347,7 +348,7 @@ class Planner(Grouping):
             seen.add(here.name)
             if isinstance(here.op, Window) and (pooled or any(k > 1 for k in here.op.kernel)):
                 return True
-            cost += here.op.cost if isinstance(here.op, Pointwise) else SAMPLED if isinstance(here.op, (Sampled, Picked)) else 0
+            cost += cost_of(here)
             stack += here.inputs
         sampled = picked + sum(self.times(window, prim) for window in windows if isinstance(window.op, Sampled))
         most = self.most_recomputed
@@ -418,6 +419,8 @@ class Planner(Grouping):
             for name in prim.inputs:
                 users.setdefault(name, []).append(prim)
         self.users = users
+        stored, most = self.wanted | self.pools, SURELY * self.most_recomputed
+        self.pools = self.pools | needed_at_several_places(self.prims, live, stored, most, self.graph.hint)
         for prim in live:
             if isinstance(prim.op, Reduce):
                 self.place_reduce(prim)

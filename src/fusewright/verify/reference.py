@@ -456,7 +456,8 @@ class _InFloat64(TorchDispatchMode):
         def narrow(value: Any) -> Any:
             return value.to(self.low) if isinstance(value, Tensor) and value.dtype == torch.float64 else value
 
-        if "dtype" in {a.name for a in func._schema.arguments} and kwargs.get("dtype") in (None, torch.float64):
+        usual = [a.default_value for a in func._schema.arguments if a.name == "dtype"]  # None: floats; a permutation is of whole numbers
+        if kwargs.get("dtype") is torch.float64 or (usual == [None] and kwargs.get("dtype") is None):
             kwargs["dtype"] = self.low
         if _written(func):
             narrowed = narrow(args[0])

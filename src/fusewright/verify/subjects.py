@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..frontend.given import deep_copy
-from ..frontend.problem import Problem, seeded_everything
+from ..frontend.problem import Problem, in_terms_of, seeded_everything
 from ..schedule.library import Convolution
 from .batch import Part, added
 from .budget import Budget, Evidence, Miss, budget, compare, with_outliers
@@ -106,6 +106,7 @@ class Construction:
         arguments = problem.arguments() or []
         if self.position is not None:
             arguments[self.position] = self.value
+        arguments = in_terms_of(model, problem.namespace, arguments)
         with seeded_everything(0):
             made: nn.Module = model(*arguments, **({self.name: self.value} if self.position is None else {}))
         return made

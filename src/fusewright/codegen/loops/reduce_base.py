@@ -26,13 +26,14 @@ from ...ir.expr import (
     both,
     element,
     method,
+    names_in,
     walk,
 )
 from ...ir.graph import Dim, Graph
 from ...ir.index import Coordinate
 from ...ir.plan import Kernel, element_at, evaluated
 from ...ir.prims import Picked, Prim, arithmetic_type
-from ...ir.stmt import Assign, Declare, Do, For, Lambda, Statement, array, block, const, counted
+from ...ir.stmt import Assign, Declare, Do, For, Lambda, Statement, array, block, const, counted, names_declared
 from ...target.machine import H200, Machine
 from . import text
 from .accumulators import COLLECTED, POSITIONS, WORDS, Accumulator, kind_of, reductions_behind
@@ -261,8 +262,9 @@ class Base:
         return found
 
     def kept_rows(self, body: list[Statement], more: bool) -> Kept:
-        """Takes the loads of whole tensors out of a pass; with `more` to come, what is new is kept."""
-        kept = Kept([], [], [])
+        """Takes the loads of whole tensors out of a pass; with `more` to come, what is new is kept. A load from where the pass itself
+        says stays in it."""
+        kept, own = Kept([], [], []), names_declared(body)
         large = {pointer(name): name for name in whole_tensors(self.kernel, self.prims)}
         for statement in body:
             vector, single = vector_load(statement), single_load(statement)
@@ -270,7 +272,8 @@ class Base:
             of = large.get(source.of.name) if source is not None and isinstance(source.of, Name) else None
             declared = kept.body[-1] if vector is not None else statement
             read = statement.value if isinstance(statement, Declare) else source
-            if of is None or read is None or not isinstance(declared, Declare) or (read not in self.kept and not more):
+            stays = read is None or not names_in(read).isdisjoint(own) or (read not in self.kept and not more)
+            if of is None or read is None or stays or not isinstance(declared, Declare):
                 kept.body.append(statement)
                 continue
             if read not in self.kept:
