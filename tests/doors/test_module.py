@@ -249,6 +249,26 @@ def test_a_forward_that_its_class_is_given_later(monkeypatch: pytest.MonkeyPatch
     same(flat(x=x, scale=3.0), original(x, 3.0))
 
 
+class Root(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x)
+
+
+class Inheriting(Root):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * 2
+
+
+def test_a_forward_that_super_leads_to_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, x = Inheriting(), torch.randn(5, 12)
+    new = quickly(original, x)
+    same(new(x), original(x))
+    monkeypatch.setattr(Root, "forward", lambda self, x: x * 0 + 1)
+    with warned() as said:
+        same(new(x), original(x))
+    assert len(said) == 1 and said[0].startswith("Inheriting: forward of Root was replaced. The original operators run")
+
+
 class Guarded(nn.Module):
     """Has what `copy.deepcopy` does not copy."""
 

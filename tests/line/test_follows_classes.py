@@ -72,6 +72,45 @@ def test_data_of_classes(change: str, tmp_path: Path) -> None:
     pair.same(old, new, kernels=False)
 
 
+INHERITING = """
+class Root(nn.Module):
+    def forward(self, x):
+        return torch.tanh(x) * self.gain()
+
+    def gain(self):
+        return 2.0
+
+
+class Part(Root):
+    def gain(self):
+        return super().gain() + 1.0
+
+    def forward(self, x):
+        return super().forward(x).sigmoid()
+
+
+class Model(Root):
+    def __init__(self):
+        super().__init__()
+        self.part = Part()
+
+    def forward(self, x):
+        return super().forward(x) + self.part(x)
+"""
+
+
+@pytest.mark.parametrize("name", ["forward", "gain"])
+def test_methods_that_super_leads_to(name: str, tmp_path: Path) -> None:
+    """Replaced on the class that has them: no attribute of a module says so."""
+    pair = Pair(tmp_path, INHERITING)
+    old, new = pair.models()
+    pair.same(old, new, kernels=True)
+    pair.same(*(again.__class__() for again in (old, new)), kernels=True)
+    for space in (pair.problem.namespace, pair.candidate.module):
+        setattr(space.Root, name, (lambda self, x: x * 3) if name == "forward" else (lambda self: 0.5))
+    pair.same(old, new, kernels=False)
+
+
 def test_an_enumeration_is_said_without_what_python_keeps_in_it(tmp_path: Path) -> None:
     """Which other versions of Python keep otherwise: the file would never run its kernels there."""
     assert """"kind": "Kind.SMOOTH 'tanh'\"""" in Pair(tmp_path, SOURCE).text

@@ -60,7 +60,11 @@ class Assumptions:
         guarded = [guarded_row(kind, attributes, paths) for (kind, attributes), paths in rows.items()]
         tables = [f"_SPACE = {self.own_globals}  # what the model's own names stand for"] if self.names_its_own else []
         tables.append(table("_GUARDED", "()", guarded, "of each module on the way: its class, what forward read of it, and its places"))
-        tables.append(table("_METHODS", "{}", [self.methods_row(methods) for methods in reads.methods], "and what it calls of classes"))
+        called = [self.methods_row(methods) for methods in reads.methods if not methods.inherited]
+        tables.append(table("_METHODS", "{}", called, "and what it calls of classes"))
+        if "inherited" in features:
+            rows_of = [row for methods in reads.methods if methods.inherited for row in self.inherited_rows(methods)]
+            tables.append(table("_INHERITED", "()", rows_of, "and what it reaches by super()"))
         if "globals" in features:
             found = [f"({quoted(m)}, {quoted(n)}, {quoted(words)})" for (m, n), words in reads.globals.items()]
             tables.append(table("_GLOBALS", "()", found, "module, name, value"))
@@ -76,9 +80,16 @@ class Assumptions:
             tables.append("_DTYPES, _SHAPES = map(list, zip(*_TENSORS.values()))")
         return "\n".join([*tables, f"_DEFAULT_DTYPE = {torch.get_default_dtype()}"])
 
-    def methods_row(self, methods: Methods) -> str:
+    def owner(self, methods: Methods) -> str:
         first, *inner = methods.qualname.split(".")
-        owner = ".".join(["Model" if self.is_the_model(methods) else f"_SPACE[{quoted(first)}]", *inner])
+        return ".".join(["Model" if self.is_the_model(methods) else f"_SPACE[{quoted(first)}]", *inner])
+
+    def inherited_rows(self, methods: Methods) -> list[str]:
+        owner = self.owner(methods)
+        return [f"({owner}, {quoted(name)}, {owner}.{name})" for name in methods.names]
+
+    def methods_row(self, methods: Methods) -> str:
+        owner = self.owner(methods)
         bound = "classmethods" in self.features
         members = [(quoted(name), f"_declared({owner}, {quoted(name)})" if bound else f"{owner}.{name}") for name in methods.names]
         return f"{quoted(methods.words)}: {{{', '.join(f'{name}: {member}' for name, member in members)}}}"

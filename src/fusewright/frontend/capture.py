@@ -13,7 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -51,6 +51,7 @@ from .reads import (
     effects,
     executed,
     globals_of,
+    inherited,
     is_installed,
     watched,
 )
@@ -77,21 +78,21 @@ def _captured(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool)
     if "forward" in vars(model):
         what = "the model's constructor assigns self.forward, which hides the forward of its class, and would hide that of ModelNew"
         raise Unsupported(f"{_shown(file)}: {what}; let forward call what was chosen")
-    globals_, changed, asked, named = _globals_read(model, inputs)
-    in_order = not asked.isdisjoint(LAYOUT)
+    first = _first_look(model, inputs)
+    in_order = not first.asked.isdisjoint(LAYOUT)
     graph, watch = _capture(model, inputs, file, dynamic, in_order)
-    watch.globals, unsettled = globals_, _unsettled(watch)
-    if left := [name for name in changed if name not in watch.assigned]:
+    watch.globals, watch.inherited, unsettled = first.globals, first.inherited, _unsettled(watch)
+    if left := [name for name in first.changed if name not in watch.assigned]:
         raise Unsupported(_keeps_state(KeepsState(left[0], "which no graph carries"), file))
-    if not named.isdisjoint(NAMED):
+    if not first.named.isdisjoint(NAMED):
         _refuse_what_differs_on_gpu(model, inputs, file)
     if unsettled:
         _call_once(model, inputs)
         graph, watch = _capture(model, inputs, file, dynamic, in_order)
-        watch.globals = globals_
+        watch.globals, watch.inherited = first.globals, first.inherited
         if left := _unsettled(watch):
             raise Unsupported(_keeps_state(KeepsState(left[0], "which each call makes of what it was"), file))
-    in_grad_mode = not asked.isdisjoint(ASKED - LAYOUT) and _depends_on_grad_mode(model, inputs, file, dynamic, graph)
+    in_grad_mode = not first.asked.isdisjoint(ASKED - LAYOUT) and _depends_on_grad_mode(model, inputs, file, dynamic, graph)
     counted = {name: value - before for name, (before, value) in _carried(watch).items() if not isinstance(value, Tensor)}
     if counted:
         _check_counters(model, inputs, file, graph, counted, dynamic)
@@ -107,9 +108,19 @@ def _captured(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool)
     return replace(found, trains_others=others, asks_layout=in_order, in_grad_mode=in_grad_mode)
 
 
-def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[str, str], Any], list[str], set[str], set[str]]:
-    """What the user's functions read of globals, what a call changes of attributes and globals, what they ask PyTorch, and all names in
-    them, by running the model without computing. Before anything else does: a list may grow with every call."""
+@dataclass(frozen=True)
+class _FirstLook:
+    """What a run of the model that computes nothing shows of the user's functions."""
+
+    globals: dict[tuple[str, str], Any]  # that they read
+    changed: list[str]  # attributes and globals that a call changes
+    asked: set[str]  # what they ask PyTorch
+    named: set[str]  # all names in them
+    inherited: dict[type, dict[str, Any]]  # methods that they reach by `super()`
+
+
+def _first_look(model: nn.Module, inputs: Sequence[Any]) -> _FirstLook:
+    """Before anything else runs the model: a list may grow with every call."""
     asked, named = set[str](), set[str]()
     at_first = drawn()
 
@@ -123,7 +134,8 @@ def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[s
     try:
         with stand_ins.kept(model):
             first = effects(model, mine)
-            found = globals_of(executed(run, asked, named), own)
+            codes = executed(run, asked, named)
+            found = globals_of(codes, own)
         with stand_ins.kept(model):
             before = effects(model, found)  # of other modules it is known only now
             run()
@@ -133,8 +145,9 @@ def _globals_read(model: nn.Module, inputs: Sequence[Any]) -> tuple[dict[tuple[s
         changed = [name for name, words in drawn().items() if at_first.get(name) != words]
         codes = [(f.__code__, f.__globals__) for f in _functions_of(model)]
         named.update(name for code, _ in codes for name in code.co_names)
-        return globals_of(codes, own), changed, named & ASKED, named
-    return found, [name.removeprefix("self.") for name, words in after.items() if before.get(name) != words], asked, named
+        return _FirstLook(globals_of(codes, own), changed, named & ASKED, named, inherited(model, [code for code, _ in codes]))
+    changed = [name.removeprefix("self.") for name, words in after.items() if before.get(name) != words]
+    return _FirstLook(found, changed, asked, named, inherited(model, [code for code, _ in codes]))
 
 
 def _refuse_what_differs_on_gpu(model: nn.Module, inputs: Sequence[Any], file: str) -> None:

@@ -36,6 +36,7 @@ from .chosen import chosen
 Model: Any = None  # of the emitted file, as are these tables
 _GUARDED: Any = ()
 _METHODS: Any = {}
+_INHERITED: Any = ()
 _GLOBALS: Any = ()
 _STATE: Any = ()
 _TENSORS: Any = ()
@@ -256,6 +257,10 @@ class _Look:
                 for name, hooks in zip(_HOOKS, _hooks_of(vars(module))):  # if: hooks
                     if path and hooks and name not in attributes:
                         yield from self.follow(module, name, "[]", f"{place}.{name}")
+        for owner, name, function in _INHERITED:  # if: inherited
+            self.methods.append((owner, name, getattr(owner, name, None)))
+            if getattr(owner, name, None) is not function:
+                yield False, f"{name} of {owner.__qualname__} was replaced"
         for home, name, before in _GLOBALS:  # if: globals
             space = _space(home)
             owner, _, name = name.rpartition(".")  # of a class, or the module itself

@@ -49,6 +49,7 @@ class Watch:
     before: dict[str, dict[str, Any]]  # attributes of each module when forward began
     seen: dict[str, dict[str, Any]] = field(default_factory=dict)  # values that were read, by path and name
     methods: dict[type, dict[str, Any]] = field(default_factory=dict)
+    inherited: dict[type, dict[str, Any]] = field(default_factory=dict)  # methods that forward reaches by `super()`, by their class
     assigned: dict[str, Any] = field(default_factory=dict)  # by path of the attribute
     stored: set[tuple[str, str]] = field(default_factory=set)  # path and name of what was assigned so far, the same value too
     rebound: frozenset[str] = frozenset()  # buffers that forward puts another tensor in the place of
@@ -93,8 +94,9 @@ class Watch:
         own = type(self.model).__module__
         spoken = {place: self.words.of(value) for place, value in self.globals.items() if place not in placed}
         methods = [
-            Methods(self.words.name(cls), cls.__qualname__, tuple(names))
-            for cls, names in self.methods.items()
+            Methods(self.words.name(cls), cls.__qualname__, tuple(names), inherited)
+            for by_class, inherited in ((self.methods, False), (self.inherited, True))
+            for cls, names in by_class.items()
             if cls.__module__ == own and found_under(cls)
         ]
         classes = {path: self.words.name(type_before_parametrizations(modules[path])) for path in every}
@@ -120,6 +122,7 @@ class Watch:
         if any(getattr(cls, name, None) is not getattr(cls, name, None) for cls, names in self.methods.items() for name in names):
             yield "classmethods"
         yield from ["words"] if found.globals else []
+        yield from ["inherited"] if any(methods.inherited for methods in found.methods) else []
         yield from [name for name in ("globals", "tied", "state") if getattr(found, name)]
 
     def described(self, path: str, module: nn.Module, values: Mapping[str, Any], leaves: frozenset[str]) -> dict[str, str]:
@@ -368,6 +371,19 @@ def executed(run: Callable[[], Any], asked: set[str], named: set[str]) -> list[t
     finally:
         sys.setprofile(before)
     return list(found.items())
+
+
+def inherited(model: nn.Module, codes: Iterable[CodeType]) -> dict[type, dict[str, Any]]:
+    """Of the user's classes, methods that ran although modules have others under their names: `super()` leads to them, and no look at a
+    module tells."""
+    ran, found = set(codes), dict[type, dict[str, Any]]()
+    for kind in dict.fromkeys(map(type, model.modules())):
+        for base in kind.__mro__[1:] if not is_installed(kind.__module__) else ():
+            own = {} if is_installed(base.__module__) else vars(base)
+            for name, method in own.items():
+                if isinstance(method, FunctionType) and method.__code__ in ran and _declared(kind, name) is not method:
+                    found.setdefault(base, {})[name] = method
+    return found
 
 
 def globals_of(codes: Iterable[tuple[CodeType, dict[str, Any]]], own: str) -> dict[tuple[str, str], Any]:

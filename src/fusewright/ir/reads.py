@@ -13,6 +13,7 @@ class Methods:
     words: str
     qualname: str
     names: tuple[str, ...]
+    inherited: bool = False  # by `super()`: the class is asked itself, whichever modules there are
 
 
 @dataclass(frozen=True)
