@@ -321,3 +321,55 @@ def test_arguments_that_cannot_be_copied_stay_themselves(tmp_path: Path) -> None
     assert in_terms_of(there, problem.namespace, plain) is plain
     assert in_terms_of(there, problem.namespace, bound) is bound
     assert in_terms_of(problem.namespace.Model, problem.namespace, bound) is bound
+
+
+HELPERS = """
+import math
+
+SHIFT = 0.5
+
+def plain(x, by=2.0):
+    return torch.tanh(x * by) + SHIFT
+
+def twice(f):
+    return lambda x: f(f(x))
+
+@twice
+def decorated(x):
+    return x * 0.5
+
+def first(x):
+    return x.sigmoid()
+
+def second(x):
+    return x.relu()
+
+chosen = first if math.pi > 3 else second
+if math.pi > 3:
+    def conditional(x):
+        return x + 1
+else:
+    def conditional(x):
+        return x - 1
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return conditional(chosen(decorated(plain(x))))
+"""
+
+
+def test_functions_that_one_def_makes_are_what_the_file_says_in_any_python(tmp_path: Path) -> None:
+    """Of others, the bytecode of the Python that wrote the file is compared. Either is seen where it is replaced."""
+    pair = Pair(tmp_path, HELPERS)
+    old, new = pair.models()
+    pair.same(old, new, kernels=True)
+    asked = [line.strip() for line in pair.text.splitlines() if line.strip().startswith('("", "')]
+    assert '("", "plain", _written(_SPACE["plain"])),' in asked and not any("_written" in line for line in asked if "plain" not in line)
+    for space in (pair.problem.namespace, pair.candidate.module):
+        space.plain.__defaults__ = (3.0,)
+    pair.same(old, new, kernels=False)
+    for space in (pair.problem.namespace, pair.candidate.module):
+        space.plain.__defaults__ = (2.0,)
+        space.chosen = space.second
+    pair.same(old, new, kernels=False)

@@ -66,7 +66,9 @@ class Assumptions:
             rows_of = [row for methods in reads.methods if methods.inherited for row in self.inherited_rows(methods)]
             tables.append(table("_INHERITED", "()", rows_of, "and what it reaches by super()"))
         if "globals" in features:
-            found = [f"({quoted(m)}, {quoted(n)}, {quoted(words)})" for (m, n), words in reads.globals.items()]
+            found = [f"({quoted(m)}, {quoted(n)}, {self.words_of(m, n)})" for m, n in reads.globals]
+            if any(not home and self.is_written(name) for home, name in reads.globals):
+                tables.append("_written = _Words(torch.nn.Module(), Model.__module__).of  # of what stands above: in words of this Python")
             tables.append(table("_GLOBALS", "()", found, "module, name, value"))
         if "tied" in features:
             paths = [f"({', '.join(map(quoted, paths))})" for paths in reads.tied]
@@ -79,6 +81,14 @@ class Assumptions:
             tables.append(table("_TENSORS", "{}", tensors, "what forward reads of the model, its type and shape"))
             tables.append("_DTYPES, _SHAPES = map(list, zip(*_TENSORS.values()))")
         return "\n".join([*tables, f"_DEFAULT_DTYPE = {torch.get_default_dtype()}"])
+
+    def is_written(self, name: str) -> bool:
+        return self.in_file and name in self.graph.reads.written
+
+    def words_of(self, home: str, name: str) -> str:
+        """A global's words; of a function that stands in this file, what they are where it is loaded."""
+        own = not home and self.is_written(name)
+        return f"_written(_SPACE[{quoted(name)}])" if own else quoted(self.graph.reads.globals[home, name])
 
     def owner(self, methods: Methods) -> str:
         first, *inner = methods.qualname.split(".")

@@ -7,10 +7,12 @@ it assigned to them.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dis
 import functools
 import itertools
+import linecache
 import random
 import sys
 import sysconfig
@@ -100,7 +102,8 @@ class Watch:
             if cls.__module__ == own and found_under(cls)
         ]
         classes = {path: self.words.name(type_before_parametrizations(modules[path])) for path in every}
-        found = Reads(classes, attributes, tuple(methods), spoken, tied(self.model), state, self.environment)
+        written = frozenset(name for (home, name), value in self.globals.items() if not home and is_written(name, value, own))
+        found = Reads(classes, attributes, tuple(methods), spoken, written, tied(self.model), state, self.environment)
         return replace(found, features=frozenset(self.features(found, modules)))
 
     def features(self, found: Reads, modules: Mapping[str, nn.Module]) -> Iterator[str]:
@@ -142,6 +145,37 @@ class Watch:
 def hiding(module: nn.Module) -> set[str]:
     """Attributes of its own that go by the name of a method. Put there later, one stands for a method that was replaced."""
     return {name for name in vars(module) if name not in OF_MODULES and callable(getattr(type(module), name, None))}
+
+
+def is_written(name: str, function: Any, own: str) -> bool:
+    """A function is what one plain `def` at the top of the module called `own` says, and nothing else there has its name. It is the same
+    then wherever the file is run; the bytecode, by which functions are compared, is that of one version of Python."""
+    if not isinstance(function, FunctionType) or function.__module__ != own or function.__closure__ or vars(function):
+        return False
+    bound = bindings(function.__code__.co_filename).get(name, [])
+    definition = bound[0] if len(bound) == 1 else None
+    if not isinstance(definition, ast.FunctionDef):
+        return False
+    defaults = [*definition.args.defaults, *filter(None, definition.args.kw_defaults)]
+    plain = not definition.decorator_list and definition.col_offset == 0 and all(isinstance(d, ast.Constant) for d in defaults)
+    return plain and definition.lineno == function.__code__.co_firstlineno
+
+
+@functools.lru_cache(maxsize=8)
+def bindings(file: str) -> dict[str, list[ast.AST]]:
+    """What in a file gives each name a value, wherever that is; nothing where it cannot be read."""
+    found: dict[str, list[ast.AST]] = {}
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return found
+    for node in ast.walk(tree):
+        names = [node.id] if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load) else []
+        names += [node.name] if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) else []
+        names += [node.asname or node.name] if isinstance(node, ast.alias) else []
+        for name in names:
+            found.setdefault(name, []).append(node)
+    return found
 
 
 def tied(model: nn.Module) -> tuple[tuple[str, ...], ...]:

@@ -24,6 +24,7 @@ class Reads:
     attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by path, then by name
     methods: tuple[Methods, ...] = ()  # of classes in the model's own file
     globals: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by module ("" for the model's own) and name, `Class.name` too
+    written: frozenset[str] = frozenset()  # of these, functions that one `def` of the model's own file makes
     tied: tuple[tuple[str, ...], ...] = ()  # modules, parameters and buffers that are one under several paths
     state: frozenset[str] = frozenset()  # attributes that forward assigns
     environment: Mapping[str, str | None] = field(default_factory=dict)  # variables that are read, None where there is none
