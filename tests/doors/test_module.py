@@ -82,6 +82,30 @@ def test_other_sizes_and_none() -> None:
     assert len(said) == 1 and said[0].startswith("Scaled: ") and said[0].endswith("; the original operators run")
 
 
+def test_another_batch_where_each_sample_has_its_own_weights() -> None:
+    """The number of groups is then the batch: a size, not a number."""
+
+    class Modulated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.style = nn.Parameter(torch.randn(6, 4, 3, 3)), nn.Linear(7, 4)
+
+        def forward(self, x: Tensor, style: Tensor) -> Tensor:
+            batch, channels, height, width = x.shape
+            weight = self.weight * self.style(style).view(batch, 1, channels, 1, 1)
+            rows = x.reshape(1, batch * channels, height, width)
+            y = nn.functional.conv2d(rows, weight.view(batch * 6, channels, 3, 3), padding=1, groups=batch)
+            return torch.tanh(y.view(batch, 6, height, width))
+
+    original = Modulated()
+    new = quickly(original, [torch.randn(3, 4, 9, 11), torch.randn(3, 7)])
+    other = torch.randn(2, 4, 8, 5), torch.randn(2, 7)
+    with launches(new) as launched:
+        same(new(*other), original(*other))
+    assert set(launched) == kernels_of(new)
+
+
+
 # ---- calls ----
 
 

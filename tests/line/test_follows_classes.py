@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ from line.test_follows import Pair
 
 from fusewright.driver.pipeline import compile_problem
 from fusewright.frontend.capture import capture
+from fusewright.frontend.following import _Words
 from fusewright.frontend.problem import in_terms_of, load_problem
 from fusewright.options import Options
 from fusewright.verify.candidate import load_candidate
@@ -109,6 +114,68 @@ def test_methods_that_super_leads_to(name: str, tmp_path: Path) -> None:
     for space in (pair.problem.namespace, pair.candidate.module):
         setattr(space.Root, name, (lambda self, x: x * 3) if name == "forward" else (lambda self: 0.5))
     pair.same(old, new, kernels=False)
+
+
+def test_objects_that_hold_nothing(tmp_path: Path) -> None:
+    """Another one of the same class is the same; one of another class is not. What hides what it holds is itself alone."""
+    pair = Pair(
+        tmp_path,
+        """
+        class Square:
+            def __call__(self, x): return x * x
+
+        class Cube(Square):
+            def __call__(self, x): return x * x * x
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.acts = [Square(), Cube()]
+
+            def forward(self, x):
+                for act in self.acts:
+                    x = act(torch.tanh(x))
+                return x
+        """,
+    )
+    old, new = pair.models()
+    pair.same(old, new, kernels=True)
+    for model, space in ((old, pair.problem.namespace), (new, pair.candidate.module)):
+        model.acts[1] = space.Square()
+    pair.same(old, new, kernels=False)
+    words, lock = _Words(old, ""), threading.Lock()
+    assert words.of(lock) == f"_thread.lock at {id(lock)}"
+
+
+def test_an_ellipsis_is_the_same_in_every_process(tmp_path: Path) -> None:
+    """Most functions that take the last elements have one: by its address, no other process ran their kernels."""
+    pair = Pair(
+        tmp_path,
+        """
+        def halves(x):
+            return x[..., 1:], x[..., :-1]
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.last = (..., -1)
+
+            def forward(self, x):
+                a, b = halves(torch.tanh(x))
+                return (a * b)[self.last]
+        """,
+    )
+    pair.same(*pair.models(), kernels=True)
+    assert str(id(...)) not in pair.text and "(Ellipsis, -1)" in pair.text
+    (said,) = {line for line in pair.text.splitlines() if "_GLOBALS =" in line}
+    source = (
+        "import sys; from torch import nn; from fusewright.frontend.following import _Words; "
+        "from fusewright.frontend.problem import load_problem; space = load_problem(sys.argv[1]).namespace; "
+        "print(_Words(nn.Module(), space.halves.__module__).of(space.halves))"
+    )
+    command, here = [sys.executable, "-c", source, str(tmp_path / "model.py")], os.pathsep.join(sys.path)
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": here})
+    assert f'"{run.stdout.strip()}"' in said
 
 
 def test_an_enumeration_is_said_without_what_python_keeps_in_it(tmp_path: Path) -> None:

@@ -190,3 +190,22 @@ def test_a_part_of_a_buffer_that_becomes_a_trained_value(tmp_path: Path) -> None
         torch.testing.assert_close(new(x), old(x), rtol=1e-4, atol=1e-5)
     assert launched
     same_state(new, old)
+
+
+def test_what_is_reached_by_data(tmp_path: Path) -> None:
+    """The memory without gradients, as code from before `detach` has it: averages in a buffer, a straight-through gradient."""
+    path = tmp_path / "model.py"
+    made = 'self.w = nn.Linear(5, 5)\n        self.register_buffer("m", torch.ones(5))\n\n    def forward(self, x):\n'
+    body = "y = self.w(x).tanh()\n        self.m.data.mul_(0.9).add_(y.data.mean(0), alpha=0.1)\n"
+    body += "        return (y + (y.round() - y).data) * self.w.bias.data"
+    path.write_text(f"{HEAD}        {made}        {body}\n{TAIL.format(shape='7, 5')}")
+    problem = load_problem(path)
+    candidate = load_candidate(compile_problem(problem, Options())[2].text, "host", name=path.name)
+    old, new = problem.model(), candidate.build_model(problem)
+    (x,) = problem.inputs()
+    with candidate.launches() as launched:
+        for model in (old, new):
+            model(x).square().sum().backward()
+    assert any(name.endswith("_grad") for name in launched)
+    torch.testing.assert_close(new.w.weight.grad, old.w.weight.grad, rtol=1e-4, atol=1e-5)
+    same_state(new, old)

@@ -148,3 +148,19 @@ def test_a_length_beside_itself_stays_any_length() -> None:
     graph = capture(Mixed(), [torch.randn(3, 4, 20, 8), torch.randn(4, 4)])
     shape = graph["x"].shape
     assert shape is not None and not isinstance(shape[2], int)
+
+
+def test_strides_that_meet_by_chance_fix_no_size() -> None:
+    """Rows of a table of width 12, of which the first 6 are taken for each of two samples, lie where rows of 2 x 6 would."""
+
+    class Queries(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.key = torch.nn.Parameter(torch.randn(5, 12)), torch.nn.Linear(6, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            rows = self.table[:, :6].expand(x.shape[0], -1, -1).transpose(0, 1)
+            return self.key(rows).sum((0, 2)) + x.sum(1)
+
+    graph = capture(Queries(), [torch.randn(2, 3)])
+    assert not isinstance((graph["x"].shape or (0,))[0], int)

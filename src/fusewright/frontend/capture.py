@@ -55,7 +55,7 @@ from .reads import (
     is_installed,
     watched,
 )
-from .tracing import Hopeless, batch_norms_whole, hopeless_beyond, lean, without_memory_formats
+from .tracing import Hopeless, batch_norms_whole, folded_where_known, hopeless_beyond, lean, without_memory_formats
 from .trees import Arguments
 
 WRITTEN_IN_PLACE = (torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default)
@@ -379,7 +379,7 @@ def _has_none(node: Node) -> bool:
 
 def _export(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> torch.export.ExportedProgram:
     hopeless = hopeless_beyond(_has_quotient, MOST_QUOTIENTS) if shapes is not None else contextlib.nullcontext()
-    with lean(), without_memory_formats(), batch_norms_whole(), hopeless:
+    with lean(), without_memory_formats(), batch_norms_whole(), folded_where_known(), hopeless:
         with detached_under_autocast():
             exported = torch.export.export(model, inputs, strict=False, dynamic_shapes=shapes)
         detach_what_needs_no_gradient(exported.graph_module)

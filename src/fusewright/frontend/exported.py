@@ -48,6 +48,14 @@ def homes_of_results(exported: torch.export.ExportedProgram) -> list[str]:
     return [homes[value.untyped_storage()._cdata] if isinstance(value, Tensor) else "" for value in values]
 
 
+def _besides_groups(fx: torch.fx.Node) -> list[torch.fx.Node]:
+    """What a convolution is given, but for its number of groups."""
+    operator: Any = fx.target
+    names = [argument.name for argument in operator._schema.arguments]
+    given = {**dict(zip(names, fx.args, strict=False)), **fx.kwargs, "groups": None}
+    return [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.fx.Node)]
+
+
 def _order_asked(fx: torch.fx.Node) -> torch.memory_format | None:
     """The order of elements that forward asks for in what it returns: in a copy, or in a copy of which this is the same row of elements."""
     source: Any = fx
@@ -225,13 +233,14 @@ class ExportReader(Tracer):
     @functools.cached_property
     def pinned(self) -> set[sympy.Basic]:
         """Sizes that are as in the example: those whose product has to be a number (windows cut out, and put together to an image
-        of a given size), and those that say how a convolution pads (an output of a given size)."""
+        of a given size), and those that say how a convolution pads (an output of a given size). A number of groups stays a size:
+        convolutions with weights for each sample have as many as the batch has samples."""
         environment = self._shape_environment()
         guards = [environment.simplify(guard.expr) for guard in environment.guards] if environment is not None else []
         products = [g.lhs for g in guards if isinstance(g, sympy.Eq) and g.rhs.is_Integer and g.lhs.is_Mul]
         found = {symbol for product in products if len(product.free_symbols) > 1 for symbol in product.free_symbols}
         convolutions = [fx for fx in self.exported.graph.nodes if str(fx.target).startswith("aten.conv")]
-        given = [argument.meta.get("val") for fx in convolutions for argument in fx.all_input_nodes]
+        given = [argument.meta.get("val") for fx in convolutions for argument in _besides_groups(fx)]
         return found.union(*(value.node.expr.free_symbols for value in given if isinstance(value, torch.SymInt)))
 
     @functools.cached_property

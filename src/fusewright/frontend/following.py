@@ -52,7 +52,7 @@ def runtime_text(features: Collection[str]) -> str:
 
 
 # ----------------------------------------
-_VALUES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_VALUES = (bool, int, float, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _TENSOR_TYPES = {torch.Tensor, torch.nn.Parameter}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _TABLES = ("_modules", "_parameters", "_buffers")  # if: words
@@ -166,7 +166,8 @@ class _Words:  # if: words
         if hasattr(kind, "__members__"):  # an enumeration's: what else it holds differs between versions of Python  # if: objects
             return f"{self.name(kind)}.{value.name} {self.of(value.value, inside)}"
         held = self.held(value, inside)  # if: objects
-        return f"{self.name(kind)}({held})" if held else f"{self.name(kind)} at {id(value)}"  # if: objects
+        is_empty = hasattr(value, "__dict__") and kind.__basicsize__ <= type(_ABSENT).__basicsize__  # nothing hidden in C  # if: objects
+        return f"{self.name(kind)}({held})" if held or is_empty else f"{self.name(kind)} at {id(value)}"  # if: objects
         return f"{self.name(kind)} at {id(value)}"  # of which nothing is known  # unless: objects
 
     def held(self, value, inside):  # if: objects

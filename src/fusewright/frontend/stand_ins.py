@@ -20,6 +20,7 @@ batch_norm_forward = _BatchNorm.forward
 plain_instance_norm = F.instance_norm
 plain_ctc_loss = F.ctc_loss
 plain_bernoulli = torch.bernoulli
+plain_data: Any = Tensor.data
 
 
 def gaussian_nll_loss(
@@ -103,6 +104,11 @@ def detect_is_causal_mask(mask: Tensor | None, is_causal: bool | None = None, si
     return is_causal is True
 
 
+def data(self: Tensor) -> Tensor:
+    """The same memory without gradients, in a call that the tracer sees: `.data` of a tensor that it follows is lost to it."""
+    return self.detach() if type(self) not in (Tensor, nn.Parameter) else plain_data.__get__(self)
+
+
 @contextlib.contextmanager
 def in_place() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
@@ -116,6 +122,7 @@ def in_place() -> Iterator[None]:
             (_BatchNorm, "forward", batch_norm),
         ):
             stack.enter_context(mock.patch.object(owner, name, stand_in))
+        stack.enter_context(mock.patch.object(Tensor, "data", property(data, plain_data.__set__)))
         yield
 
 

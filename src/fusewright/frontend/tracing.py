@@ -203,6 +203,27 @@ def batch_norm_results(
     return (torch.empty_like(x), *saved, *running)
 
 
+@contextlib.contextmanager
+def folded_where_known() -> Iterator[None]:
+    """Whether a product takes its rows together goes by what is known of strides. PyTorch asks the example as well, so a batch whose rows
+    lie by chance as far apart as a table's was the only one planned for. Either way the product is the same."""
+    import torch._decomp.decompositions as decompositions
+    from torch.fx.experimental import symbolic_shapes
+
+    known = getattr(symbolic_shapes, "statically_known_true", None)
+    if known is None or not hasattr(decompositions, "should_fold") or not hasattr(symbolic_shapes, "guard_or_false"):
+        yield
+        return
+    should_fold = decompositions.should_fold
+
+    def folded(*given: Any, **named: Any) -> bool:
+        with mock.patch.object(symbolic_shapes, "guard_or_false", known):
+            return should_fold(*given, **named)
+
+    with mock.patch.object(decompositions, "should_fold", folded):
+        yield
+
+
 class Hopeless(Exception):
     """A trace that would not be taken is not finished."""
 
