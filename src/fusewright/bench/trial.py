@@ -149,7 +149,7 @@ class Trial:
         makers += [(c.name, "candidate", functools.partial(c.build_model, self.problem), c) for c in candidates]
         for name, kind, make, candidate in makers:
             self.progress(name)
-            known = frozenset(candidate.before.patched()) if candidate else frozenset()
+            known = frozenset([*candidate.before.patched(), *candidate.before.overridden()]) if candidate else frozenset()
             try:
                 module = make().to(self.device.device)
             except Refused as refusal:  # it cannot even be built
@@ -342,7 +342,7 @@ class Trial:
 def put_back(candidate: Candidate, known: Set[str] = frozenset()) -> list[str]:
     """What a candidate changed in PyTorch or Python, undone: functions and flags are the same for everyone."""
     before = candidate.before
-    changed = [name for name in [*before.patched(), *before.changed_flags()] if name not in known]
+    changed = [name for name in [*before.patched(), *before.overridden(), *before.changed_flags()] if name not in known]
     if changed:
         before.restore()
     return changed

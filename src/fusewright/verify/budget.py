@@ -137,10 +137,10 @@ def _rms_allowed(own: float, draws: Sequence[float], coarse: bool) -> float:
 
 def compare(got: Tensor, limit: Budget, *, kind_may_change: bool = False) -> Miss:
     """The worst element of `got` under a budget: finite where eager is, and of the same kind where it is not."""
-    value = got.detach().double()
-    if value.shape != limit.exact.shape:
-        why = f"shape {tuple(value.shape)} instead of {tuple(limit.exact.shape)}"
+    if got.shape != limit.exact.shape:
+        why = f"shape {tuple(got.shape)} instead of {tuple(limit.exact.shape)}"
         return Miss(math.inf, (), math.nan, math.nan, 0.0, why, math.inf)
+    value = got.detach().double()
     if not value.numel():
         return PERFECT
     wrong_kind = _wrong_kind(value, limit, kind_may_change)

@@ -138,7 +138,8 @@ class Remote:
         for trace in self._traces:
             trace += [str(kernel) for kernel in found["launched"]]
         tensors = {str(name): tensor.to(self.device) for name, tensor in found["tensors"].items() if isinstance(tensor, Tensor)}
-        return Observed(tensors, str(found["structure"]), (), found["differentiable"] is True, dict(found["facts"]))
+        besides = tuple(map(str, found["besides"]))
+        return Observed(tensors, str(found["structure"]), (), found["differentiable"] is True, dict(found["facts"]), besides)
 
     # ---- what checks ask a Candidate for ----
 

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from .batch import Part
+from .besides import Watch
 from .candidate import ALLOCATIONS
 from .held import own
 from .reference import base_name
@@ -37,6 +38,7 @@ class Observed:
     returned: tuple[Any, ...]  # the leaves as they were returned, for checks of their type and storage
     differentiable: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)  # plain values that are equal or not, by name
+    besides: tuple[str, ...] = ()  # what the call did besides returning: a candidate may do no more of it than the original
 
 
 def observe(
@@ -59,18 +61,25 @@ def called(
     misaligned = any(map(is_misaligned, pytree.tree_leaves(inputs)))
     aligned = AlignedAttention() if misaligned else contextlib.nullcontext()
     before = {place: id(t) for place, t in tensors_on(model)}
+    watch = Watch(model, inputs)
     with seeded(seed), torch.set_grad_enabled(derivatives > 0), aligned:
+        watch.seeded()
         result = model(*inputs)
+        watch.drawn()
     leaves, structure = pytree.tree_flatten(result)
     outputs = {f"output {i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
+    numbers = {f"output {i}": torch.tensor(leaf, dtype=torch.float32) for i, leaf in enumerate(leaves) if type(leaf) is float}
     outputs |= {place: t for place, t in tensors_on(model) if before.get(place) != id(t)}  # a loss that is kept for later
     shared = _storages([*inputs, *model.parameters(), *model.buffers(), *(t for _, t in tensors_on(model))])
     tensors = {name: _own(_real(leaf.detach()), shared) for name, leaf in outputs.items()}
-    for name, b in model.named_buffers():  # unchanged ones too: rounding may hide a change, or make one
-        tensors[f"buffer {name}"] = b.detach().clone()
+    watch.seeded()
     found = _gradients(model, inputs, list(outputs.values()), derivatives, part) if derivatives else {}
-    differentiable = any(t.requires_grad for t in outputs.values())
-    return Observed({**tensors, **found}, named_alike(structure), tuple(leaves), differentiable)
+    watch.drawn()
+    for name, b in model.named_buffers():  # unchanged ones too: rounding may hide a change, or make one; backward may make one as well
+        tensors[f"buffer {name}"] = b.detach().clone()
+    differentiable, names = any(t.requires_grad for t in outputs.values()), named_alike(structure)
+    besides = watch.found(leaves, names, derivatives > 0)
+    return Observed({**tensors, **numbers, **found}, names, tuple(leaves), differentiable, besides=besides)
 
 
 def _storages(values: list[Any]) -> set[int]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -31,6 +31,9 @@ FLOPS_A_SECOND = 4e9
 ELEMENTS_A_SECOND = 3e7
 MAIN_SECONDS = 0.25
 SMALL_SECONDS = 0.03
+BEYOND = "beyond the given ones"
+FACTORS = ((32, 5), (4, 5), (2, 1), (1, 5), (32, 0), (4, 0), (2, 0))  # times the given size, and so many more; some models refuse odd ones
+MOST_PINNED = 8  # sizes that are tried
 VECTOR = 8  # elements of the widest vectors: a launcher asks whether they divide sizes
 
 
@@ -51,8 +54,10 @@ class Space:
     dims: tuple[tuple[Any, ...] | None, ...]
     axes: tuple[Axis, ...]
     guards: tuple[sympy.Basic, ...] = ()
+    longer: tuple[Axis, ...] = ()  # what may vary, but is tried only beyond its given size: rows for which a kernel may be written
 
     def at(self, point: Point) -> Sizes:
+        point = {**{axis.symbol: axis.size for axis in self.longer}, **point}
         return tuple(None if d is None else tuple(int(_substituted(s, point)) for s in d) for d in self.dims)
 
     @property
@@ -165,6 +170,18 @@ def _probed(model: nn.Module, inputs: Sequence[Any]) -> Space:
     return Space(pinned, tuple(kept))
 
 
+def with_longer(space: Space, model: nn.Module, inputs: Sequence[Any]) -> Space:
+    """Sizes that were pinned may grow where the model accepts that, those of one position and size together."""
+    found = {(d, s) for dims in space.dims for d, s in enumerate(dims or ()) if isinstance(s, int) and s > 1}
+    for dim, size in sorted(found)[:MOST_PINNED]:
+        symbol = sympy.Symbol(f"longer{dim}_{size}", integer=True, positive=True)
+        dims = tuple(d and tuple(symbol if (i, s) == (dim, size) else s for i, s in enumerate(d)) for d in space.dims)
+        tried = replace(space, dims=dims, longer=(*space.longer, Axis(symbol, size, 1, False)))
+        if work(model, inputs, tried.at({**tried.given, symbol: size + 1})) is not None:
+            space = tried
+    return space
+
+
 def choose(
     space: Space, seconds: Callable[[Sizes], float | None], full_size: bool = False, slower: float = 1.0
 ) -> Shapes:
@@ -195,6 +212,7 @@ def choose(
             {**small, **{s: (small[s] | 1) + 2 * i for i, s in enumerate(reversed(rest))}}
         )
     others["least sizes"] = space.at(least)
+    others |= {name: space.at(point) for name, point in _beyond(space, cost, small, SMALL_SECONDS / slower)}
     known: set[Sizes] = {space.at(small)}
     distinct = {}
     for name, sizes in others.items():
@@ -202,6 +220,22 @@ def choose(
             distinct[name] = sizes
             known.add(sizes)
     return Shapes(space.at(given), space.at(main), space.at(small), distinct, _note(space, main))
+
+
+def _beyond(
+    space: Space, cost: Callable[[Point], float | None], small: Point, limit: float
+) -> Iterator[tuple[str, Point]]:
+    """Larger than given in one dimension, as long as that is quick: what a kernel has room for may end at the file's own sizes."""
+    batches = [axis for axis in space.axes if axis.batch]
+    rows = [axis for axis in (*space.axes, *space.longer) if not axis.batch][-1:]
+    wanted = [("batch", batches)] * bool(batches) + [("rows", rows)] * bool(rows)
+    for words, axes in wanted:
+        for times, more in FACTORS:
+            point = {**small, **{a.symbol: times * a.size + more for a in axes}}
+            seconds = cost(point)
+            if seconds is not None and seconds <= limit:
+                yield f"{words} {BEYOND}", point
+                break
 
 
 def _alike(space: Space, small: Point, least: Point) -> dict[sympy.Symbol, int]:

@@ -214,11 +214,12 @@ class Subjects:
         if variant.changed in values:
             values = {**values, variant.changed: renewed(values[variant.changed], variant.seed)}
         for model in dict.fromkeys(models):
+            model.train(variant.training)  # as a user would, and before the values: what is folded now must follow them
+            for name, module in model.named_modules():
+                module.training = variant.training and self.modes.get(name, True)
             write_state(model, values)
             if model is self.original:  # on the device as they are: the others take them from there
                 values = {**values, **{name: t.detach() for name, t in named_state(model)}}
-            for name, module in model.named_modules():
-                module.training = variant.training and self.modes.get(name, True)
 
     def _state(self, parameters: str, seed: int) -> Mapping[str, Tensor]:
         if parameters == "initial":
@@ -464,9 +465,14 @@ class Subjects:
         for name, expected in references.eager.tensors.items():
             if names is not None and name not in names:
                 continue
-            if name in got.tensors:
+            if name in got.tensors and got.tensors[name].dtype != expected.dtype:
+                why = f"{_named(got.tensors[name].dtype)} instead of {_named(expected.dtype)}"
+                misses[name] = Miss(math.inf, (), math.nan, math.nan, 0.0, why)
+            elif name in got.tensors:
                 may = kind_may_change or name.startswith("buffer")  # by Welford an Inf in a running mean becomes a NaN
                 misses[name] = compare(got.tensors[name], references.budget(name), kind_may_change=may)
+            elif name.startswith("second gradient") and not expected.any():
+                continue  # autograd may say so by giving none
             elif not ("gradient" in name and not got.differentiable):
                 value = float(expected.flatten()[0]) if expected.numel() else 0.0
                 misses[name] = Miss(math.inf, (), math.nan, value, 0.0, "missing;", math.inf)
@@ -475,6 +481,10 @@ class Subjects:
                 why = "changed, but not by the original;"
                 misses[name] = Miss(math.inf, (), math.nan, math.nan, 0.0, why, math.inf)
         return misses
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def parked(seen: Observed) -> Observed:

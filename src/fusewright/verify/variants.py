@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from ..frontend.problem import Problem
 from .shrink import Shapes, Sizes
@@ -35,15 +36,28 @@ def _with_one(value: float) -> Draw:
     return lambda x, g: draw(x, g).reshape(x.shape)
 
 
+def _of_few(x: Tensor, g: torch.Generator) -> Tensor:
+    """Multiples of a half, so that many are equal and many are 0."""
+    return _normal(x, g).mul(2).round().div(2)
+
+
+def _with_zeros(x: Tensor, g: torch.Generator) -> Tensor:
+    """The same, and of the first sample nothing but zeros."""
+    found = _of_few(x, g)
+    found[:1] = 0
+    return found
+
+
 # The most telling first: with a large model only the first ones run.
 DISTRIBUTIONS: Mapping[str, Draw] = {
     "as given": lambda x, g: x,
     "normal": _normal,
     "large mean": lambda x, g: 1000 + _normal(x, g),
-    "negated": lambda x, g: -x,
+    "far below zero": lambda x, g: _with_one(-9e3)(x, g) - 1000,
     "×3": lambda x, g: 3 * x,
+    "ties and zeros": lambda x, g: _with_zeros(x, g) if x.dim() else torch.zeros_like(x),
     "one extreme": _with_one(1e4),
-    "shifted": lambda x, g: x + 0.5,
+    "wide": lambda x, g: 10 * _normal(x, g),
     "offset for each sample": _per_sample,
     "×0.01": lambda x, g: 0.01 * x,
     "constant": lambda x, g: torch.full_like(x, 0.7),
@@ -53,6 +67,8 @@ NOT_FINITE: Mapping[str, Draw] = {
     "one Inf": _with_one(float("inf")),
     "one −Inf": _with_one(float("-inf")),
 }
+
+OTHERS: Mapping[str, Draw] = {"equal numbers": lambda x, g: _of_few(x, g) + 0.3}  # of which none is where a function has a corner
 
 
 def _in_storage(x: Tensor, storage_shape: tuple[int, ...], place: Callable[[Tensor], Tensor]) -> Tensor:
@@ -174,17 +190,19 @@ class Source:
         more = self._base(variant.seed + 1) if _grows(base, variant.sizes) else base
         generator = torch.Generator().manual_seed(1000 + variant.seed)
         at_home = generator if self.home.type == "cpu" else torch.Generator(self.home).manual_seed(1000 + variant.seed)
-        draw = {**DISTRIBUTIONS, **NOT_FINITE}[variant.distribution]
+        draw = {**DISTRIBUTIONS, **NOT_FINITE, **OTHERS}[variant.distribution]
         made = []
         for position, (value, other, size) in enumerate(zip(base, more, variant.sizes, strict=True)):
+            anew = variant.changed == f"input {position}"
             if size is None:
-                made.append(value)
+                made.append(pytree.tree_map(lambda leaf: _other(leaf, variant.seed), value) if anew else value)
                 continue
             x = _window(value, other, size, generator)
             if x.is_floating_point():
                 x = draw(x.to(self.home), at_home)
-                if variant.changed == f"input {position}":
-                    x = renewed(x, variant.seed)
+                x = renewed(x, variant.seed) if anew else x
+            elif anew:
+                x = _other(x, variant.seed)
             x = LAYOUTS[variant.layout](in_order_of(value, x.clone()))
             made.append(placed(x, device))
         return made
@@ -264,6 +282,25 @@ def random_state(
     return made
 
 
+def _other(value: Any, seed: int) -> Any:
+    """Another plain value; or tensor: masks and whole numbers, which are drawn from those between its least and its largest."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return value + 1 if isinstance(value, int) else 0.5 * value + 0.1
+    if not isinstance(value, Tensor) or not value.numel() or value.is_complex():
+        return value
+    if value.is_floating_point():
+        return renewed(value, seed)
+    generator = torch.Generator(value.device).manual_seed(seed)
+    low, high = (0, 1) if value.dtype == torch.bool else (int(value.min()), int(value.max()))
+    if low == high:
+        low, high = min(0, low), max(0, high)
+    drawn = torch.randint(low, high + 1, value.shape, generator=generator, device=value.device, dtype=torch.int64)
+    in_order = value.dim() == 1 and bool((value[1:] >= value[:-1]).all()) and bool((value != value[:1]).any())
+    return (drawn.sort().values if in_order else drawn).to(value.dtype)
+
+
 def renewed(value: Tensor, seed: int) -> Tensor:
     """Values that have nothing to do with the old ones but their size."""
     generator = torch.Generator(value.device).manual_seed(seed)
@@ -284,9 +321,9 @@ def overwrite(target: Tensor, value: Tensor) -> None:
     target.copy_(value)
 
 
-def planned(shapes: Shapes, seeds: int, contiguous: bool = True) -> list[Variant]:
+def planned(shapes: Shapes, seeds: int, contiguous: bool = True, plain: Sequence[int] = ()) -> list[Variant]:
     """Every variant for the comparisons of values. Few run at the main sizes, most at the small ones; with one seed, one alone there.
-    `contiguous`: inputs as given are."""
+    `contiguous`: inputs as given are. `plain`: inputs that are masks, whole numbers or no tensors, which are drawn anew one by one."""
     main = Variant("seeds", shapes.main, "given sizes" if shapes.main == shapes.given else "reduced sizes")
     small = Variant("", shapes.small, "small sizes" if shapes.small != shapes.main else main.shape)
     found = [replace(main, seed=seed) for seed in range(seeds)]
@@ -295,6 +332,7 @@ def planned(shapes: Shapes, seeds: int, contiguous: bool = True) -> list[Variant
         for i, name in enumerate(DISTRIBUTIONS)
         if name != "as given"
     ]
+    found += [replace(small, group="distributions", distribution="normal", seed=i, changed=f"input {i}") for i in plain]
     found += [replace(main, group="distributions", distribution=name, seed=7) for name in ("normal", "large mean") if seeds > 1]
     found += [
         replace(small, group="parameters", parameters="random", seed=i, distribution=name)

@@ -28,7 +28,7 @@ from .judge import OF_THE_WORKER, Remote
 from .memory import Footprint, Memory, Meter, OnGPU, is_short, measured, release
 from .observe import buffers_put_back, filled_memory, seeded
 from .precision import library_for
-from .shrink import Shapes, Sizes, Steps, choose, seconds_for, space_of, steps_of, work
+from .shrink import Shapes, Sizes, Steps, choose, seconds_for, space_of, steps_of, with_longer, work
 from .subjects import Subjects, subjects
 from .variants import Variant, fewer, planned
 
@@ -80,6 +80,7 @@ class Verdict:
 # Processor time, so that the choice does not depend on what else the machine is doing.
 CANDIDATE_SECONDS = 0.3  # a candidate slower than that at the small sizes (tensor cores on the host) gets smaller ones
 MOST_OF_RMS = 0.1  # of eager's error over a tensor's rms
+MOST_PLAIN = 6  # inputs of masks, whole numbers and plain values that are drawn anew
 MOST_SECONDS = 30.0  # for all comparisons of values; with a large model fewer variants run
 
 STAGES: tuple[tuple[tuple[str, Question], ...], ...] = (
@@ -113,12 +114,14 @@ STAGES: tuple[tuple[tuple[str, Question], ...], ...] = (
         ("second derivatives", differentiation.second_derivatives),
         ("autograd modes", differentiation.autograd_modes),
         ("copies", behaviour.copies),
+        ("nothing besides", behaviour.nothing_besides),
     ),
     (
         ("other constructor arguments", following.constructor),
         ("attributes set later", following.attributes),
         ("hooks", following.hooks),
         ("several calls in a row", following.several_calls),
+        ("backward in other ways", following.backward_ways),
     ),
     (
         ("kernels launched", kernels.launched),
@@ -128,7 +131,9 @@ STAGES: tuple[tuple[tuple[str, Question], ...], ...] = (
 )
 
 OF_FOLLOWING = frozenset({"other constructor arguments", "attributes set later", "hooks"})
-OF_GRADIENTS = frozenset({"gradients there or not", "gradients", "gradients of their own", "second derivatives"})
+OF_GRADIENTS = frozenset(
+    {"gradients there or not", "gradients", "gradients of their own", "second derivatives", "backward in other ways"}
+)
 
 
 def verify(
@@ -254,7 +259,7 @@ def _asked(trial: Trial, name: str, question: Question) -> Outcome:
 def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_change: bool, memory: Memory | None = None) -> Trial:
     """Choose sizes the original accepts and the time allows, and the variants to run at them."""
     inputs = subject.source.given
-    space = space_of(graph, subject.original, inputs)
+    space = with_longer(space_of(graph, subject.original, inputs), subject.original, inputs)
 
     def seconds(sizes: Sizes) -> float | None:
         found = work(subject.original, inputs, sizes)
@@ -287,7 +292,8 @@ def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_ch
             shapes = _fitting(subject, shapes, steps, memory, not options.forward_only)
     subject = replace(_with_its_rounding(subject, shapes, options.precision), shrunk=shapes.small)
     straight = all(x.is_contiguous() for x in subject.source.given if isinstance(x, torch.Tensor))
-    variants = planned(shapes, options.seeds, straight)
+    plain = [i for i, x in enumerate(subject.source.given) if not (isinstance(x, torch.Tensor) and x.is_floating_point())]
+    variants = planned(shapes, options.seeds, straight, plain[:MOST_PLAIN])
     if options.assume_finite:
         variants = [variant for variant in variants if variant.group != "non-finite"]
     variants = fewer(variants, _seconds_for_one(subject, shapes), MOST_SECONDS)

@@ -32,6 +32,7 @@ from .shrink import Sizes
 from .variants import Variant
 
 Undo = Callable[[], None]
+OF_DATA = ("data", "written")
 NAMES, NEW_NAMES = "names on self", "names set by a call"
 
 
@@ -129,6 +130,87 @@ def _fact(leaf: Any) -> Any:
     return type(leaf).__name__
 
 
+# ---- backward as training may call it ----
+
+
+@dataclass(frozen=True)
+class Backward(Once):
+    """Gradients of a call after which another was made, twice; of each result alone, where every other parameter is frozen; or sums of
+    gradients of equal inputs, since which of equal maxima has the gradient is a matter of taste.
+
+    What they are multiplied by lies in memory in reverse order, as a transposed result of a later layer has it.
+    """
+
+    kind: str  # again, alone, ties
+
+    def __call__(self, model: nn.Module, inputs: list[list[Any]], variant: Variant) -> Observed:
+        found = {"again": self._again, "alone": self._alone, "ties": self._ties}[self.kind]
+        with buffers_put_back(model), torch.enable_grad():
+            return Observed(found(model, inputs[0], variant), "", ())
+
+    def _again(self, model: nn.Module, inputs: list[Any], variant: Variant) -> dict[str, Tensor]:
+        first, second = needing_gradients(inputs), needing_gradients([x * 0.5 if _real(x) else x for x in inputs])
+        results = [_smooth(model, values, variant.seed) for values in (first, second)]
+        found: dict[str, Tensor] = {}
+        for words, values, leaves in (
+            ("the first of two calls", first, results[0]), ("the second of two calls", second, results[1]),
+            ("the first of two calls, again", first, results[0]),
+        ):  # fmt: skip
+            found |= _reversed_gradients(leaves, gradient_targets(model, values), words)
+        return found
+
+    def _alone(self, model: nn.Module, inputs: list[Any], variant: Variant) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        required = {p: p.requires_grad for p in model.parameters()}
+        for first in (0, 1) if required else (0,):
+            values = needing_gradients(inputs)
+            try:
+                for parameter in list(required)[first::2]:
+                    parameter.requires_grad_(False)
+                leaves = _smooth(model, values, variant.seed)
+                for number, leaf in enumerate(leaves):
+                    words = f"result {number} alone, every other parameter frozen from number {first} on"
+                    found |= _reversed_gradients([leaf], gradient_targets(model, values), words)
+            finally:
+                for parameter, value in required.items():
+                    parameter.requires_grad_(value)
+        return found
+
+
+    def _ties(self, model: nn.Module, inputs: list[Any], variant: Variant) -> dict[str, Tensor]:
+        values = needing_gradients(inputs)
+        targets = {f"input {i}": x for i, x in enumerate(values) if _real(x)}
+        found = _reversed_gradients(_smooth(model, values, variant.seed), targets, "summed over equal elements")
+        return {name: _by_value(gradient, x) for (name, gradient), x in zip(found.items(), targets.values(), strict=False)}
+
+
+def _by_value(gradient: Tensor, x: Tensor) -> Tensor:
+    with _disable_current_modes():
+        values, place = x.detach().unique(return_inverse=True)
+        sums = gradient.new_zeros(values.numel(), dtype=torch.float64)
+        return sums.index_add_(0, place.flatten(), gradient.detach().flatten().double()).to(gradient.dtype)
+
+
+def _real(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.is_floating_point()
+
+
+def _smooth(model: nn.Module, values: list[Any], seed: int) -> list[Tensor]:
+    """The results that have gradients."""
+    with seeded(seed):
+        leaves = pytree.tree_leaves(model(*values))
+    return [t for t in leaves if isinstance(t, Tensor) and t.requires_grad and t.is_floating_point()]
+
+
+def _reversed_gradients(leaves: list[Tensor], targets: dict[str, Tensor], words: str) -> dict[str, Tensor]:
+    if not leaves or not targets:
+        return {}
+    given = [c.permute(*reversed(range(c.dim()))).contiguous().permute(*reversed(range(c.dim()))) for c in cotangents(leaves)]
+    found = torch.autograd.grad(leaves, list(targets.values()), given, allow_unused=True, retain_graph=True)
+    pairs = zip(targets.items(), found, strict=True)
+    return {f"gradient of {name} ({words})": (torch.zeros_like(t) if g is None else g).clone() for (name, t), g in pairs}
+
+
 # ---- a change after construction ----
 
 
@@ -136,7 +218,7 @@ def _fact(leaf: Any) -> Any:
 class Change:
     """Something a user may do to a model that was built."""
 
-    kind: str  # attribute, item, submodule, activation, weight
+    kind: str  # attribute, item, submodule, activation, weight, data (another tensor as a parameter's .data), written (into its .data)
     path: str  # of the module; "" is the model itself
     name: str  # of its attribute, submodule or parameter
     value: Any = None  # the attribute's new value; of a submodule, (attribute, value) of a copy that takes its place
@@ -150,6 +232,8 @@ class Change:
             return f"{place}[{self.key!r}] = {self.value!r}"
         if self.kind == "submodule":
             return f"{place} = another one with {self.value[0]} = {self.value[1]!r}"
+        if self.kind in OF_DATA:
+            return f"{place}.data = another tensor" if self.kind == "data" else f"{place}.data.copy_(another tensor)"
         return f"{place} = {self.value}" if self.kind == "activation" else f"{place} = another parameter"
 
     def apply(self, model: nn.Module) -> Undo:
@@ -160,8 +244,25 @@ class Change:
             before = held[self.key]
             held[self.key] = self.value
             return lambda: held.__setitem__(self.key, before)
+        if self.kind in OF_DATA:
+            return self._with_data(held)
         setattr(module, self.name, self._new(held))
         return lambda: setattr(module, self.name, held)
+
+    def _with_data(self, held: nn.Parameter) -> Undo:
+        """Autograd counts no write through `.data`. A new tensor lies in memory in another order, as after `.to(memory_format=…)`."""
+        before, new = held.data, self._new(held).data
+        if self.kind == "data":
+            order = tuple(reversed(range(new.dim())))
+            held.data = new.permute(order).contiguous().permute(order)
+            return lambda: setattr(held, "data", before)
+        kept = before.clone()
+        held.data.copy_(new)
+
+        def undo() -> None:
+            held.data.copy_(kept)
+
+        return undo
 
     def _new(self, held: Any) -> Any:
         if self.kind == "attribute":
@@ -184,6 +285,8 @@ class Changed(Once):
     change: Change
 
     def __call__(self, model: nn.Module, inputs: list[list[Any]], variant: Variant) -> Observed:
+        if self.change.kind in OF_DATA:  # nothing may be left of a call before it
+            super().__call__(model, inputs, variant)
         undo = self.change.apply(model)
         try:
             return super().__call__(model, inputs, variant)

@@ -33,11 +33,11 @@ from .shrink import Shapes, Sizes
 from .subjects import Construction, Subjects, subjects
 from .variants import Variant, placed
 from .verifier import forward_trace, questions
-from .ways import Calls, Change, Changed, Graded, Hooked
+from .ways import Backward, Calls, Change, Changed, Graded, Hooked
 
 RECORDS: Mapping[str, type] = {
     record.__name__: record
-    for record in (Variant, Shapes, Rounding, Library, Convolution, Once, Calls, Change, Changed, Graded, Hooked, Construction)
+    for record in (Variant, Shapes, Rounding, Library, Convolution, Once, Backward, Calls, Change, Changed, Graded, Hooked, Construction)
 }
 
 
@@ -114,7 +114,7 @@ class Worker:
             seen = found.run_on(given, variant, fill)
         return {
             "tensors": dict(seen.tensors), "structure": seen.structure, "differentiable": seen.differentiable,
-            "facts": dict(seen.facts), "launched": list(launched),
+            "facts": dict(seen.facts), "besides": list(seen.besides), "launched": list(launched),
         }  # fmt: skip
 
 

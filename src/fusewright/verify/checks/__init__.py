@@ -84,6 +84,7 @@ class Trial:
     steps: Steps = field(default_factory=Steps)
     independent: dict[Variant, dict[str, str] | None] = field(default_factory=dict)  # what results are to those of parts of the batch
     later: set[str] = field(default_factory=set)  # kernels that several calls in a row launched
+    besides: dict[str, Variant] = field(default_factory=dict)  # what the candidate alone did besides returning, and where first
     launched: dict[str, Variant] = field(default_factory=dict)  # each kernel, and a variant that launched it: a small one
 
     @property
@@ -176,6 +177,7 @@ class Trial:
             self.errors[variant] = error
             return None
         self.findings.extend(Finding(variant, tensor, miss) for tensor, miss in misses.items())
+        self.besides.update({what: variant for what in got.besides if what not in (*eager.besides, *self.besides)})
         return got.differentiable, eager.differentiable
 
     def references(self, variant: Variant, parts: tuple[Part, ...]) -> Iterator[tuple[Part | tuple[Part, ...] | None, References]]:

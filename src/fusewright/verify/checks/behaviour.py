@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import itertools
 import math
 import pickle
@@ -24,13 +25,14 @@ from . import Outcome, Trial, sentence, skipped
 from .bits import bits, same, same_bits
 
 MANY_CALLS = 30
+FEW_CALLS = 5
 MANY_SECONDS = 1.0
 
 
 def left_alone(candidate: Candidate) -> Outcome:
     """The candidate replaced no function of PyTorch, Python or the verifier, and changed no flag."""
     before = candidate.before
-    patched, flags = before.patched(), before.changed_flags()
+    patched, flags = [*before.patched(), *before.overridden()], before.changed_flags()
     before.restore()
     changes = [*patched, *flags]
     if changes:
@@ -78,7 +80,7 @@ def real_tensors(trial: Trial) -> Outcome:
     for position, (a, b) in enumerate(zip(got.returned, eager.returned, strict=True)):
         where = f"output {position}"
         if not isinstance(b, Tensor):
-            if type(a) is not type(b) or a != b:
+            if type(a) is not type(b) or (a != b and not isinstance(b, float)):  # numbers are compared as results are
                 return Outcome(False, f"{where} is {a!r} instead of {b!r}")
             continue
         if type(a) is not type(b):
@@ -149,6 +151,13 @@ def inputs_untouched(trial: Trial) -> Outcome:
     return Outcome(True, "inputs and parameters as they were", 0.0)
 
 
+def nothing_besides(trial: Trial) -> Outcome:
+    """In no call so far did the candidate do what the original does not: results are the whole of it."""
+    for what, variant in trial.besides.items():
+        return Outcome(False, f"{what}: not so with the original ({variant})", float(len(trial.besides)))
+    return Outcome(True, "no input changed, nothing drawn, no memory shared that the original does not", 0.0)
+
+
 def not_cached(trial: Trial) -> Outcome:
     """New values in the same storage give new results; an equal call does equal work; old results stay as they were."""
     variant = trial.accepted(replace(trial.usual, distribution="normal", seed=40))
@@ -204,7 +213,7 @@ def repeatable(trial: Trial) -> Outcome:
         return Outcome(False, f"{words}: nothing can be compared with it")
     first = trial.observe(variant)
     between = itertools.cycle([replace(variant, seed=seed) for seed in (2, 3)])
-    start, calls = time.perf_counter(), 0
+    start, calls, held = time.perf_counter(), 0, _tensors()
     while calls < MANY_CALLS and time.perf_counter() - start < MANY_SECONDS:
         trial.observe(next(between))
         again = trial.observe(variant)
@@ -214,7 +223,19 @@ def repeatable(trial: Trial) -> Outcome:
                 if name in again.tensors and name in _varying(trial, variant):
                     return Outcome(True, f"{name} varies from call to call, and so does the original's", float(calls))
                 return Outcome(False, f"{name} of the same call, {calls} calls on: {_difference(value, again, name)}")
+    if (more := _tensors() - held) >= calls > FEW_CALLS:
+        held = _tensors()
+        for _ in range(calls):
+            subjects.run_eager(variant)
+        if _tensors() - held < calls:
+            return Outcome(False, f"{more} tensors more are held after {calls} calls", float(more))
     return Outcome(True, f"{calls} calls, the same bits", float(calls))
+
+
+def _tensors() -> int:
+    """That Python holds."""
+    gc.collect(0)
+    return sum(issubclass(type(value), Tensor) for value in gc.get_objects())
 
 
 def _moody(trial: Trial, variant: Variant) -> str:

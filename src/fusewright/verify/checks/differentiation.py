@@ -191,13 +191,14 @@ def _derivatives(trial: Trial, variants: list[Variant]) -> Outcome:
         return skipped("the original has none")
     if without:
         return Outcome(False, "its results carry no gradient")
-    mine = [f for f in trial.findings if f.variant in variants and "gradient" in f.tensor]
+    found = [f for f in trial.findings if f.variant in variants]  # results and buffers too: kernels that save activations are others
+    mine = [f for f in found if "gradient" in f.tensor]
     if not mine:
         return skipped("the original has none")
-    worst = max(mine, key=lambda f: f.miss.ratio)
-    if not worst.miss.passed:
-        return Outcome(False, str(worst), worst.miss.ratio)
-    tensors = len({f.tensor for f in mine})
+    lost = max(found, key=lambda f: (not f.miss.passed, "gradient" in f.tensor, f.miss.ratio))
+    if not lost.miss.passed:
+        return Outcome(False, str(lost), lost.miss.ratio)
+    worst, tensors = max(mine, key=lambda f: f.miss.ratio), len({f.tensor for f in mine})
     return Outcome(True, f"{tensors} tensors, error {worst.miss.ratio:.2g} of its budget", worst.miss.ratio)
 
 

@@ -23,7 +23,7 @@ from ..observe import Observed, Way
 from ..reference import widen_module
 from ..subjects import Construction, Subjects
 from ..variants import Variant
-from ..ways import NAMES, NEW_NAMES, Calls, Change, Changed, Graded, Hooked, place_of
+from ..ways import NAMES, NEW_NAMES, OF_DATA, Backward, Calls, Change, Changed, Graded, Hooked, place_of
 from . import Outcome, Trial, sentence, skipped
 from .bits import same_bits
 
@@ -35,6 +35,9 @@ AT_LEAST = 4
 ACTIVATIONS = frozenset(
     "ReLU ReLU6 GELU SiLU Mish ELU SELU CELU LeakyReLU Hardswish Hardtanh Hardsigmoid Sigmoid Tanh Softplus Softsign".split()
 )
+BACKWARD: Mapping[str, str] = {
+    "again": "two calls, gradients twice", "alone": "results alone, parameters partly frozen", "ties": "equal inputs",
+}  # fmt: skip
 # What else a word may be, for attributes that PyTorch's modules read when they are called, and for names of activations.
 WORDS: Mapping[str, tuple[str, ...]] = {
     "none": ("tanh", "mean", "sum"), "tanh": ("none", "relu"), "mean": ("sum",), "sum": ("mean",), "zeros": ("circular", "reflect"),
@@ -64,6 +67,8 @@ def difference(
         return f"raised {sentence(error)}"
     if got.structure != eager.structure:
         return f"returns {got.structure} instead of {eager.structure}"
+    if more := [what for what in got.besides if what not in eager.besides]:
+        return f"{more[0]}: not so with the original"
     for name, fact in eager.facts.items():
         if got.facts.get(name) != fact and not (name not in got.facts and optional(name)):
             return f"{name} is {_words(got.facts.get(name, 'not there'))} instead of {_words(fact)}"
@@ -216,11 +221,13 @@ def attributes(trial: Trial) -> Outcome:
         if kind in settled:
             continue
         tries += 1
-        changed = subjects.by(Changed(change))
-        eager = _taken(changed, variant)
-        if eager is None or not _moves(before, eager):
+        changed, of_data = subjects.by(Changed(change)), change.kind in OF_DATA
+        asked = replace(variant, training=False) if of_data else variant  # what is folded or packed for evaluation has to follow
+        subjects.set_state(asked)
+        unchanged, eager = _taken(subjects, asked) if of_data else before, _taken(changed, asked)
+        if eager is None or unchanged is None or not _moves(unchanged, eager):
             continue
-        found = difference(trial, changed, variant, eager)
+        found = difference(trial, changed, asked, eager)
         if found:
             return Outcome(False, f"after {change}: {found}")
         if found is not None:
@@ -245,7 +252,8 @@ def _changes(model: nn.Module) -> Iterator[tuple[tuple[str, ...], Change]]:
         for change in [*_of_attributes(path, module), *_of_children(path, module), *_of_parameters(path, module)]:
             holder = module if change.kind not in ("submodule", "activation") else getattr(module, change.name)
             what = "" if change.kind in ("submodule", "activation") else change.name
-            kinds.setdefault((change.kind, type(holder).__name__, what), []).append(change)
+            kind = (change.kind,) if change.kind in OF_DATA else (change.kind, type(holder).__name__, what)
+            kinds.setdefault(kind, []).append(change)
     order = sorted(kinds, key=lambda kind: _unlikely(kinds[kind][0]))
     for number in range(6):
         yield from ((kind, kinds[kind][number]) for kind in order if number < len(kinds[kind]))
@@ -285,7 +293,7 @@ def _of_children(path: str, module: nn.Module) -> Iterator[Change]:
 def _of_parameters(path: str, module: nn.Module) -> Iterator[Change]:
     for name, value in module.named_parameters(recurse=False):
         if value.is_floating_point() and value.numel():
-            yield Change("weight", path, name)
+            yield from (Change(kind, path, name) for kind in ("weight", *OF_DATA))
 
 
 # ---- hooks ----
@@ -404,7 +412,26 @@ def _difference_of_calls(trial: Trial, subjects: Subjects, variant: Variant, eag
     return difference(trial, subjects, variant, replace(eager, facts=known), optional)
 
 
-# ---- gradients there or not ----
+# ---- gradients ----
+
+
+def backward_ways(trial: Trial) -> Outcome:
+    """Two calls before the gradients of either, and gradients twice; of each result alone, with every other parameter frozen; of inputs
+    of which many are equal."""
+    small, compared = _small(trial), list[str]()
+    for kind, words in BACKWARD.items():
+        variant = replace(small, distribution="equal numbers") if kind == "ties" else small
+        trial.subjects.set_state(variant)
+        subjects = trial.subjects.by(Backward(kind))
+        eager = _taken(subjects, variant)
+        if eager is None or not eager.tensors:
+            continue
+        found = difference(trial, subjects, variant, eager)
+        if found:
+            return Outcome(False, found)
+        if found is not None:
+            compared.append(words)
+    return Outcome(True, "; ".join(compared), float(len(compared))) if compared else skipped("the original has none")
 
 
 def gradients_there(trial: Trial) -> Outcome:
