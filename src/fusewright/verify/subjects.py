@@ -214,7 +214,8 @@ class Subjects:
         if variant.changed in values:
             values = {**values, variant.changed: renewed(values[variant.changed], variant.seed)}
         for model in dict.fromkeys(models):
-            model.train(variant.training)  # as a user would, and before the values: what is folded now must follow them
+            if model.training != variant.training:
+                model.train(variant.training)  # as a user would, and before the values: what is folded now must follow them
             for name, module in model.named_modules():
                 module.training = variant.training and self.modes.get(name, True)
             write_state(model, values)

@@ -1,6 +1,6 @@
 # model: scaled_tanh.py
-# row: beyond the table: written through `.data`
-# caught by: attributes set later
+# row: beyond the table: parameters written in evaluation mode
+# caught by: evaluation mode
 """In evaluation mode a copy of the parameter is kept until the mode changes."""
 
 import torch
