@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from doors.models import quickly
 from torch import nn
 
 from fusewright.autograd import plan_joint
@@ -270,3 +271,30 @@ def test_instance_norm_with_running_statistics_is_no_operator_of_its_own(trainin
     torch.testing.assert_close(found[""], model(x))  # which changes its buffers
     for path in ("running_mean", "running_var") if training else ():
         torch.testing.assert_close(found[path], getattr(model, path))
+
+
+def test_a_reshape_of_what_is_stored_is_not_stored_again() -> None:
+    """Of a mean, one kernel read it with its dimension of one and another without: it was stored as both, under one name in forward,
+    and the one without a gradient was taken for the other."""
+
+    class Penalty(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w, self.s = nn.Parameter(torch.rand(5, 8, 3)), nn.Parameter(torch.rand(5, 8))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = torch.tanh(x) @ (self.w * self.s.unsqueeze(-1)).view(8, -1)
+            mean = self.w.abs().mean(-1)
+            y = torch.tanh(y) @ self.s.repeat(3, 2)
+            total = mean.sum()
+            share = mean / total
+            return torch.tanh(y), total - torch.sum(share * share.log())
+
+    module, inputs = Penalty(), [torch.randn(5, 8)]
+    made = plan(lower(capture(module, inputs)))
+    stored = [name for kernel in made.kernels for name in kernel.stores]
+    assert "mean" in stored and "mean_squeeze" not in stored
+    new = quickly(module, *inputs)
+    _, got = new(*inputs)
+    (wanted,) = torch.autograd.grad(module(*inputs)[1], [module.w])
+    torch.testing.assert_close(*torch.autograd.grad(got, [module.w]), wanted, rtol=1e-4, atol=1e-5)

@@ -120,6 +120,29 @@ class Grouping:
 
     def settle(self) -> None:
         """A kernel stores what is wanted of it and what other kernels read; it loads the rest of what it reads."""
+        demanded = self.demanded()
+        while again := [m for kernel in self.kernels for m in kernel.members if m in demanded and self.is_stored_twice(m, demanded)]:
+            for name in again:
+                kernel = self.home.pop(name)
+                del kernel.members[name]
+            demanded = self.demanded()
+        for kernel in self.kernels:
+            kernel.stores = tuple(m for m in kernel.members if m in demanded)
+            reads = self.reads(kernel, list(kernel.stores))
+            kernel.loads = tuple(sorted((p for p in reads if self.home.get(p) is not kernel), key=self.rank.__getitem__))
+        self.kernels = [kernel for kernel in self.kernels if kernel.stores]
+
+    def is_stored_twice(self, name: str, demanded: set[str]) -> bool:
+        """A reshape of what its kernel stores too: it is the same memory, which whoever reads it may read."""
+        prim = self.prims[name]
+        if not isinstance(prim.op, Reshape) or name in self.wanted:
+            return False
+        source = self.prims[prim.inputs[0]]
+        together = self.home.get(source.name) is self.home[name] and source.name in demanded
+        return together and not source.channels_last and not prim.channels_last
+
+    def demanded(self) -> set[str]:
+        """What must be in memory, and what kernels read of others."""
         demanded = set(self.wanted)
         changed = True
         while changed:
@@ -130,11 +153,7 @@ class Grouping:
                 new = {leaf for leaf in outside if leaf in self.home} - demanded
                 changed |= bool(new)
                 demanded |= new
-        for kernel in self.kernels:
-            kernel.stores = tuple(m for m in kernel.members if m in demanded)
-            reads = self.reads(kernel, list(kernel.stores))
-            kernel.loads = tuple(sorted((p for p in reads if self.home.get(p) is not kernel), key=self.rank.__getitem__))
-        self.kernels = [kernel for kernel in self.kernels if kernel.stores]
+        return demanded
 
     def reads(self, kernel: Kernel, roots: list[str]) -> set[str]:
         """Leaves outside the kernel that computing `roots` in it needs, and the members it goes through."""
