@@ -37,6 +37,7 @@ NUMBERS: dict[str, list[dict[str, Any]]] = {
     "aten.sub.Tensor": [{}, {"alpha": 2}],
     "aten.rsub.Tensor": [{}, {"alpha": 0.5}],
     "aten.pow.Tensor_Scalar": [{"exponent": e} for e in (0, 1, 2, 3, 4, 0.5, -0.5, -1, -2, 2.75)],
+    "aten.round.decimals": [{"decimals": n} for n in (0, 2, -1)],
     "aten.clamp.default": [{"min": -0.5, "max": 2.0}, {"min": 0.25}, {"max": 0.75}, {"min": 2.0, "max": -1.0}],
     "aten.clip.default": [{"min": -0.5, "max": 2.0}],
     "aten.clamp.Tensor": [{"min": "y", "max": "z"}, {"min": "y"}, {"max": "y"}],

@@ -15,7 +15,8 @@ from .trace import plain_form
 STOPS = frozenset(
     getattr(packet, overload)
     for name in (
-        "detach detach_ zeros_like ones_like full_like empty_like rand_like randn_like randint_like new_zeros new_ones new_full new_empty"
+        "detach detach_ zeros_like ones_like full_like empty_like rand_like randn_like randint_like new_zeros new_ones new_full new_empty "
+        "linspace logspace"
     ).split()
     for packet in [getattr(torch.ops.aten, name)]
     for overload in packet.overloads()

@@ -104,7 +104,8 @@ def find_gradients(
 def wanted_of(region: Region, regions: Regions, asked: set[str]) -> list[str]:
     """Of what a region's reference reads: the values that training asks gradients of."""
     graph = regions.graph
-    return [n for n in regions.reference_inputs(region) if n in asked and graph[n].dtype.is_floating_point]  # type: ignore[union-attr]
+    types = {name: graph[name].dtype for name in regions.reference_inputs(region) if name in asked}
+    return [name for name, dtype in types.items() if dtype is not None and dtype.is_floating_point]
 
 
 def region_gradient(

@@ -330,6 +330,7 @@ def formulas() -> dict[Any, Callable[..., Any]]:
     known = {*registry.RECORDS, *ELEMENTS}
     known |= {getattr(aten, f"reflection_pad{d}d_backward").default for d in (1, 2, 3)}  # as an index_put it is slower
     known.add(aten.embedding_dense_backward.default)  # so is this
+    known.add(aten.index_add.default)  # and this; PyTorch's formula does not take an index that is a number
     theirs = {target: formula for target, formula in core_aten_decompositions().items() if target not in known}
     return {**theirs, **NORMS, **SHRINKS}
 

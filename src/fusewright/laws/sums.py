@@ -277,6 +277,8 @@ def permutation(node: Node) -> list[int] | None:
     rank = len(node.shape or ())
     if node.target is aten.permute.default:
         return [d % rank for d in node.bound()["dims"]]
+    if rank == 0:
+        return None
     if node.target is aten.transpose.int:
         a, order = node.bound(), list(range(rank))
         i, j = a["dim0"] % rank, a["dim1"] % rank

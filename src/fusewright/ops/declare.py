@@ -145,10 +145,10 @@ def value_of(build: Lowering, value: Any) -> str:
 
 
 def dims_of(dims: Any, rank: int) -> list[int]:
-    """Dimensions as non-negative numbers; none given means all."""
-    if dims is None or dims == []:
+    """The dimensions of a reduction as non-negative numbers; none given means all. A number has none, whichever is named."""
+    if rank == 0 or dims is None or dims == []:
         return list(range(rank))
-    return sorted({d % max(rank, 1) for d in ([dims] if isinstance(dims, int) else dims)})
+    return sorted({d % rank for d in ([dims] if isinstance(dims, int) else dims)})
 
 
 def float_result(build: Lowering, source: str, dtype: torch.dtype | None) -> str:

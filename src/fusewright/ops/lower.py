@@ -17,9 +17,10 @@ from .lowering import Lowering
 
 
 def lower(graph: Graph, left: frozenset[str] = frozenset()) -> Lowered:
-    """Nodes in `left` stay calls to PyTorch whatever is known of them, and so do elements of their results."""
+    """Nodes in `left` stay calls to PyTorch whatever is known of them, and so do elements of their results. Where one of these stays,
+    the call is made, which has the others."""
     build = Lowering(graph)
-    users = graph.users()
+    users, given = graph.users(), left
     left = left | {n.name for n in graph.nodes if n.target == "getitem" and n.args[0].name in left}
     for node in graph.nodes:
         build.node = node
@@ -36,6 +37,10 @@ def lower(graph: Graph, left: frozenset[str] = frozenset()) -> Lowered:
                 load(build, node)
         else:
             build.value[node.name] = value
+    elements = [node for node in graph.nodes if node.target == "getitem"]
+    made, ours = ({n.args[0].name for n in elements if (n.name in build.library) == stays} for stays in (True, False))
+    if made & ours:
+        return lower(graph, given | (made & ours))
     return Lowered(graph, share_slices(build.prims), build.value, frozenset(build.library))
 
 

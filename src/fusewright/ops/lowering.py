@@ -100,8 +100,11 @@ class Lowering:
             kind = self.prims[source].dtype
             half = kind in (torch.float16, torch.bfloat16)
             dtype = torch.float32 if half and field != "result()" else kind
+        if not shape:  # a number is a row of one element
+            row = self.reshape(source, [1])
+            return self.reshape(self.add(label, Reduce(accumulator, (0,), field), [row], [1], dtype), [])
         behind, there = self.behind_ones(source, dims)
-        if behind != source:  # two sums of one tensor are seen to go over the same elements, however its shape is written
+        if behind != source and there:  # two sums of one tensor are seen to go over the same elements, however its shape is written
             return self.reshape(self.reduce(label, accumulator, behind, there, field, dtype), shape)
         return self.add(label, Reduce(accumulator, tuple(sorted(dims)), field), [source], shape, dtype)
 

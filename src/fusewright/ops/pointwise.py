@@ -64,6 +64,8 @@ pointwise("square", aten.square.default, expr=lambda a: a.self * a.self, valley=
 
 def _power(a: Any) -> Expr:
     x, exponent = a.self, a.exponent
+    if a.is_whole and not (isinstance(exponent, Number) and 1 <= exponent.value <= 4):
+        return fn.whole_power(x, exponent)
     if not isinstance(exponent, Number):
         return fn.exp2(exponent) if isinstance(x, Number) and x.value == 2 else fn.pow_(x, exponent)
     known: dict[Any, Callable[[], Expr]] = {
@@ -95,11 +97,21 @@ def _rounded_quotient(a: Any) -> Expr:
     return fn.trunc(x / y) if mode == "trunc" else x / y
 
 
-pointwise("pow", aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar, expr=_power, cost=8, floats=True)
+def _rounded_to_decimals(a: Any) -> Expr:
+    ten = 10.0 ** abs(a.decimals.value)
+    return fn.rint(a.self / ten) * ten if a.decimals.value < 0 else fn.rint(a.self * ten) / ten
+
+
+pointwise("pow", aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar, expr=_power, cost=8)
 pointwise("fma", aten.addcmul.default, expr=lambda a: a.self + _product(a.tensor1, a.tensor2, a.value))
 pointwise("addcdiv", aten.addcdiv.default, expr=lambda a: a.self + _scaled(a.tensor1 / a.tensor2, a.value), cost=4)
 pointwise("lerp", aten.lerp.Scalar, aten.lerp.Tensor, expr=_lerp)
-pointwise("remainder", aten.remainder.Scalar, aten.remainder.Tensor, expr=lambda a: fn.remainder_of(a.self, a.other), cost=8)
+pointwise(
+    "remainder",
+    *(aten.remainder.Scalar, aten.remainder.Tensor, aten.remainder.Scalar_Tensor),
+    expr=lambda a: fn.remainder_of(a.self, a.other),
+    cost=8,
+)
 pointwise(
     "div_rounded",
     *(aten.div.Tensor_mode, aten.div.Scalar_mode, aten.floor_divide.default, aten.floor_divide.Scalar),
@@ -147,10 +159,11 @@ pointwise("hypot", aten.hypot.default, expr=lambda a: fn.hypot(a.self, a.other),
 pointwise("asinh", aten.asinh.default, expr=lambda a: fn.asinh(a.self), monotone=1, cost=24)
 pointwise("acosh", aten.acosh.default, expr=lambda a: fn.acosh(a.self), monotone=1, bounds=lambda x: (0, INF), cost=24)
 pointwise("atanh", aten.atanh.default, expr=lambda a: fn.atanh(a.self), monotone=1, cost=24)
-pointwise("copysign", aten.copysign.Tensor, expr=lambda a: fn.copysign(a.self, a.other), floats=True)
+pointwise("lgamma", aten.lgamma.default, aten.special_gammaln.default, expr=lambda a: fn.lgamma(a.self), cost=40)
+pointwise("copysign", aten.copysign.Tensor, aten.copysign.Scalar, expr=lambda a: fn.copysign(a.self, a.other), floats=True)
 pointwise(
     "xlogy",
-    aten.xlogy.Tensor,
+    *(aten.xlogy.Tensor, aten.xlogy.Scalar_Other, aten.xlogy.Scalar_Self),
     expr=lambda a: select(both(equal(a.self, 0.0), equal(a.other, a.other)), 0.0, a.self * fn.log(a.other)),
     cost=12,
 )
@@ -165,6 +178,7 @@ pointwise("frac", aten.frac.default, expr=lambda a: a.self - fn.trunc(a.self), f
 pointwise("floor", aten.floor.default, expr=lambda a: fn.floor(a.self), monotone=1, floats=True)
 pointwise("ceil", aten.ceil.default, expr=lambda a: fn.ceil(a.self), monotone=1, floats=True)
 pointwise("round", aten.round.default, expr=lambda a: fn.rint(a.self), monotone=1, floats=True)
+pointwise("round_decimals", aten.round.decimals, expr=_rounded_to_decimals, cost=8, floats=True, exact=True)
 pointwise("trunc", aten.trunc.default, expr=lambda a: fn.trunc(a.self), monotone=1, floats=True)
 pointwise(
     "sign",

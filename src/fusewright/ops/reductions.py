@@ -64,11 +64,11 @@ def arg_extreme(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 
 @lowers("any_all", aten.any.default, aten.any.dim, aten.any.dims, aten.all.default, aten.all.dim, aten.all.dims)
 def any_all(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    """The largest or the smallest of 0 and 1."""
+    """The largest or the smallest of 0 and 1. Alone among reductions, over no dimensions it goes over none: each element for itself."""
     source = value_of(build, a["self"])
     if node.dtype is not torch.bool:
         return None
-    dims = dims_of(a.get("dim"), len(build[source].shape))
+    dims = [] if a.get("dim") == [] else dims_of(a.get("dim"), len(build[source].shape))
     true = build.pointwise("true", lambda x: select(differs(x, 0), 1.0, 0.0), [source], torch.float32, build[source].dtype)
     number = build.reduce("number", "Max" if "any" in str(node.target) else "Min", true, dims)
     found = build.pointwise("", lambda x: differs(x, 0.0), [number], torch.bool, torch.float32)

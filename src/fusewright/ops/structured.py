@@ -15,7 +15,7 @@ from ..ir.access import same_shape
 from ..ir.expr import Arg, Binary, Expr, as_expr, differs, equal, first_of, negated, select
 from ..ir.graph import Dim, Node, Ref
 from ..ir.prims import Diagonal, Expand, Flip, Iota, Permute, Slice, constant
-from .declare import ELEMENTS, as_in_memory, cast, dims_of, element_of, lowers, slice_start, value_of
+from .declare import ELEMENTS, as_in_memory, cast, element_of, lowers, slice_start, value_of
 from .lowering import Lowering
 from .placement import placed
 from .registry import aten
@@ -266,6 +266,8 @@ def permute(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.shape is not None
     rank = len(node.shape)
     order = list(range(rank))
+    if rank == 0:
+        return value_of(build, a["self"])
     if "dims" in a:
         order = [d % rank for d in a["dims"]]
     elif "dim0" in a:
@@ -317,8 +319,10 @@ def select_(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 @lowers("flip", aten.flip.default, aten.fliplr.default, aten.flipud.default)
 def flip(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.shape is not None
-    dims = a.get("dims", [1] if "fliplr" in str(node.target) else [0])
-    return build.view("", Flip(tuple(dims_of(dims, len(node.shape)))), value_of(build, a["self"]), node.shape)
+    source, dims = value_of(build, a["self"]), a.get("dims", [1] if "fliplr" in str(node.target) else [0])
+    if not dims or not node.shape:
+        return source
+    return build.view("", Flip(tuple(sorted(d % len(node.shape) for d in dims))), source, node.shape)
 
 
 @lowers("prelu", aten.prelu.default)
@@ -326,8 +330,9 @@ def prelu(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """One slope for all, or one for each channel."""
     assert node.shape is not None and node.dtype is not None
     source, slope = value_of(build, a["self"]), value_of(build, a["weight"])
-    per_channel = [build[slope].shape[0], *[1] * (len(node.shape) - 2)] if len(node.shape) >= 2 else build[slope].shape
-    names = [source, build.reshape(slope, per_channel)]
+    if build[slope].shape and len(node.shape) >= 2:
+        slope = build.reshape(slope, [build[slope].shape[0], *[1] * (len(node.shape) - 2)])
+    names = [source, slope]
     return build.pointwise("", lambda x, slope: select(x > 0.0, x, slope * x), names, node.dtype)
 
 

@@ -56,6 +56,17 @@ template <typename T> __device__ __forceinline__ T whole_quotient(T a, T b) {
 }
 template <typename T> __device__ __forceinline__ T whole_rest(T a, T b) { return b == T(0) || is_minus_one(b) ? T(0) : static_cast<T>(a % b); }
 
+//: section whole_power
+// Of whole numbers, modulo what fits: by squaring. A negative power is 0, but of 1 and -1.
+template <typename T, typename U> __device__ __forceinline__ T whole_power(T a, U by) {
+  if (by < U(0)) return a == T(1) ? T(1) : a < T(0) && a == T(-1) ? (by % 2 == 0 ? T(1) : T(-1)) : T(0);
+  unsigned long long power = 1, square = static_cast<unsigned long long>(a);
+  for (unsigned long long rest = static_cast<unsigned long long>(by); rest != 0; rest >>= 1, square *= square) {
+    if (rest & 1) power *= square;
+  }
+  return static_cast<T>(power);
+}
+
 //: section shifted_left
 // By more than there are bits, or by less than 0, nothing is left.
 template <typename T, typename U> __device__ __forceinline__ T shifted_left(T a, U by) {
