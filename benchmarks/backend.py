@@ -41,7 +41,8 @@ def measured(path: Path) -> Row:
 
     import fusewright
     from fusewright.frontend.problem import load_problem
-    from fusewright.verify.observe import copied, needing_gradients, observe
+    from fusewright.frontend.given import deep_copy
+    from fusewright.verify.observe import needing_gradients, observe
     from fusewright.verify.reference import in_float64, type_of, widen_module, widened
 
     torch._dynamo.reset()
@@ -49,11 +50,11 @@ def measured(path: Path) -> Row:
     problem = load_problem(path)
     model, inputs = problem.model(), problem.inputs()
     low = type_of(model, list(inputs))
-    wide, compiled = widen_module(copied(model)), copied(model)
+    wide, compiled = widen_module(deep_copy(model)), deep_copy(model)
     compiled.compile(backend="fusewright", options={"target": "host", "fallback": "eager", "strict": True})
     worst: dict[str, Any] = {"share": -1.0}
     fixed = any(p.requires_grad for p in model.parameters())  # without parameters, gradients are those of inputs
-    trains, real = trained(copied(model), problem.inputs() if fixed else needing_gradients(problem.inputs()))
+    trains, real = trained(deep_copy(model), problem.inputs() if fixed else needing_gradients(problem.inputs()))
     for derivatives in (0, 1) if trains else (0,):
         if derivatives and not real:  # cotangents are of numbers
             model, wide, compiled = map(only_floats(), (model, wide, compiled))

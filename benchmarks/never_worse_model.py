@@ -32,11 +32,11 @@ from fusewright.driver.front import Front, new_file
 from fusewright.driver.pipeline import optimize, read_problem, tuned_for
 from fusewright.driver.tune import Tuned
 from fusewright.errors import Refused, first_line
+from fusewright.frontend.given import deep_copy
 from fusewright.frontend.problem import Problem, load_problem
 from fusewright.options import Options
 from fusewright.verify.budget import K
 from fusewright.verify.candidate import Candidate, load_candidate
-from fusewright.verify.observe import copied
 from fusewright.verify.reference import (
     RANDOM,
     TO_NEAREST,
@@ -151,7 +151,7 @@ class Sides:
         return self.problem.inputs()
 
     def eager(self) -> nn.Module:
-        return copied(self.original).to(self.device)
+        return deep_copy(self.original).to(self.device)
 
     def new(self) -> nn.Module:
         module = self.candidate.build_model(self.problem)

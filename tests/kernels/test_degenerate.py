@@ -18,7 +18,7 @@ ONES = (
     "x[:, None].var(1, correction=0), x[..., None].argmax(-1), x[:, None].count_nonzero(1), x[:, None].std(1, correction=0), "
     "(x[:, None] > 0).sum(1), x[:, None].max(1), torch.var_mean(x[..., None], -1, correction=0), x[:, None].long().sum(1), "
     "x[:, :, None].argmin(2, True), x[:, None].softmax(1), x.any(dim=()), x.all(dim=()), x.count_nonzero(()), x.sum(()), x.amax(()), "
-    "x.var(()), torch.linalg.vector_norm(x, 2, ()), torch.flip(x, ()), x.flip((0, 1)), x[:, :1].squeeze(())"
+    "x.var(()), torch.linalg.vector_norm(x, 2, ()), torch.flip(x, ()), x.flip((0, 1)), x[:, :1].squeeze(()), torch.prelu(x, x[0, 0])"
 )
 
 

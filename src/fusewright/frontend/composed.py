@@ -21,7 +21,7 @@ aten = torch.ops.aten
 COMPOSED = (
     "arccos arccosh arcsin arcsinh arctan arctan2 arctanh atleast_1d atleast_2d atleast_3d broadcast_tensors chain_matmul "
     "column_stack concat concatenate cosine_embedding_loss cumulative_trapezoid diff divide dstack fix float_power frobenius_norm "
-    "ger greater greater_equal hstack inner isclose kron ldexp less less_equal linalg_matmul linalg_matrix_norm linalg_multi_dot "
+    "ger greater greater_equal hstack inner isclose kron less less_equal linalg_matmul linalg_matrix_norm linalg_multi_dot "
     "linalg_norm linalg_vecdot meshgrid nanmean not_equal poisson_nll_loss row_stack special_erfc special_exp2 special_expm1 "
     "special_log1p special_log_softmax special_logit special_logsumexp special_sinc special_softmax special_xlogy std_mean "
     "sum_to_size tensordot trapezoid trapz true_divide var_mean vstack"
@@ -35,12 +35,13 @@ DECOMPOSED = (
 
 
 def overloads(names: list[str]) -> Iterator[OpOverload]:
-    """Every form of these operators that this version of PyTorch has, and that changes nothing in place."""
+    """Every form of these operators on tensors that this version of PyTorch has, and that changes nothing in place."""
     for name in names:
         packet = getattr(aten, name, None)
         for overload in packet.overloads() if packet is not None else ():
             found = getattr(packet, overload)
-            if not found._schema.is_mutable and isinstance(found, OpOverload):
+            of_tensors = "Tensor" in str(found._schema)  # those of numbers belong to TorchScript alone
+            if of_tensors and not found._schema.is_mutable and isinstance(found, OpOverload):
                 yield found
 
 

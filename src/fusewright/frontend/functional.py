@@ -22,13 +22,14 @@ CHANGES = {InputKind.BUFFER: OutputKind.BUFFER_MUTATION, InputKind.USER_INPUT: O
 
 def functional(exported: ExportedProgram) -> ExportedProgram:
     """The program that `run_decompositions` gives: the same calls, names, places in the source and guards."""
+    formulas = dict(composed.known())
     if can_be_retraced(exported):
         with contextlib.suppress(Exception):  # parts of PyTorch that other versions lack, and what its verifier rejects
             found = Retrace(exported).program()
             if found is not None:
                 return found
     with contextlib.suppress(Exception):  # a formula that cannot be traced with these sizes: the operators stay whole
-        return exported.run_decompositions(dict(composed.known()))
+        return exported.run_decompositions(formulas)
     return exported.run_decompositions({})
 
 

@@ -90,7 +90,8 @@ def gather(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 
 @lowers("take_along_dim", aten.take_along_dim.default)
 def take_along_dim(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    """As `gather`, of tensors that broadcast against each other; with no dimension given, of all elements in a row."""
+    """As `gather`, of tensors that broadcast against each other, and numbers below 0 count from the end; with no dimension
+    given, of all elements in a row."""
     assert node.shape is not None
     source, number = value_of(build, a["self"]), value_of(build, a["indices"])
     if a["dim"] is None:
@@ -101,7 +102,7 @@ def take_along_dim(build: Lowering, node: Node, a: dict[str, Any]) -> str | None
         return None
     extent = build[source].shape[dim]
     wide = [extent if d == dim else size for d, size in enumerate(node.shape)]
-    return picked(build, build.expand(source, wide), {dim: number}, [d for d in range(rank) if d != dim], node.shape)
+    return picked(build, build.expand(source, wide), {dim: number}, [d for d in range(rank) if d != dim], node.shape, wraps=True)
 
 
 def taken(build: Lowering, source: str, number: str, shape: Sequence[Dim], wraps: bool = False) -> str | None:

@@ -119,6 +119,7 @@ pointwise(
     cost=12,
     exact=True,
 )
+pointwise("ldexp", aten.ldexp.Tensor, expr=lambda a: a.self * fn.exp2(a.other), cost=5, floats=True)
 pointwise("fmod", aten.fmod.Scalar, aten.fmod.Tensor, expr=lambda a: fn.fmod_of(a.self, a.other), cost=8)
 
 # ---- powers, exponentials, trigonometry
