@@ -40,8 +40,8 @@ def measured(path: Path) -> Row:
     import torch
 
     import fusewright
-    from fusewright.frontend.problem import load_problem
     from fusewright.frontend.given import deep_copy
+    from fusewright.frontend.problem import load_problem
     from fusewright.verify.observe import needing_gradients, observe
     from fusewright.verify.reference import in_float64, type_of, widen_module, widened
 
