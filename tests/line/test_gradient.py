@@ -176,47 +176,6 @@ def test_results_have_gradients_where_the_originals_do(of_input: bool, of_weight
     torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-5, atol=1e-5)
 
 
-UNUSED = """
-import torch
-import torch.nn as nn
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.tensor([0.5, 0.0, -1.0, 2.0]))
-
-    def forward(self, x):
-        y = torch.relu(x * self.weight)
-        return (y - x).sin(), y.sqrt(), x.abs().log() * 2, y // 0.3
-
-
-def get_inputs():
-    return [torch.tensor([[1.0, 2.0, 3.0, 4.0], [-1.0, 0.5, -2.0, -4.0]])]
-
-
-def get_init_inputs():
-    return []
-"""
-
-
-@pytest.mark.parametrize("of_input", [False, True])
-@pytest.mark.parametrize("used", [0, 2])
-def test_a_result_that_nobody_uses_adds_nothing_to_gradients(used: int, of_input: bool, tmp_path: Path) -> None:
-    """Zeros in the place of its gradient would: √ has an infinite derivative at 0, and a quotient that is rounded has none."""
-    path = tmp_path / "unused.py"
-    path.write_text(UNUSED)
-    problem = load_problem(path)
-    new = load_candidate(compile_problem(problem, Options())[2].text, "host", name="unused.py").build_model(problem)
-    found = []
-    for model in (new, problem.model()):
-        x = problem.inputs()[0].requires_grad_(of_input)
-        result = model(x)[used]
-        wanted = [model.weight, *([x] if of_input else [])]
-        found.append(torch.autograd.grad(result.sum(), wanted, allow_unused=True) if result.requires_grad else None)
-    torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6)
-
-
 DETACHED = """
 import torch
 import torch.nn as nn

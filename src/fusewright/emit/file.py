@@ -88,7 +88,6 @@ def with_kernels(joint: JointPlan, source: str, model: nn.Module, around: Surrou
         "unread fit": "unread" in features and not backward.unfit, "unread late": features >= {"unread", "late"},
         "many": max(len(launchers), len(backward.kernels)) > MANY,
         "saves early": "saves" in features and "late" not in features,
-        "several gradient": features >= {"several", "gradient"}, "some of several": features >= {"several", "some"},
         "hopper": any(helper.on_hopper for helper in units[0].helpers),
     }  # fmt: skip
     features |= {name for name, needed in there.items() if needed}

@@ -201,8 +201,7 @@ class Functions:
         others |= {"shared_bytes": shared} if (shared := self.guarded(region)) else {}
         what = self.joint.in_training(region)
         others |= {"by_pytorch": True} if what == PYTORCH else {}
-        self.features |= {"regions", *others} | ({"several"} if sum(mark is not False for mark in marks) > 1 else set())
-        self.features |= {"some"} if any(isinstance(mark, tuple) for mark in marks) else set()
+        self.features |= {"regions", *others}
         given = [region.name, f"{region.name}_reference", *(f"{name}={value}" for name, value in others.items())]
         silent = what == KERNELS and region.name not in self.training.reasons()  # as the kernels beside it say
         head, line = f"{region.name}_region = _Region(", ", ".join(given)

@@ -248,11 +248,6 @@ def _with_step(gradient, at_once=1):  # if: steps
     return (gradient.as_strided((at_once,), (0,)).contiguous() if at_once > 1 else gradient), 0
 
 
-def _zeros(shape, dtype, device):  # if: some of several
-    """The gradient of a result that has none in this call."""
-    return torch.zeros((), dtype=dtype, device=device).expand(shape)
-
-
 class _Differentiable(torch.autograd.Function):  # if: regions
     """Kernels forward; backward too where there are some for all gradients that are asked for, or else the reference's."""  # if: gradient
     """Kernels forward; backward differentiates the reference."""  # unless: gradient
@@ -269,7 +264,6 @@ class _Differentiable(torch.autograd.Function):  # if: regions
         results = region.launches(sizes, [*tensors], saved) if region.saves else region.launches(sizes, [*tensors])  # if: saves early
         results = region.launches(sizes, [*tensors])  # unless: saves
         ctx.save_for_backward(*saved)
-        ctx.set_materialize_grads(False)  # zeros in the place of a gradient that nobody asks for may become NaN  # if: several
         ctx.late = region.saves and not saving  # if: late
         ctx.rest = tensors[region.reads :] if ctx.late else ()  # if: unread late
         if not region.smooth:  # if: differentiable
@@ -278,8 +272,6 @@ class _Differentiable(torch.autograd.Function):  # if: regions
             known = {id(r) for r, is_smooth in zip(results, smooth) if is_smooth}  # a value may be there twice, once detached
             results = tuple([r.detach() if id(r) in known and not is_smooth else r for r, is_smooth in zip(results, smooth)])
             ctx.mark_non_differentiable(*[r for r, is_smooth in zip(results, smooth) if not is_smooth])
-            known = zip(results, smooth)  # if: some of several
-            ctx.still = [None if is_smooth else (r.shape, r.dtype, r.device) for r, is_smooth in known]  # if: some of several
         return results
 
     @staticmethod
@@ -290,11 +282,8 @@ class _Differentiable(torch.autograd.Function):  # if: regions
         _Differentiable.trained = True  # if: trained
         again = torch.is_grad_enabled()  # a second derivative will be asked for
         if not region.smooth:  # if: differentiable
-            every = zip(upstream, ctx.still, region.differentiable)  # if: some of several
-            upstream = [_zeros(*still) if still else g for g, still, smooth in every if smooth]  # if: some of several
-            upstream = [g for g, smooth in zip(upstream, region.differentiable) if smooth]  # unless: some of several
+            upstream = [g for g, smooth in zip(upstream, region.differentiable) if smooth]
         planned = region.gradient and all(map(operator.ge, region.asked, needed))  # if: gradient
-        planned = planned and all(g is not None for g in upstream)  # if: several gradient
         if planned and not again and not torch.is_autocast_enabled():  # if: gradient
             if ctx.late:  # if: late
                 region.saving, given, more = True, [*saved], []
@@ -317,8 +306,7 @@ class _Differentiable(torch.autograd.Function):  # if: regions
         with torch.enable_grad():
             tensors = [t.view_as(t) if again else t.detach().requires_grad_(need) for t, need in zip(saved, needed)]
             results = region.reference(ctx.sizes, *tensors)
-        pairs = [(result, g) for result, g in zip(results, upstream) if result.requires_grad and g is not None]  # if: several
-        pairs = [(result, gradient) for result, gradient in zip(results, upstream) if result.requires_grad]  # unless: several
+        pairs = [(result, gradient) for result, gradient in zip(results, upstream) if result.requires_grad]
         wanted = [t for t, need in zip(tensors, needed) if need]
         if not pairs or not wanted:
             return (None,) * len(ctx.needs_input_grad)

@@ -9,7 +9,7 @@ import itertools
 import math
 import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -223,13 +223,21 @@ def repeatable(trial: Trial) -> Outcome:
                 if name in again.tensors and name in _varying(trial, variant):
                     return Outcome(True, f"{name} varies from call to call, and so does the original's", float(calls))
                 return Outcome(False, f"{name} of the same call, {calls} calls on: {_difference(value, again, name)}")
-    if (more := _tensors() - held) >= calls > FEW_CALLS:
-        held = _tensors()
-        for _ in range(calls):
-            subjects.run_eager(variant)
-        if _tensors() - held < calls:
+    if _tensors() - held >= calls > FEW_CALLS:  # what is kept once, references say, comes back no second time
+        more, theirs = (_kept_by(call, calls) for call in (lambda: trial.observe(variant), lambda: subjects.run_eager(variant)))
+        if more >= calls > theirs:
             return Outcome(False, f"{more} tensors more are held after {calls} calls", float(more))
     return Outcome(True, f"{calls} calls, the same bits", float(calls))
+
+
+def _kept_by(call: Callable[[], Any], calls: int) -> int:
+    """Tensors more that are held after so many calls."""
+    gc.collect()
+    before = _tensors()
+    for _ in range(calls):
+        call()
+    gc.collect()
+    return _tensors() - before
 
 
 def _tensors() -> int:
