@@ -183,7 +183,7 @@ def with_outliers(limit: Budget, evidence: Evidence) -> Budget:
         others = Evidence(evidence.exact, evidence.eager, samples[:i] + samples[i + 1 :], evidence.coarse)
         error = _distance(sample.double(), limit.exact)
         most = max(most, int((error > budget(others).allowed).sum()))
-        ceiling = max(ceiling, float(error.max()))
+        ceiling = max(ceiling, float(error.max()) if error.numel() else 0.0)
     return Budget(
         limit.exact, limit.eager, limit.allowed, limit.scale, limit.rms_allowed, outliers=2 * most, ceiling=K * ceiling
     )
