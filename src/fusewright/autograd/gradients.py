@@ -21,7 +21,7 @@ from ..ir.prims import Load, Pointwise, Prim, View
 from ..ir.pytext import call_text
 from ..laws.rewrite import rewrite
 from ..ops.lower import lower
-from ..schedule import product_fusion
+from ..schedule import product_fusion, weight_gradients
 from ..schedule.bit_exact import bit_exact
 from ..schedule.fusion import take_over
 from ..schedule.grouping import Cyclic
@@ -82,13 +82,19 @@ class Gradients:
 
 
 def find_gradients(
-    regions: Regions, model: nn.Module, left: Collection[str] = (), traces: dict[str, Trace | None] | None = None
+    regions: Regions,
+    model: nn.Module,
+    left: Collection[str] = (),
+    traces: dict[str, Trace | None] | None = None,
+    own_weights: frozenset[str] | None = None,
 ) -> Gradients:
     """Of every region that is not `left` to PyTorch's operators, and does not have to be so that training holds no more memory. `traces`
-    are those that were made for the same graph."""
+    are those that were made for the same graph. `own_weights`: whose gradients are of kernels of ours; None: as predicted."""
     known, asked = {} if traces is None else traces, trainable(regions.graph, model)
     taken: set[str] = set()  # names of kernels
-    every = {region.name: region_gradient(region, regions, asked, known, taken) for region in regions if region.name not in left}
+    every = {
+        region.name: region_gradient(region, regions, asked, known, taken, own_weights) for region in regions if region.name not in left
+    }
     found = {name: gradient for name, gradient in every.items() if gradient is not None}
     if not found:
         return Gradients({})
@@ -109,7 +115,12 @@ def wanted_of(region: Region, regions: Regions, asked: set[str]) -> list[str]:
 
 
 def region_gradient(
-    region: Region, regions: Regions, asked: set[str], traces: dict[str, Trace | None], taken: set[str]
+    region: Region,
+    regions: Regions,
+    asked: set[str],
+    traces: dict[str, Trace | None],
+    taken: set[str],
+    own_weights: frozenset[str] | None = None,
 ) -> RegionGradient | None:
     """None where training asks for no gradient of what the region reads, or PyTorch's operators do as well."""
     graph, arguments, outputs = regions.graph, regions.reference_inputs(region), regions.differentiated(region)
@@ -126,11 +137,13 @@ def region_gradient(
         return None
     saved = {name: prim for name, prim in saved.items() if name in found.inputs}
     try:
-        exact = bit_exact(lowered_by_role(rewrite(found)[0], wanted))
+        graph_of_gradients, weights = with_own_weights(rewrite(found)[0], regions, own_weights)
+        exact = bit_exact(lowered_by_role(graph_of_gradients, wanted))
         if exact is None:
             return None
         lowered = apart(exact, [name for name in wanted if graph[name].is_leaf], wanted)
         made = plan(lowered, channels_last=bool(regions.channels_last), machine=regions.plan.machine)
+        made = weight_gradients.with_weight_gradients(replace(made, precision=regions.plan.precision), weights)
         made = multiplied(made) if any(product_fusion.is_product(kernel) for kernel in regions.plan.kernels) else made
         made = laid_out(made, regions.channels_last, outputs, wanted)
         upstream, returned = ([f"grad_{name}" for name in names] for names in (outputs, returned_of(regions, outputs)))
@@ -146,6 +159,16 @@ def region_gradient(
         return replace(planned, asked=tuple(name in wanted for name in arguments))
     except (Unsupported, Cyclic, sizes.Unprintable):
         return None
+
+
+def with_own_weights(
+    graph: Graph, regions: Regions, own: frozenset[str] | None
+) -> tuple[Graph, list[weight_gradients.Site]]:
+    """The graph in which the gradients of weights that kernels of ours compute are calls of their own. Their kernels read plain data."""
+    if regions.channels_last:
+        return graph, []
+    found = weight_gradients.chosen(graph, own, regions.plan.precision, regions.plan.machine)
+    return (weight_gradients.separated(graph, found) if found else graph), found
 
 
 def lowered_by_role(graph: Graph, wanted: Sequence[str]) -> Lowered:

@@ -51,6 +51,6 @@ def plan_joint(
     by_itself = plan.graph.own_gradients or plan.graph.trains_others
     ours = gradients and not training.original and not by_itself
     regions = Regions(with_overwrites(Regions(plan), model))
-    found = find_gradients(regions, model, training.by_pytorch, traces) if ours else Gradients({})
+    found = find_gradients(regions, model, training.by_pytorch, traces, training.own_weights) if ours else Gradients({})
     regions = storing({name: gradient.saved for name, gradient in found.regions.items()}, regions)
     return JointPlan(regions, found.regions, replace(training, heavy=found.heavy))

@@ -10,6 +10,7 @@ from ..ir import sizes
 from ..ir.graph import Ref
 from ..ir.plan import Call, Kernel, Plan
 from ..ir.prims import Load
+from ..schedule.weight_gradients import is_weight_gradient
 from .kernels import Shared, places, worked_on
 from .launches import Body, Launches
 from .lines import given_lines, unpacked
@@ -23,11 +24,15 @@ class Backward:
         self.unit, self.kernels = Shared(), list[str]()  # those that stand in the file
         self.functions: dict[str, str] = {}  # by region
         self.steps = False  # some read a gradient with a step
-        self.unfit = any(gradient.guards for gradient in gradients.values())  # some kernels are not for all sizes
+        self.unfit = any(gradient.guards for gradient in gradients.values())  # some kernels are not for all sizes, or all devices
+        self.flags: set[str] = set()  # what the file asks of flags and GPU for them, as `template.py` names it
         for region in (region for region in regions if region.name in gradients):
             function = GradientFunction(gradients[region.name], self.unit, region, regions.plan)
             self.functions[region.name] = function.text()
             self.steps |= function.launches.steps
+            self.unfit |= bool(function.of_device())
+            self.flags |= {"tensor cores"} if function.of_device() else set()
+            self.flags |= {"convolves"} if any(text.tf32 for text in function.launches.on_tensor_cores) else set()
             self.kernels += [kernel.name for kernel in function.plan.kernels if function.launches.is_first(kernel)]
 
 
@@ -56,10 +61,12 @@ class GradientFunction:
         """From the tensors that the region's reference reads, saved activations and the gradients of its results to its gradients."""
         symbols = [str(s) for s in self.graph.symbols]
         guards = " and ".join(f"({sizes.text(guard)})" for guard in self.gradient.guards)
+        given = self.values.free_name("tensors")
         lines = [f"{unpacked(symbols)} = sizes", f"if not ({guards}):", "    return None"] if guards else []
+        if of_device := self.of_device():
+            lines += [f"if not ({of_device}):", "    return None  # PyTorch's operators, then"]
         leaving = [output.value.name for output in self.graph.outputs if isinstance(output.value, Ref)]
         self.values.shape_results([*leaving, *(name for call in self.plan.calls for name in call.node.inputs)])
-        given = self.values.free_name("tensors")
         lines += given_lines(symbols if not guards else (), self.graph.inputs, given)
         cleared = len(self.plan.steps) > 1
         lines += [f"{given}.clear()"] if cleared else []
@@ -83,6 +90,15 @@ class GradientFunction:
         lines.append(self.return_text())
         head = f"def {self.name}(sizes, {given}):\n"
         return head + "\n".join(f"    {line}" for line in lines)
+
+    def of_device(self) -> str:
+        """What gradients of weights ask of flags and GPU: forward may have kernels that ask for less, or none."""
+        texts = [self.launches.anchored[kernel.name] for kernel in self.plan.kernels if is_weight_gradient(kernel)]
+        if not texts:
+            return ""
+        allowed = "_tf32_allowed() and " if any(text.tf32 for text in texts) else ""
+        shared = max(text.shared_bytes for text in texts)
+        return f"{allowed}_has_tensor_cores({self.values.free_name('tensors')}[0].device, {shared})"
 
     def is_passed_on(self, node: str) -> bool:
         """It is a gradient that was handed in, which kernels read by one number where that stands for all of it."""

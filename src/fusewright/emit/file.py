@@ -75,7 +75,7 @@ def with_kernels(joint: JointPlan, source: str, model: nn.Module, around: Surrou
     units = [replace(units[0], saving_name="_CUDA_SAVING")] if launches.apart else units
     if backward.kernels:
         units.append(unit_of("_CUDA_GRADIENTS", "_GRADIENT_KERNELS", backward.unit, backward.kernels, backward.kernels))
-    features = {*functions.features, *assumptions.features, *assumptions.flags}
+    features = {*functions.features, *assumptions.features, *assumptions.flags, *backward.flags}
     looks = plan.shortcuts or plan.graph.own_gradients or training.original or values.behind_changes()
     at_once = training.original and not plan.shortcuts
     there = {

@@ -39,6 +39,7 @@ class Library:
     asked: tuple[tuple[Convolution, bool], ...] = ()
     coarser: frozenset[Convolution] = frozenset()  # those of them that it rounds on channels-last data alone
     coarser_gradients: frozenset[Convolution] = frozenset()  # those with a gradient that it rounds on channels-last data alone
+    weights: tuple[tuple[Convolution, bool], ...] = ()  # those whose weight's gradient was asked about, on plain data
 
     def rounds(self, convolution: Convolution | None, channels_last: bool = False) -> bool:
         """It multiplies TF32 numbers; else float32's. On a host, where none can be asked: not of few input channels."""
@@ -47,6 +48,11 @@ class Library:
         known = next((rounds for other, rounds in self.asked if other == convolution), None)
         return convolution.inputs > FEW_CHANNELS if known is None else known
 
+    def rounds_weight_gradient(self, convolution: Convolution) -> bool:
+        """It multiplies TF32 numbers for the gradient of the weight. Where none was asked: as it computes the convolution."""
+        known = next((rounds for other, rounds in self.weights if other == convolution), None)
+        return self.rounds(convolution) if known is None else known
+
     def to_dict(self) -> list[dict[str, Any]]:
         return [
             {
@@ -54,6 +60,7 @@ class Library:
                 "tf32": rounds,
                 "tf32_channels_last": self.rounds(convolution, channels_last=True),
                 "coarser_gradients_channels_last": convolution in self.coarser_gradients,
+                "tf32_weight_gradient": self.rounds_weight_gradient(convolution),
             }
             for convolution, rounds in self.asked
         ]

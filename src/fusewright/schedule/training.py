@@ -26,6 +26,7 @@ class Training:
     original: bool = False  # the original's forward, whatever inference does
     never: bool = False  # nobody asks for gradients: where some could be asked for, kernels run forward all the same
     by_pytorch: frozenset[str] = frozenset()  # regions that are left to PyTorch's operators, though there are kernels for their gradients
+    own_weights: frozenset[str] | None = None  # convolutions' weights whose gradients are of kernels of ours; None: as predicted
     why: tuple[tuple[str, str], ...] = ()  # region, or `WHOLE` -> what was measured
     heavy: frozenset[str] = frozenset()  # regions left to PyTorch for memory's sake; found anew when a file is written
 
@@ -34,12 +35,15 @@ class Training:
 
     def to_dict(self) -> dict[str, Any]:
         chosen = {name: value for name, value in vars(self).items() if name != "heavy"}
-        return {**chosen, "by_pytorch": sorted(self.by_pytorch), "why": dict(self.why)}
+        own = sorted(self.own_weights) if self.own_weights is not None else None
+        return {**chosen, "by_pytorch": sorted(self.by_pytorch), "own_weights": own, "why": dict(self.why)}
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> Training:
         why = tuple((str(region), str(words)) for region, words in found["why"].items())
-        return Training(bool(found["original"]), bool(found["never"]), frozenset(map(str, found["by_pytorch"])), why)
+        own = found.get("own_weights")
+        own_weights = frozenset(map(str, own)) if own is not None else None
+        return Training(bool(found["original"]), bool(found["never"]), frozenset(map(str, found["by_pytorch"])), own_weights, why)
 
 
 def why(name: str, what: str, training: Training) -> str:

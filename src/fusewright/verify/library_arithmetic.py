@@ -91,13 +91,18 @@ def library_of(convolutions: Mapping[Convolution, tuple[int, ...]], device: torc
     def rounds_gradients(each: Convolution) -> bool | None:
         return answer_to("gradients, channels-last", each, lambda: gradients_asked(each, convolutions[each], device))
 
+    def rounds_weight_gradient(each: Convolution) -> bool | None:
+        return answer_to("gradient of the weight", each, lambda: weight_gradient_asked(each, convolutions[each], device))
+
     found = {each: answer for each in convolutions if (answer := rounds(each, False)) is not None}
     images = [each for each in found if len(each.kernel) > 1]  # or volumes: the kind that may lie channels-last
     coarser = frozenset(each for each in images if not found[each] and rounds(each, True))
     coarser_gradients = frozenset(each for each in images if rounds_gradients(each))
+    tensor_cores = [each for each in found if not each.is_depthwise]  # ours compute no others
+    weights = {each: answer for each in tensor_cores if (answer := rounds_weight_gradient(each)) is not None}
     if answers:
         _remember(path, known | answers)
-    return Library(tuple(found.items()), coarser, coarser_gradients)
+    return Library(tuple(found.items()), coarser, coarser_gradients, tuple(weights.items()))
 
 
 def asked(convolution: Convolution, sizes: Sequence[int], device: torch.device, channels_last: bool = False) -> bool | None:
@@ -119,6 +124,19 @@ def gradients_asked(convolution: Convolution, sizes: Sequence[int], device: torc
     most = max(1, MOST_ELEMENTS * sizes[0] // max(1, prod(sizes)))
     try:
         return any(_rounds_gradients(convolution, (batch, *sizes[1:]), device) for batch in {min(sizes[0], most), min(sizes[0], FEW)})
+    except RuntimeError:  # as above
+        return None
+
+
+def weight_gradient_asked(convolution: Convolution, sizes: Sequence[int], device: torch.device) -> bool | None:
+    """Whether it rounds the operands of the weight's gradient on plain data, as eager calls it; None where it cannot be run."""
+    batch = min(sizes[0], max(1, MOST_ELEMENTS * sizes[0] // max(1, prod(sizes))))
+    try:
+        with torch.no_grad():
+            x, weight = _drawn(convolution, (batch, *sizes[1:]), device)
+            upstream = torch.randn_like(_run(convolution, x, weight))
+            found = _gradients(convolution, x, weight, upstream, of_input=False)[1]
+            return _is_rounded(found, _gradients(convolution, x.double(), weight.double(), upstream.double(), of_input=False)[1])
     except RuntimeError:  # as above
         return None
 
@@ -161,11 +179,11 @@ def _run(convolution: Convolution, x: Tensor, weight: Tensor) -> Tensor:
     )
 
 
-def _gradients(convolution: Convolution, x: Tensor, weight: Tensor, upstream: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the input and of the weight."""
+def _gradients(convolution: Convolution, x: Tensor, weight: Tensor, upstream: Tensor, of_input: bool = True) -> tuple[Tensor, Tensor]:
+    """Of the input, where that is wanted, and of the weight."""
     c, more = convolution, [0] * len(convolution.kernel)
     settings = (list(c.stride), list(c.padding), list(c.dilation), c.transposed, more, c.groups)
-    return torch.ops.aten.convolution_backward.default(upstream, x, weight, None, *settings, [True, True, False])[:2]
+    return torch.ops.aten.convolution_backward.default(upstream, x, weight, None, *settings, [of_input, True, False])[:2]
 
 
 def _cache_file() -> Path:

@@ -69,6 +69,10 @@ class Precision:
         """The library computes it in float32, whatever the flags allow."""
         return self.library is not None and not self.library.rounds(convolution)
 
+    def rounds_weight_gradient(self, convolution: Convolution) -> bool:
+        """A kernel may round the operands of its weight's gradient to TF32, where the flags allow it: the library does so too."""
+        return self.arithmetic != "ieee" and (self.library is None or self.library.rounds_weight_gradient(convolution))
+
     @property
     def name(self) -> str:
         """Files of one name round alike."""

@@ -15,13 +15,14 @@ from ...ir.plan import Plan
 from ...ir.prims import Coordinates
 from .conv_spec import Epilogue
 from .product import Product
+from .weight_gradient import WeightGradient
 
 
 @dataclass(frozen=True)
 class Anchor:
     """A convolution or product that a kernel computes itself. `value` is the primitive that holds its result, bias included."""
 
-    conv: Any  # kernels.conv.Conv or kernels.product.Product
+    conv: Any  # conv.Conv, product.Product or weight_gradient.WeightGradient
     value: str
     input: str
     weight: str
@@ -29,6 +30,7 @@ class Anchor:
     out_shape: tuple[object, ...]
     node: str  # in the graph
     depth: Any = 0  # of a product: how many numbers a sum has
+    shapes: tuple[tuple[Any, ...], ...] = ()  # of the operands of a weight's gradient, which memory may have as other dimensions
     exact: bool = False  # of a convolution: the library computes it in float32, although the flags allow TF32
 
     @property
@@ -58,6 +60,10 @@ def input_sizes(anchor: Anchor, plan: Plan) -> tuple[int, ...]:
 
 def arithmetic(anchor: Anchor, plan: Plan) -> str:
     """How a convolution on the tensor cores multiplies float32 numbers, and why, in words."""
+    if isinstance(anchor.conv, WeightGradient):
+        if not anchor.conv.split:
+            return "one TF32 product, as the library has it or the flags allow"
+        return "three products of TF32 parts, as exact as float32"
     conv, followed = anchor.conv, plan.precision is not None and plan.precision.library is not None
     if conv.is_strict:
         asked = plan.precision is not None and plan.precision.arithmetic == "ieee"
@@ -74,10 +80,12 @@ def arithmetic(anchor: Anchor, plan: Plan) -> str:
 
 
 def conv_flops(anchor: Anchor, plan: Plan) -> int:
-    """Of the convolution, or of the product."""
+    """Of the convolution, the product, or the gradient of a weight."""
     conv = anchor.conv
     if isinstance(conv, Product):
         return 2 * plan.graph.hint(sizes.product(anchor.out_shape)) * conv.depth
+    if isinstance(conv, WeightGradient):
+        return 2 * plan.graph.hint(sizes.product(anchor.shapes[0])) // anchor.shapes[0][1] * conv.weights
     batch, *spatial = input_sizes(anchor, plan)
     positions = prod(spatial if conv.is_phased else conv.out_sizes(spatial))  # each of them meets every tap
     return 2 * batch * positions * conv.out_channels * conv.in_channels // conv.groups * prod(conv.kernel)

@@ -30,6 +30,7 @@ from .conv_tiles import best_tile, for_sizes
 from .depthwise import depthwise_kernel, is_depthwise
 from .product import Product, most_split_rows, product_kernel, product_tile
 from .shortened import shortened
+from .weight_gradient import WeightGradient, gradient_tile, weight_gradient_kernel
 
 
 def body_of(
@@ -138,6 +139,8 @@ def anchored_kernel(
     prims, anchor = plan.lowered.prims, fused.anchor
     if isinstance(anchor.conv, Product):
         return anchored_product(kernel, fused, plan, comment, argument, own)
+    if isinstance(anchor.conv, WeightGradient):
+        return anchored_weight_gradient(kernel, anchor, plan, comment, argument, own)
     conv = replace(anchor.conv, saves=anchor.value in kernel.stores[1:])
     if is_depthwise(conv):
         made = depthwise_kernel(kernel.name, conv, fused.epilogue, plan.machine)
@@ -232,6 +235,28 @@ def anchored_product(kernel: Kernel, fused: Fused, plan: Plan, comment: list[str
     return AnchoredText(
         made.source, shape.source, tuple(comment), made.calls, made.support, made.smem, (), tuple(workspace.items()),
         (Launch(kernel.name, ((tuple(handed), ""),)),), tile, tf32=False,
+    )  # fmt: skip
+
+
+def anchored_weight_gradient(
+    kernel: Kernel, anchor: Anchor, plan: Plan, comment: list[str], argument: Any, own: str
+) -> AnchoredText:
+    """As above, for the gradient of a convolution's weight."""
+    gradient = anchor.conv
+    batch, _, *positions = map(plan.graph.hint, anchor.shapes[0])
+    tile = gradient_tile(gradient, batch, tuple(positions), plan.machine)
+    assert tile is not None  # who made the anchor has asked
+    made = weight_gradient_kernel(kernel.name, gradient, tile, plan.machine)
+    shape = weight_gradient_kernel("@", gradient, tile, plan.machine)
+    texts = {"upstream": argument(anchor.input), "input": argument(anchor.weight), "out": kernel.stores[0], "sums": f"sums{own}"}
+    named = (("batch", "out_d", "out_h", "out_w"), ("", "in_d", "in_h", "in_w"))
+    for axes, (first, _, *spatial) in zip(named, anchor.shapes, strict=True):
+        texts |= dict(zip(axes, map(sizes.text, (first, *[1] * (3 - len(spatial)), *spatial)), strict=True))
+    workspace = {f"{name}{own}": sizes.tidy(int(words)) for name, words in made.workspace.items()}
+    handed = tuple(texts[param.name] for param in made.launcher_args)
+    return AnchoredText(
+        made.source, shape.source, (*comment, f"  {arithmetic(anchor, plan)}"), made.calls, made.support, made.smem, (),
+        tuple(workspace.items()), (Launch(kernel.name, ((handed, ""),)),), tile, tf32=gradient.tf32,
     )  # fmt: skip
 
 

@@ -1,0 +1,204 @@
+"""Gradients of convolutions' weights by kernels of ours, where that is asked for or predicted to pay.
+
+PyTorch's formulas ask the library for the gradients of input and weight in one call. Where the weight's is ours, that call is two: the
+one that a kernel computes, and what is left of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import torch
+
+from ..codegen.mma.anchor import Anchor, Fused
+from ..codegen.mma.conv_spec import Conv, Epilogue
+from ..codegen.mma.weight_gradient import WeightGradient, gradient_ms, gradient_tile
+from ..ir.graph import Graph, Node, Ref, map_refs
+from ..ir.plan import Call, Kernel, Plan
+from ..ir.prims import Reshape
+from ..laws.law import is_view
+from ..target.machine import Machine
+from .conv_fusion import called, tf32_allowed
+
+aten = torch.ops.aten
+BACKWARD = aten.convolution_backward.default
+LEAST_ROWS, LEAST_COLUMNS = 8, 8  # of a group: with fewer most of a product is padding
+MARGIN = 0.7  # of the library's prediction, below which ours is taken untimed: neither was measured here
+WORTH_TRYING = 1.5  # of the library's prediction, above which ours is not worth timing
+# What the library takes: fitted to what the steps of five single convolutions take longer than their forward
+# (H200, benchmarks/results/never_worse.txt). It reads and writes both tensors about five times, since it multiplies channels-last data.
+LIBRARY_SWEEPS, LIBRARY_TF32_TFLOPS, LIBRARY_FP32_TFLOPS, MEMORY_TB_PER_S = 5.0, 95.0, 40.0, 4.1
+LIBRARY_LEAST_MS = 0.02  # its kernels before and behind the product
+
+
+@dataclass(frozen=True)
+class Site:
+    """A call that computes the gradient of a weight, among others."""
+
+    call: Node
+    element: Node  # the getitem that is the weight's gradient
+    weight: str  # in the forward graph
+    gradient: WeightGradient
+    upstream: str
+    input: str  # where a transposed convolution's gradient comes in, and the other way round
+    batch: int
+    positions: tuple[int, ...]
+    rounded: bool  # by the library
+
+    def ms(self, machine: Machine) -> float | None:
+        """Predicted of our kernel; None where no tile fits."""
+        tile = gradient_tile(self.gradient, self.batch, self.positions, machine)
+        return gradient_ms(self.gradient, tile, self.batch, self.positions, machine) if tile is not None else None
+
+    def library_ms(self, machine: Machine) -> float:
+        moved = 4e-9 * self.batch * prod(self.positions) * sum(self.gradient.channels)
+        rate = machine.by_tensor_cores(LIBRARY_TF32_TFLOPS) if self.rounded else machine.by_fp32(LIBRARY_FP32_TFLOPS)
+        operations = 2e-9 * self.batch * prod(self.positions) * self.gradient.weights
+        return LIBRARY_LEAST_MS + LIBRARY_SWEEPS * moved / machine.by_memory(MEMORY_TB_PER_S) + operations / rate
+
+
+def is_weight_gradient(kernel: Kernel) -> bool:
+    """It computes the gradient of a convolution's weight."""
+    return isinstance(kernel.fused, Fused) and isinstance(kernel.fused.anchor.conv, WeightGradient)
+
+
+def sites(graph: Graph, precision: Any = None) -> Iterator[Site]:
+    """Of each gradient of a weight that a kernel of ours could compute."""
+    users = graph.users()
+    for node in graph.nodes:
+        if node.target is not BACKWARD:
+            continue
+        a = node.bound()
+        weight, x, above = (graph[a[name].name] for name in ("weight", "input", "grad_output"))
+        elements = [graph[user] for user in users[node.name] if user in graph.index and graph[user].args[1] == 1]
+        if len(elements) != 1 or not a["output_mask"][1] or {weight.dtype, x.dtype, above.dtype} != {torch.float32}:
+            continue
+        gradient = gradient_of(a, graph)
+        if gradient is None:
+            continue
+        rounded = tf32_allowed() and (precision is None or precision.rounds_weight_gradient(called(gradient.conv)))
+        conv = gradient.conv
+        still, moved = (x, above) if conv.transposed else (above, x)
+        batch, _, *positions = map(graph.hint, still.shape or ())
+        found = WeightGradient(conv, split=not rounded)
+        yield Site(node, elements[0], undetached(weight, graph).name, found, still.name, moved.name, batch, tuple(positions), rounded)
+
+
+def undetached(node: Node, graph: Graph) -> Node:
+    """What a value is a detached form of."""
+    while node.target in (aten.detach.default, aten.alias.default):
+        node = graph[node.inputs[0]]
+    return node
+
+
+def gradient_of(a: dict[str, Any], graph: Graph) -> WeightGradient | None:
+    """Of a call's arguments; None where a kernel does not know such a convolution, or has nothing to multiply."""
+    weight, x, above = (graph[a[name].name].shape for name in ("weight", "input", "grad_output"))
+    assert weight is not None and x is not None and above is not None
+    if not all(isinstance(size, int) for size in (*weight, x[1], above[1])) or not 3 <= len(weight) <= 5:
+        return None
+    settings = [tuple(a[name]) for name in ("stride", "padding", "dilation", "output_padding")]
+    if not all(isinstance(number, int) for values in settings for number in values):
+        return None
+    stride, padding, dilation, more = settings
+    transposed, groups = bool(a["transposed"]), int(a["groups"])
+    conv = Conv(
+        len(weight) - 2, x[1], above[1], tuple(weight[2:]), stride, padding, dilation, groups,
+        bias=False, transposed=transposed, output_padding=more,
+    )  # fmt: skip
+    gradient = WeightGradient(conv)
+    return gradient if gradient.rows >= LEAST_ROWS and gradient.columns >= LEAST_COLUMNS else None
+
+
+def chosen(graph: Graph, own: frozenset[str] | None, precision: Any, machine: Machine) -> list[Site]:
+    """Those that kernels of ours compute: of the weights named in `own`, or else those that pay."""
+    found = []
+    for site in sites(graph, precision):
+        ms = site.ms(machine) if own is None or site.weight in own else None
+        if ms is not None and (own is not None or ms < MARGIN * site.library_ms(machine)):
+            found.append(site)
+    return found
+
+
+def separated(graph: Graph, found: list[Site]) -> Graph:
+    """The graph in which each of these gradients is a call of its own, of values that lie in memory."""
+    of_call = {site.call.name: site for site in found}
+    now = {site.element.name: of_call[site.call.name] for site in found}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if node.name in of_call:
+            nodes += calls_of(of_call[node.name], graph)
+        elif node.name in now:
+            nodes.append(replace(node, args=(Ref(own_name(now[node.name], graph)), 1)))
+        else:
+            nodes.append(node)
+    return replace(graph, nodes=tuple(nodes)).check()
+
+
+def calls_of(site: Site, graph: Graph) -> Iterator[Node]:
+    """The call without the weight's gradient, if it is asked for another, and the weight's own."""
+    a = site.call.bound()
+    first, _, third = a["output_mask"]
+    if first or third:
+        yield replace(site.call, args=tuple({**a, "output_mask": [first, False, third]}.values()), kwargs={})
+    laid_out: dict[str, Ref] = {}
+    for name in ("grad_output", "input"):
+        node = graph[a[name].name]
+        if is_view(node, graph) and node.target not in (aten.view.default, aten.reshape.default):  # it lies elsewhere, or repeats
+            laid_out[node.name] = Ref(free_name(f"{node.name}_laid_out", graph))
+            yield Node(laid_out[node.name].name, aten.clone.default, (Ref(node.name),), {}, node.shape, node.dtype, node.where)
+    own = {**{name: map_refs(value, laid_out) for name, value in a.items()}, "output_mask": [False, True, False]}
+    yield replace(site.call, name=own_name(site, graph), args=tuple(own.values()), kwargs={})
+
+
+def own_name(site: Site, graph: Graph) -> str:
+    return free_name(f"{site.call.name}_of_weight", graph)
+
+
+def free_name(name: str, graph: Graph) -> str:
+    while name in graph.index:
+        name += "_"
+    return name
+
+
+def with_weight_gradients(made: Plan, found: list[Site]) -> Plan:
+    """The plan with kernels in the place of those calls whose operands lie in memory as the kernels read them."""
+    weights = {site.weight for site in found}
+    steps = list(made.steps)
+    for site in sites(made.graph, made.precision):
+        anchor = anchor_of(site, made) if site.weight in weights and site.call.bound()["output_mask"] == [False, True, False] else None
+        if anchor is None:
+            continue
+        shape = site.element.shape
+        assert shape is not None
+        fused = Fused(anchor, Epilogue())
+        kernel = Kernel(shape, (), {anchor.value: "full"}, (anchor.value,), (anchor.input, anchor.weight), fused=fused)
+        own = (site.call.name, site.element.name)
+        first = next(i for i, step in enumerate(steps) if isinstance(step, Call) and step.node.name in own)
+        steps[first] = kernel
+        steps = [step for step in steps if not isinstance(step, Call) or step.node.name not in own]
+    return replace(made, steps=tuple(steps))
+
+
+def anchor_of(site: Site, made: Plan) -> Anchor | None:
+    """`input` is what stands still, `weight` what the taps move over."""
+    upstream, moved = (in_memory(name, made) for name in (site.upstream, site.input))
+    if upstream is None or moved is None or upstream == moved:
+        return None
+    value = made.lowered.value[site.element.name]
+    shape, *shapes = (made.graph[name].shape or () for name in (site.element.name, site.upstream, site.input))
+    return Anchor(site.gradient, value, upstream, moved, None, shape, site.element.name, shapes=tuple(shapes), exact=not site.rounded)
+
+
+def in_memory(node: str, made: Plan) -> str | None:
+    """The primitive that holds a value one element after another; None where nothing does."""
+    prims = made.lowered.prims
+    prim = prims[made.lowered.value[node]]
+    while not prim.is_load and prim.name not in made.home:
+        if not isinstance(prim.op, Reshape):
+            return None
+        prim = prims[prim.inputs[0]]
+    return prim.name if prim.order == tuple(range(len(prim.shape))) else None
