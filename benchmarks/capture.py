@@ -19,8 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fusewright.autograd import plan_joint
-from fusewright.driver.choices import PREDICTED
 from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tuning.choices import PREDICTED
 from fusewright.emit import emit
 from fusewright.frontend.collector import uncollected
 from fusewright.frontend.problem import load_problem

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fusewright.driver.choices import Choices, convolutions
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tuning.choices import Choices, convolutions
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
 from fusewright.verify.candidate import load_candidate

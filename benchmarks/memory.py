@@ -24,9 +24,9 @@ from typing import Any
 from torch import nn
 
 from fusewright.driver.all_variants import variants
-from fusewright.driver.choices import PREDICTED
 from fusewright.driver.pipeline import read_problem
 from fusewright.driver.suite import find_models
+from fusewright.driver.tuning.choices import PREDICTED
 from fusewright.frontend.problem import Problem, load_problem
 from fusewright.options import Options
 from fusewright.schedule.footprint import Peaks, bound, built, on_meta, peaks_of, placeless

@@ -27,10 +27,10 @@ from zoo_gpu import alone, interleaved
 
 import fusewright
 from fusewright.bench import gpu
-from fusewright.driver.choices import PREDICTED, able_of, candidates
 from fusewright.driver.front import Front, new_file
 from fusewright.driver.pipeline import optimize, read_problem, tuned_for
-from fusewright.driver.tune import Tuned
+from fusewright.driver.tuning.choices import PREDICTED, able_of, candidates
+from fusewright.driver.tuning.tune import Tuned
 from fusewright.errors import Refused, first_line
 from fusewright.frontend.given import deep_copy
 from fusewright.frontend.problem import Problem, load_problem
@@ -53,7 +53,7 @@ HURRY = 2.5  # beside others tuning takes fewer rounds: 0.16 s a comparison inst
 CLOSE = 1e-4  # of the rms: an error that is always allowed
 APART = 0.1  # of the rms: of a model that draws random numbers, no rounding but another draw
 CUTS = (1, 2, 4, 8, 16, 32)  # parts of the batch at which errors are tried where memory runs out
-CHOOSERS = ("driver/tune*.py", "bench/timing.py", "schedule/training.py", "bench/gpu.py")  # the sources that choose one of the variants
+CHOOSERS = ("driver/tuning/t*.py", "bench/timing.py", "schedule/training.py", "bench/gpu.py")  # the sources that choose one of the variants
 Step = Callable[[], Any]
 
 

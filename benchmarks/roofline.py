@@ -53,8 +53,8 @@ def one(path: str, lock: str, compiles: bool) -> dict[str, Any]:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    from fusewright.driver.choices import Choices, convolutions
     from fusewright.driver.pipeline import read_problem
+    from fusewright.driver.tuning.choices import Choices, convolutions
     from fusewright.frontend.problem import load_problem
     from fusewright.options import Options
 

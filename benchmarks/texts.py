@@ -26,8 +26,8 @@ def models(places: list[Path]) -> Iterator[Path]:
 
 def write(folder: Path, places: list[Path], every: bool) -> None:
     from fusewright.driver.all_variants import variants
-    from fusewright.driver.choices import PREDICTED
     from fusewright.driver.pipeline import read_problem
+    from fusewright.driver.tuning.choices import PREDICTED
     from fusewright.errors import Refused
     from fusewright.frontend.problem import load_problem
     from fusewright.options import Options

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from founding import median_ms
 
-from fusewright.driver.choices import Choices
 from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tuning.choices import Choices
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
 

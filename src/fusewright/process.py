@@ -51,11 +51,16 @@ def watch(
             elif memory_of(process.pid) > limits.gigabytes * 1e9:
                 ended = "memory limit"
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # its compilers too
-        process.wait()
-        drop_locks(since=time.time() - (now() - start))
+        end(process, start)
     return ended
+
+
+def end(process: subprocess.Popen[bytes], start: float) -> None:
+    """End a process that leads a session, with its compilers; it began at `start`."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    drop_locks(since=time.time() - (now() - start))
 
 
 def drop_locks(since: float | None = None) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fusewright.driver import cli
 from fusewright.driver.commands import kept
-from fusewright.driver.tune import cache_file as choices_file
+from fusewright.driver.tuning.tune import cache_file as choices_file
 from fusewright.options import cache_root
 from fusewright.verify import library_arithmetic
 

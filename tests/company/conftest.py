@@ -8,8 +8,8 @@ from types import ModuleType
 import pytest
 
 import fusewright
-from fusewright.driver.choices import Choices
 from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tuning.choices import Choices
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fusewright.driver.choices import PREDICTED
 from fusewright.driver.pipeline import Front, read_problem
+from fusewright.driver.tuning.choices import PREDICTED
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
 

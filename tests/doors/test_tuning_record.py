@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 import fusewright
 from fusewright.driver import pipeline, tuning_record
-from fusewright.driver.choices import Choices
 from fusewright.driver.cli import app
-from fusewright.driver.tune import Tuned
+from fusewright.driver.tuning.choices import Choices
+from fusewright.driver.tuning.tune import Tuned
 from fusewright.frontend.problem import Problem, load_problem
 from fusewright.options import Options
 from fusewright.verify.candidate import load_candidate

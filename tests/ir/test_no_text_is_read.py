@@ -87,7 +87,7 @@ ALLOWED = {
         "driver/commands/app.py": ["'temporary directory' in str(error)", "sentence.split()", "line.endswith(('.', '!', '?'))",
                                    "str(error).splitlines()"],
         "driver/pipeline.py": ["str(error).splitlines()"],
-        "driver/tune.py": ["str(error).splitlines()"],
+        "driver/tuning/tune.py": ["str(error).splitlines()"],
     },
     "names of GPUs and of types, versions": {
         "target/detect.py": ["import re"],

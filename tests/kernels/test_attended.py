@@ -9,9 +9,9 @@ import torch
 from kernels.frame import a_part, models_of, problem_of
 
 from fusewright.codegen.mma.attention import Attention, attention_ms
-from fusewright.driver.choices import Choices, own_of
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tuning.choices import Choices, own_of
 from fusewright.host import HostLibrary
 from fusewright.options import Options
 from fusewright.schedule.attention_fusion import attentions

@@ -11,8 +11,8 @@ import torch
 from kernels.frame import cuda_of, made_of, models_of, problem_of
 from torch import Tensor
 
-from fusewright.driver.choices import Choices
 from fusewright.driver.pipeline import compile_problem, read_problem
+from fusewright.driver.tuning.choices import Choices
 from fusewright.errors import Unsupported
 from fusewright.host import compile_host, run_sanitized, sanitizer_report
 from fusewright.options import Options

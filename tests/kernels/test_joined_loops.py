@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from kernels.frame import models_of, problem_of
 
 from fusewright.codegen.loops import pointwise
-from fusewright.driver.choices import Choices
 from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tuning.choices import Choices
 from fusewright.options import Options
 
 FINISHES = ("{}", "torch.tanh({})", "{} * self.weight", "{} * self.weight + 1")

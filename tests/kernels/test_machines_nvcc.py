@@ -9,7 +9,7 @@ import pytest
 from kernels.nvcc import cubin_of, needs_nvcc
 
 from fusewright.driver import pipeline
-from fusewright.driver.choices import PREDICTED
+from fusewright.driver.tuning.choices import PREDICTED
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
 

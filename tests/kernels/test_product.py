@@ -26,9 +26,9 @@ from fusewright.codegen.mma.product import (
     product_ms,
     product_tile,
 )
-from fusewright.driver.choices import Choices, own_of
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tuning.choices import Choices, own_of
 from fusewright.frontend.problem import load_problem
 from fusewright.ir.cpp import to_cpp
 from fusewright.ir.expr import select

@@ -10,9 +10,9 @@ import pytest
 import torch
 from kernels.frame import cuda_of, models_of, problem_of
 
-from fusewright.driver.choices import Choices
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tuning.choices import Choices
 from fusewright.host import compile_host, run_sanitized, sanitizer_report
 from fusewright.options import Options
 from fusewright.target.helpers import host_text

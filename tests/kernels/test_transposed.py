@@ -12,9 +12,9 @@ from kernels.frame import a_part, cuda_of, models_of, problem_of
 from kernels.nvcc import check_resources, cubin_of, needs_nvcc
 
 from fusewright.codegen.loops.transpose import transposed_loads
-from fusewright.driver.choices import Choices
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tuning.choices import Choices
 from fusewright.frontend.problem import Problem
 from fusewright.host import compile_host, run_sanitized, sanitizer_report
 from fusewright.options import Options

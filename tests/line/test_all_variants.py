@@ -15,10 +15,10 @@ from fusewright.codegen.loops import pointwise
 from fusewright.codegen.loops.evaluator import Evaluator
 from fusewright.driver import all_variants, pipeline
 from fusewright.driver.all_variants import BY_PYTORCH, Tried, sweep, try_all, variants
-from fusewright.driver.choices import MOST_REGIONS, groups
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
-from fusewright.driver.tune import Tuner
+from fusewright.driver.tuning.choices import MOST_REGIONS, groups
+from fusewright.driver.tuning.tune import Tuner
 from fusewright.errors import Refused, first_line
 from fusewright.ir.expr import Expr, Grouped, Name
 from fusewright.options import Options

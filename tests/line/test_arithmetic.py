@@ -12,11 +12,11 @@ from torch import nn
 import fusewright
 from fusewright.driver import pipeline
 from fusewright.driver.all_variants import variants
-from fusewright.driver.choices import Choices, convolutions
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
 from fusewright.driver.suite import Settings
-from fusewright.driver.tune import Tuned, key
+from fusewright.driver.tuning.choices import Choices, convolutions
+from fusewright.driver.tuning.tune import Tuned, key
 from fusewright.errors import Refused
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options

@@ -12,11 +12,11 @@ import pytest
 from line.test_tune import CHAIN, Prices, forward_only
 from line.test_tune import prices as prices  # the fixture
 
-from fusewright.driver import building
-from fusewright.driver.choices import PREDICTED, Choices
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
-from fusewright.driver.tune import Tuner, tune
+from fusewright.driver.tuning import building
+from fusewright.driver.tuning.choices import PREDICTED, Choices
+from fusewright.driver.tuning.tune import Tuner, tune
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
 from fusewright.schedule.training import Training
@@ -132,7 +132,7 @@ def test_what_cannot_win_is_not_built(tmp_path: Path, prices: Prices, monkeypatc
     def plan_ms(made: Any) -> float:
         return {0: 5.0, predicted: 1.0}.get(convolving(made), 20.0)
 
-    monkeypatch.setattr("fusewright.driver.tune.plan_ms", plan_ms)
+    monkeypatch.setattr("fusewright.driver.tuning.tune.plan_ms", plan_ms)
     found = tune(front.problem, forward_only(front), prices, "host", seconds=0.0)
     timed = [name for name, _ in found.rows]
     (note,) = [note for note in found.notes if note.startswith("not built, since 1 ms")]
@@ -157,7 +157,7 @@ def test_the_first_variants_are_built_in_one_go(tmp_path: Path, prices: Prices, 
 
 def test_predictions_tell_variants_apart(tmp_path: Path) -> None:
     """Fused kernels move less than the library's convolutions and what follows them."""
-    from fusewright.driver.prediction import plan_ms
+    from fusewright.driver.tuning.prediction import plan_ms
 
     wide = CHAIN.replace("rand(2, 8, 16, 16)", "rand(64, 8, 258, 258)").replace("Linear(14, 12)", "Linear(256, 12)")
     front = front_of(wide, tmp_path)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fusewright.driver.choices import Choices
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tuning.choices import Choices
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
 from fusewright.verify.candidate import load_candidate

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fusewright.driver.choices import Choices
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import optimize, read_problem
+from fusewright.driver.tuning.choices import Choices
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
 from fusewright.schedule.product_fusion import product_of

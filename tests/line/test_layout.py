@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fusewright.driver.choices import Choices, convolutions, own_of
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tuning.choices import Choices, convolutions, own_of
 from fusewright.frontend.problem import load_problem
 from fusewright.ir.index import Axis, Coordinate
 from fusewright.ir.prims import Load, Prim

@@ -22,9 +22,9 @@ from fusewright.codegen.mma.depthwise import predicted_ms as depthwise_ms
 from fusewright.codegen.mma.product import Product, block_shape, product_ms, product_tile
 from fusewright.codegen.template import KernelTemplate
 from fusewright.driver import pipeline
-from fusewright.driver.choices import PREDICTED, Choices
 from fusewright.driver.cli import app
 from fusewright.driver.suite import SWITCH, Settings
+from fusewright.driver.tuning.choices import PREDICTED, Choices
 from fusewright.emit import Emitted
 from fusewright.errors import Refused
 from fusewright.frontend.problem import load_problem

@@ -16,8 +16,8 @@ import fusewright
 from fusewright.autograd import lifetimes
 from fusewright.autograd.lifetimes import Lifetime, arena, in_slots, most
 from fusewright.bench.gpu import Gpu
-from fusewright.driver.choices import Choices
 from fusewright.driver.pipeline import compile_problem, read_problem
+from fusewright.driver.tuning.choices import Choices
 from fusewright.emit.launches import of_slot
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options

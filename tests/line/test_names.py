@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from fusewright.autograd import plan_joint
-from fusewright.driver.choices import Choices
 from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tuning.choices import Choices
 from fusewright.emit import emit
 from fusewright.frontend.capture import capture
 from fusewright.frontend.problem import load_problem

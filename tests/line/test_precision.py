@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusewright.driver import pipeline
 from fusewright.driver.all_variants import variants
-from fusewright.driver.choices import LIBRARY_CHANNELS_LAST, Choices, convolutions
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
-from fusewright.driver.tune import Tuned, key
+from fusewright.driver.tuning.choices import LIBRARY_CHANNELS_LAST, Choices, convolutions
+from fusewright.driver.tuning.tune import Tuned, key
 from fusewright.frontend.capture import capture
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options

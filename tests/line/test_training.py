@@ -15,11 +15,11 @@ from line.test_tune import prices as prices  # the fixture
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusewright.driver import pipeline
-from fusewright.driver.choices import Choices, convolutions
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
-from fusewright.driver.tune import Tuned, key, tune
-from fusewright.driver.tune_training import EAGER, EVERY_KERNEL, NO_KERNEL, Step, candidates
+from fusewright.driver.tuning.choices import Choices, convolutions
+from fusewright.driver.tuning.training import EAGER, EVERY_KERNEL, NO_KERNEL, Step, candidates
+from fusewright.driver.tuning.tune import Tuned, key, tune
 from fusewright.emit import Emitted
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
@@ -291,7 +291,7 @@ def test_steps_that_fail_leave_what_is_predicted(tmp_path: Path, prices: Prices,
     def tired(*args: Any) -> Any:
         raise RuntimeError("out of memory\nmore")
 
-    monkeypatch.setattr("fusewright.driver.tune_training.Trainer.run", tired)
+    monkeypatch.setattr("fusewright.driver.tuning.training.Trainer.run", tired)
     found = tuned(front_of(TWO, tmp_path), prices)
     assert found.choices.training == Training() and not found.whole
     assert "training steps were not timed: out of memory" in found.notes

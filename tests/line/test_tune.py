@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusewright.bench.gpu import Sample
 from fusewright.driver import pipeline
-from fusewright.driver.choices import Choices, own_of
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
-from fusewright.driver.tune import TimedVariant, Tuned, Tuner, cache_file, recall, remember, tune
+from fusewright.driver.tuning.choices import Choices, own_of
+from fusewright.driver.tuning.tune import TimedVariant, Tuned, Tuner, cache_file, recall, remember, tune
 from fusewright.errors import Refused
 from fusewright.frontend.problem import load_problem
 from fusewright.host import HostLibrary
@@ -134,7 +134,7 @@ def test_what_takes_more_memory_than_eager_is_not_chosen(front: Front, prices: P
 def test_what_two_kernels_read_is_stored_or_computed_again(
     again: bool, tmp_path: Path, prices: Prices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fusewright.driver.tune.plan_ms", lambda made: 1.0)  # so that every variant is built
+    monkeypatch.setattr("fusewright.driver.tuning.tune.plan_ms", lambda made: 1.0)  # so that every variant is built
     norm = CHAIN.replace("torch.logsumexp(torch.tanh(self.conv(x)), 1)", "torch.tanh(self.norm(self.conv(x)))")
     (tmp_path / "model.py").write_text(norm.replace("self.lin =", "self.norm = nn.GroupNorm(4, 16)\n        self.lin ="))
     front = read_problem(load_problem(tmp_path / "model.py"), Options(target="host"))
@@ -229,7 +229,7 @@ def test_a_way_that_cannot_be_built_is_out_of_the_race(
             raise RuntimeError("nvcc is tired\nmore")
         return load_candidate(text, *args, **kwargs)
 
-    monkeypatch.setattr("fusewright.driver.tune.load_candidate", broken)
+    monkeypatch.setattr("fusewright.driver.tuning.tune.load_candidate", broken)
     found = tuned(front, prices)
     assert not found.choices.plain and any("nvcc is tired" in note for note in found.notes), found
     assert own_of(front.finish(found.choices)[0]) == frozenset()
@@ -238,7 +238,7 @@ def test_a_way_that_cannot_be_built_is_out_of_the_race(
 
 def test_no_way_is_built_when_building_took_long(front: Front, prices: Prices, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network of a hundred convolutions is built in minutes: of its eleven variants those that are named first are tried."""
-    monkeypatch.setattr("fusewright.driver.tune.BUILDING", 0.0)
+    monkeypatch.setattr("fusewright.driver.tuning.tune.BUILDING", 0.0)
     prices.kernels = {"conv_": 50.0}  # the library's convolutions would be chosen
     found = tuned(front, prices)
     assert [name for name, _ in found.rows] == ["eager", "predicted"] and found.whole

@@ -16,7 +16,7 @@ from fusewright.codegen.mma import conv_tiles
 from fusewright.codegen.mma.conv_spec import VALUE, Conv, Epilogue, Pointwise
 from fusewright.driver import front as driver_front
 from fusewright.driver import pipeline
-from fusewright.driver.choices import PREDICTED
+from fusewright.driver.tuning.choices import PREDICTED
 from fusewright.frontend.capture import capture
 from fusewright.frontend.problem import load_problem
 from fusewright.ir import functions as fn

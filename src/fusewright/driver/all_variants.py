@@ -19,10 +19,10 @@ from ..verify.shrink import space_of
 from ..verify.subjects import References, Subjects, subjects
 from ..verify.variants import Variant as Case
 from ..verify.verifier import Verdict
-from . import building
-from .choices import MOST_FLIPS, PREDICTED, Choices, able_of, candidates, too_coarse
 from .front import Front
-from .tune_training import candidates as in_training
+from .tuning import building
+from .tuning.choices import MOST_FLIPS, PREDICTED, Choices, able_of, candidates, too_coarse
+from .tuning.training import candidates as in_training
 
 EQUAL, DIFFERENT, SAME, NO_BUILD, NOT_RUN = "equal", "different", "the same file as", "does not build", "not run"
 BY_PYTORCH = "gradients by PyTorch"

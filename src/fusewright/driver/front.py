@@ -25,7 +25,7 @@ from ..schedule.planner import plan
 from ..schedule.training import FORWARD_ONLY
 from ..target.machine import H200, Machine
 from ..verify.precision import FLAGS, Precision
-from .choices import Choices
+from .tuning.choices import Choices
 
 
 @dataclass(frozen=True)

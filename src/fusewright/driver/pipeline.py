@@ -44,11 +44,12 @@ from ..verify.judge import Remote
 from ..verify.precision import decided, split_all
 from ..verify.verifier import Verdict, questions
 from ..verify.verifier import verify as verify_candidate
-from . import building, tuning_record
+from . import tuning_record
 from .all_variants import Tried, try_all, variants
-from .choices import LIBRARY, LIBRARY_CHANNELS_LAST, PREDICTED, Choices
 from .front import Front
-from .tune import Tuned, key, recall, remember, shown, tune
+from .tuning import building
+from .tuning.choices import LIBRARY, LIBRARY_CHANNELS_LAST, PREDICTED, Choices
+from .tuning.tune import Tuned, key, recall, remember, shown, tune
 
 Progress = Callable[[str, str], None]
 MOST_NAMED = 6  # kernels in a note

@@ -21,7 +21,7 @@ from .. import __version__
 from ..emit import Emitted
 from ..errors import Refused
 from ..frontend.problem import shown
-from .tune import Tuned, from_dict
+from .tuning.tune import Tuned, from_dict
 
 FORMAT = 1
 

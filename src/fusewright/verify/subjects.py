@@ -83,7 +83,9 @@ RESHAPING = ("one dimension less", "one dimension more", "empty batch")
 class Elsewhere(Protocol):
     """A candidate's model that runs in another process."""
 
-    seconds: float  # of processor time there
+    @property
+    def seconds(self) -> float:
+        """Of processor time there."""
 
     def set_state(self, variant: Variant) -> None: ...
 

@@ -1,4 +1,5 @@
-"""The process that runs a candidate: it answers what `judge.Remote` asks, one question after another, and judges nothing.
+"""The process that runs a candidate: it answers what `judge.Remote` asks, one question after another, and judges nothing. `serve` is
+its side of the pipes, and that of others that are asked so.
 
 python -m fusewright.verify.worker QUESTIONS ANSWERS: two open file descriptors.
 """
@@ -118,7 +119,7 @@ class Worker:
         }  # fmt: skip
 
 
-def answered(worker: Worker, ask: str, given: dict[str, Any]) -> dict[str, Any]:
+def answered(worker: Any, ask: str, given: dict[str, Any]) -> dict[str, Any]:
     start = time.process_time()
     answer: dict[str, Any]
     try:
@@ -132,20 +133,20 @@ def answered(worker: Worker, ask: str, given: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "seconds": time.process_time() - start}
 
 
-def main() -> None:
+def serve(worker: Any, records: Mapping[str, type]) -> None:
+    """Each of its public methods answers the question of its name, until nothing more is asked."""
     for descriptor in map(int, sys.argv[1:3]):
         os.set_inheritable(descriptor, False)  # compilers that a candidate starts must not keep them open
     logging.disable(logging.CRITICAL)
-    worker = Worker()
     with open(int(sys.argv[1]), "rb") as asked, open(int(sys.argv[2]), "wb") as answers, warnings.catch_warnings(), unsaid():
         warnings.simplefilter("ignore")
         while True:
             try:
-                given = wire.receive(asked, RECORDS)
+                given = wire.receive(asked, records)
             except EOFError:
                 return
             wire.send(answers, answered(worker, given.pop("ask"), given))
 
 
 if __name__ == "__main__":
-    main()
+    serve(Worker(), RECORDS)

@@ -39,8 +39,8 @@ from fusewright.codegen.mma.conv import (
     conv_kernel,
 )
 from fusewright.codegen.mma.conv_spec import TOTAL, VALUE
-from fusewright.driver.choices import Choices, convolutions
 from fusewright.driver.pipeline import compile_problem, optimize, read_problem
+from fusewright.driver.tuning.choices import Choices, convolutions
 from fusewright.frontend.problem import load_problem
 from fusewright.ir import functions as fn
 from fusewright.ir.expr import Field

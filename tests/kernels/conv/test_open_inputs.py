@@ -15,9 +15,9 @@ from kernels.conv.test_conv_host import conv2d, transposed
 
 from fusewright.codegen.mma.conv import Conv, Epilogue, Tile, can_be_opened, conv_kernel
 from fusewright.codegen.mma.conv_layout import layout
-from fusewright.driver.choices import Choices
 from fusewright.driver.pipeline import optimize, read_problem
-from fusewright.driver.tune import Tuned
+from fusewright.driver.tuning.choices import Choices
+from fusewright.driver.tuning.tune import Tuned
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
 

@@ -8,9 +8,9 @@ import pytest
 from kernels.conv.test_takeover import FILE
 
 from fusewright.codegen.mma.conv import OverChannels
-from fusewright.driver.choices import Choices, convolutions
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import compile_problem, read_problem
+from fusewright.driver.tuning.choices import Choices, convolutions
 from fusewright.frontend.problem import load_problem
 from fusewright.ir.plan import Kernel
 from fusewright.options import Options

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ..codegen.mma.anchor import rows_and_batch
-from ..codegen.mma.product import Product
-from ..codegen.mma.product import library_ms as library_product_ms
-from ..emit.kernels import facts
-from ..ir.plan import Plan
-from ..report.explain import predicted_ms
-from ..schedule.conv_fusion import anchor_of, library_ms
-from ..schedule.layout import is_convolution
-from ..schedule.product_fusion import product_of
+from ...codegen.mma.anchor import rows_and_batch
+from ...codegen.mma.product import Product
+from ...codegen.mma.product import library_ms as library_product_ms
+from ...emit.kernels import facts
+from ...ir.plan import Plan
+from ...report.explain import predicted_ms
+from ...schedule.conv_fusion import anchor_of, library_ms
+from ...schedule.layout import is_convolution
+from ...schedule.product_fusion import product_of
 
 
 def plan_ms(made: Plan) -> float:

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..bench.timing import GAIN, Clock, in_turn
-from ..emit import Emitted
-from ..schedule.footprint import bound
-from ..schedule.training import AS_PREDICTED, BY_KERNELS, WHOLE, Training
+from ...bench.timing import GAIN, Clock, in_turn
+from ...emit import Emitted
+from ...schedule.footprint import bound
+from ...schedule.training import AS_PREDICTED, BY_KERNELS, WHOLE, Training
 
 SLOWER = 1.01  # than the original's step: beyond this the original's forward is kept for training
 MOST_ALONE = 2  # regions that are left to PyTorch one by one where each variant is verified

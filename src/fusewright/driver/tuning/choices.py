@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from ..emit import Emitted
-from ..ir.graph import Graph
-from ..ir.plan import Plan
-from ..laws.patterns import EVERY_CONVOLUTION
-from ..schedule.attention_fusion import attentions
-from ..schedule.conv_fusion import tf32_allowed
-from ..schedule.layout import coarse_calls, is_convolution
-from ..schedule.product_fusion import products
-from ..schedule.training import AS_PREDICTED, Training
+from ...emit import Emitted
+from ...ir.graph import Graph
+from ...ir.plan import Plan
+from ...laws.patterns import EVERY_CONVOLUTION
+from ...schedule.attention_fusion import attentions
+from ...schedule.conv_fusion import tf32_allowed
+from ...schedule.layout import coarse_calls, is_convolution
+from ...schedule.product_fusion import products
+from ...schedule.training import AS_PREDICTED, Training
 
 UPDATES = (torch.ops.aten._native_batch_norm_legit_functional.default,)  # a call of it by itself has no derivative
 MOST_REGIONS = 8  # that are left to PyTorch one by one where each variant is verified

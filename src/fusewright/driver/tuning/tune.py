@@ -23,18 +23,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import __version__
-from ..bench.timing import GAIN, SECONDS, Clock, in_turn
-from ..emit import Emitted
-from ..errors import Refused, first_line
-from ..frontend.problem import Problem
-from ..ir.plan import Plan
-from ..options import cache_root, private
-from ..schedule.footprint import bound
-from ..schedule.layout import coarse_calls
-from ..schedule.training import AS_PREDICTED, Training
-from ..steps import Step
-from ..verify.candidate import Candidate, gpu_works, load_candidate
+from ... import __version__
+from ...bench.timing import GAIN, SECONDS, Clock, in_turn
+from ...emit import Emitted
+from ...errors import Refused, first_line
+from ...frontend.problem import Problem
+from ...ir.plan import Plan
+from ...options import cache_root, private
+from ...schedule.footprint import bound
+from ...schedule.layout import coarse_calls
+from ...schedule.training import AS_PREDICTED, Training
+from ...steps import Step
+from ...verify.candidate import Candidate, gpu_works, load_candidate
 from . import building
 from .choices import (
     LIBRARY,
@@ -51,7 +51,7 @@ from .choices import (
     without_regions,
 )
 from .prediction import plan_ms
-from .tune_training import EVERY_KERNEL, Trainer, left_words
+from .training import EVERY_KERNEL, Trainer, left_words
 
 HOPELESS = 2.0  # times what is predicted of the best: such a variant is not built
 LITTLE = 56 << 20  # bytes beyond eager's bound of 8 MB that speed is worth, where nothing else beats eager

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
 
-from ..verify.candidate import Candidate
+from ...verify.candidate import Candidate
 
 
 @dataclass(frozen=True)
