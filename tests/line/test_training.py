@@ -277,6 +277,20 @@ def test_the_originals_forward_is_kept_for_training(tmp_path: Path, prices: Pric
     assert any("the original's forward is kept for training" in words for words in pipeline.shown(found))
 
 
+@pytest.mark.parametrize("fast", [True, False])
+def test_gradients_of_weights_go_to_whoever_is_faster(fast: bool, tmp_path: Path, prices: Prices) -> None:
+    front = front_of(CHAIN, tmp_path)
+    prices.kernels = {"conv_weight_grad": 0.2 if fast else 50.0, "conv_": 0.2}
+    found = tuned(front, prices)
+    assert found.choices.training.own_weights == (frozenset({"conv_weight"}) if fast else frozenset()), found
+    _, emitted = front.finish(found.choices)
+    candidate = loaded(emitted)
+    assert ("conv_weight_grad" in launched(candidate, front)[1]) is fast
+    assert ("aten.convolution_backward(" in emitted.text) is not fast
+    assert fast or any("gradients by the library: conv_weight (100" in note for note in found.notes), found.notes
+    assert holds(front, emitted)
+
+
 def test_what_is_not_trained_is_not_timed_so(tmp_path: Path, prices: Prices) -> None:
     front = front_of(TWO, tmp_path)
     assert tune(front.problem, forward_only(front), prices, "host", seconds=0.0).steps == ()
@@ -364,7 +378,7 @@ def test_what_runs_in_training_is_said(tmp_path: Path) -> None:
 
 
 def test_choices_for_training_are_kept() -> None:
-    training = Training(True, False, frozenset({"_b", "_a"}), (("", "measured"),))
+    training = Training(True, False, frozenset({"_b", "_a"}), (("", "measured"),), own_weights=frozenset({"w"}))
     choices = Choices(training=training)
     assert Choices.from_dict(choices.to_dict()) == choices != replace(choices, training=Training())
 

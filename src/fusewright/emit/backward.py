@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ..autograd.gradients import OneRegion, RegionGradient, Result
 from ..autograd.regions import Region, Regions
+from ..codegen.mma.conv_spec import triple
 from ..ir import sizes
 from ..ir.graph import Ref
 from ..ir.plan import Call, Kernel, Plan
@@ -17,6 +20,21 @@ from .lines import given_lines, unpacked
 from .values import Values
 
 
+@dataclass(frozen=True)
+class WeightKernel:
+    """A kernel that computes the gradient of a convolution's weight: what is needed to run it, and the library's call, on the example's
+    sizes."""
+
+    name: str
+    weights: frozenset[str]  # in the forward graph
+    operands: tuple[tuple[int, ...], ...]  # shapes: of what stands still, and of what the taps move over
+    weight: tuple[int, ...]
+    workspace: int  # floats
+    sizes: tuple[int, ...]  # behind the tensors
+    settings: tuple[Any, ...]  # of the convolution, as `aten.convolution_backward` has them
+    transposed: bool
+
+
 class Backward:
     """The kernels of backward, a unit of its own: who only infers never builds it."""
 
@@ -25,6 +43,7 @@ class Backward:
         self.functions: dict[str, str] = {}  # by region
         self.steps = False  # some read a gradient with a step
         self.unfit = any(gradient.guards for gradient in gradients.values())  # some kernels are not for all sizes, or all devices
+        self.weight_kernels: list[WeightKernel] = []
         self.flags: set[str] = set()  # what the file asks of flags and GPU for them, as `template.py` names it
         for region in (region for region in regions if region.name in gradients):
             function = GradientFunction(gradients[region.name], self.unit, region, regions.plan)
@@ -33,7 +52,17 @@ class Backward:
             self.unfit |= bool(function.of_device())
             self.flags |= {"tensor cores"} if function.of_device() else set()
             self.flags |= {"convolves"} if any(text.tf32 for text in function.launches.on_tensor_cores) else set()
+            self.weight_kernels += function.weight_kernels()
             self.kernels += [kernel.name for kernel in function.plan.kernels if function.launches.is_first(kernel)]
+
+
+    def weights(self) -> tuple[WeightKernel, ...]:
+        """Its kernels for weights, each once, with all weights that it is launched for."""
+        found: dict[str, WeightKernel] = {}
+        for one in self.weight_kernels:
+            known = found.setdefault(one.name, one)
+            found[one.name] = replace(known, weights=known.weights | one.weights)
+        return tuple(found.values())
 
 
 class GradientFunction:
@@ -99,6 +128,20 @@ class GradientFunction:
         allowed = "_tf32_allowed() and " if any(text.tf32 for text in texts) else ""
         shared = max(text.shared_bytes for text in texts)
         return f"{allowed}_has_tensor_cores({self.values.free_name('tensors')}[0].device, {shared})"
+
+    def weight_kernels(self) -> Iterator[WeightKernel]:
+        for kernel in self.plan.kernels:
+            if not is_weight_gradient(kernel):
+                continue
+            anchor, text = kernel.fused.anchor, self.launches.anchored[kernel.name]
+            conv = anchor.conv.conv
+            operands = tuple(tuple(map(self.graph.hint, shape)) for shape in anchor.shapes)
+            sizes_ = [triple(shape[2:], 1) for shape in operands]
+            settings = (list(conv.stride), list(conv.padding), list(conv.dilation), conv.transposed, list(conv.output_padding), conv.groups)
+            yield WeightKernel(
+                self.launches.launchers(kernel)[0], frozenset({anchor.of}), operands, tuple(anchor.out_shape),
+                sum(int(words) for _, words in text.workspace), (operands[0][0], *sizes_[0], *sizes_[1]), settings, conv.transposed,
+            )  # fmt: skip
 
     def is_passed_on(self, node: str) -> bool:
         """It is a gradient that was handed in, which kernels read by one number where that stands for all of it."""

@@ -18,7 +18,7 @@ from ..ir.names import FORBIDDEN
 from ..ir.plan import label
 from ..schedule.training import PYTORCH
 from .assumptions import Assumptions
-from .backward import Backward
+from .backward import Backward, WeightKernel
 from .forward import Forward
 from .functions import Functions
 from .kernels import KernelFacts, Shared, comment, facts, together, unit_of, units_text
@@ -42,6 +42,7 @@ class Emitted:
     launched: Mapping[str, str] = field(default_factory=dict)  # by kernel of the plan: the function that is launched for it
     place: Path | None = None  # where the file is to stand
     training: Mapping[str, str] = field(default_factory=dict)  # what computes each region where gradients are asked for
+    weights: tuple[WeightKernel, ...] = ()  # kernels of backward for the weights of convolutions
     referable: frozenset[str] = frozenset()  # regions that PyTorch's operators could compute as a whole
 
 
@@ -109,7 +110,7 @@ def with_kernels(joint: JointPlan, source: str, model: nn.Module, around: Surrou
     trained = {region.name: PYTORCH if training.original else joint.in_training(region) for region in regions if nodes[region.name]}
     referable = frozenset(region.name for region in regions if regions.referable(region))
     emitted = Emitted(behind(source, ours, around), known, (), nodes, launched)
-    return replace(emitted, training=trained, referable=referable)
+    return replace(emitted, training=trained, referable=referable, weights=backward.weights())
 
 
 def behind(source: str, ours: str, around: Surroundings) -> str:

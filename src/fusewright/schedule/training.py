@@ -17,6 +17,7 @@ KERNELS_FORWARD = "kernels forward, PyTorch's operators backward"
 PYTORCH = "PyTorch's operators forward and backward"
 BY_KERNELS = KERNELS, LIBRARY_BACKWARD  # what may be left to PyTorch's operators instead
 WHOLE = ""  # in the place of a region's name: the whole model
+EVERY_WEIGHT = frozenset("*")  # in the place of weights' names: all whose gradients kernels of ours could be the faster for
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,9 @@ class Training:
     original: bool = False  # the original's forward, whatever inference does
     never: bool = False  # nobody asks for gradients: where some could be asked for, kernels run forward all the same
     by_pytorch: frozenset[str] = frozenset()  # regions that are left to PyTorch's operators, though there are kernels for their gradients
-    own_weights: frozenset[str] | None = None  # convolutions' weights whose gradients are of kernels of ours; None: as predicted
     why: tuple[tuple[str, str], ...] = ()  # region, or `WHOLE` -> what was measured
     heavy: frozenset[str] = frozenset()  # regions left to PyTorch for memory's sake; found anew when a file is written
+    own_weights: frozenset[str] | None = None  # convolutions' weights whose gradients are of kernels of ours; None: as predicted
 
     def reasons(self) -> Mapping[str, str]:
         return dict(self.why)
@@ -43,7 +44,8 @@ class Training:
         why = tuple((str(region), str(words)) for region, words in found["why"].items())
         own = found.get("own_weights")
         own_weights = frozenset(map(str, own)) if own is not None else None
-        return Training(bool(found["original"]), bool(found["never"]), frozenset(map(str, found["by_pytorch"])), own_weights, why)
+        by_pytorch = frozenset(map(str, found["by_pytorch"]))
+        return Training(bool(found["original"]), bool(found["never"]), by_pytorch, why, own_weights=own_weights)
 
 
 def why(name: str, what: str, training: Training) -> str:

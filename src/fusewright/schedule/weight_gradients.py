@@ -22,6 +22,7 @@ from ..ir.prims import Reshape
 from ..laws.law import is_view
 from ..target.machine import Machine
 from .conv_fusion import called, tf32_allowed
+from .training import EVERY_WEIGHT
 
 aten = torch.ops.aten
 BACKWARD = aten.convolution_backward.default
@@ -114,13 +115,10 @@ def gradient_of(a: dict[str, Any], graph: Graph) -> WeightGradient | None:
 
 
 def chosen(graph: Graph, own: frozenset[str] | None, precision: Any, machine: Machine) -> list[Site]:
-    """Those that kernels of ours compute: of the weights named in `own`, or else those that pay."""
-    found = []
-    for site in sites(graph, precision):
-        ms = site.ms(machine) if own is None or site.weight in own else None
-        if ms is not None and (own is not None or ms < MARGIN * site.library_ms(machine)):
-            found.append(site)
-    return found
+    """Those that kernels of ours compute: of the weights named in `own` what could win, or else those that are predicted to pay."""
+    named = (site for site in sites(graph, precision) if own is None or own == EVERY_WEIGHT or site.weight in own)
+    most = MARGIN if own is None else WORTH_TRYING
+    return [site for site in named if (ms := site.ms(machine)) is not None and ms < most * site.library_ms(machine)]
 
 
 def separated(graph: Graph, found: list[Site]) -> Graph:
@@ -190,7 +188,8 @@ def anchor_of(site: Site, made: Plan) -> Anchor | None:
         return None
     value = made.lowered.value[site.element.name]
     shape, *shapes = (made.graph[name].shape or () for name in (site.element.name, site.upstream, site.input))
-    return Anchor(site.gradient, value, upstream, moved, None, shape, site.element.name, shapes=tuple(shapes), exact=not site.rounded)
+    rest = {"shapes": tuple(shapes), "of": site.weight, "exact": not site.rounded}
+    return Anchor(site.gradient, value, upstream, moved, None, shape, site.element.name, **rest)
 
 
 def in_memory(node: str, made: Plan) -> str | None:

@@ -31,6 +31,7 @@ class Anchor:
     node: str  # in the graph
     depth: Any = 0  # of a product: how many numbers a sum has
     shapes: tuple[tuple[Any, ...], ...] = ()  # of the operands of a weight's gradient, which memory may have as other dimensions
+    of: str = ""  # the weight, in the forward graph, that it is the gradient of
     exact: bool = False  # of a convolution: the library computes it in float32, although the flags allow TF32
 
     @property

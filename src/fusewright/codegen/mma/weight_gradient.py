@@ -33,13 +33,14 @@ MOST_SLICES = 1024
 MOST_SHAPES = 12  # of warps, that steps are tried with
 WARPS = [(m, n, k) for m in (1, 2, 4) for n in (1, 2, 3, 4, 6, 8) for k in (1, 2, 4, 8) if m * n * k in (4, 6, 8)]
 # Counted, not measured: what the tensor cores take is as in convolutions on an H200 (`Machine.warp_tf32_tflops`).
-ISSUED_BESIDE = 40  # instructions of a chunk that neither load, round, multiply nor add
+ROUNDING, SPLITTING = 2, 5  # issue slots for a number: what rounds it takes two
+ISSUED_BESIDE = 20  # instructions of a chunk that neither load, round, multiply nor add
 WAVEFRONTS = 1.3  # of shared memory, for 32 lanes that read the input
 STEP_CYCLES = 400  # of a step: its barrier, and what waits for it
 L2_TB_PER_S, MEMORY_TB_PER_S = 5.5, 4.1  # H200
 FULL = 0.85  # of the slowest unit's rate that a kernel reaches, since not everything overlaps
 LAUNCH_MS = 0.004
-REGISTERS_BESIDE, MOST_REGISTERS = 72, 240  # of a thread: addresses, what is loaded ahead; with more, nvcc spills
+REGISTERS_BESIDE, MOST_REGISTERS = 72, 220  # of a thread: addresses, what is loaded ahead; with more, nvcc spills
 
 
 @dataclass(frozen=True)
@@ -256,8 +257,8 @@ def chunk_cycles(gradient: WeightGradient, tile: GradientTile, machine: Machine)
     parts, pairs = (3 if gradient.split else 1), tile.tiles * tile.fragments
     mma = 2 * pairs * parts
     operations = machine.warp_tf32_tflops * 1e12 / machine.multiprocessors / (machine.clock_ghz * 1e9)
-    loads, rounded = 2 * tile.tiles + 4 * tile.fragments, (8 * tile.tiles + 4 * tile.fragments) * parts
-    issued = mma + 4 * pairs + loads + rounded + tile.fragments + ISSUED_BESIDE
+    loads, values = 2 * tile.tiles + 4 * tile.fragments, 8 * tile.tiles + 4 * tile.fragments
+    issued = mma + 4 * pairs + loads + values * (SPLITTING if gradient.split else ROUNDING) + tile.fragments + ISSUED_BESIDE
     return mma * 2 * 1024 / operations, issued / 4, 8 * tile.tiles + WAVEFRONTS * 4 * tile.fragments
 
 

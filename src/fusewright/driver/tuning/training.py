@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from ...bench.timing import GAIN, Clock, in_turn
 from ...emit import Emitted
 from ...schedule.footprint import bound
-from ...schedule.training import AS_PREDICTED, BY_KERNELS, WHOLE, Training
+from ...schedule.training import AS_PREDICTED, BY_KERNELS, EVERY_WEIGHT, WHOLE, Training
 
 SLOWER = 1.01  # than the original's step: beyond this the original's forward is kept for training
 MOST_ALONE = 2  # regions that are left to PyTorch one by one where each variant is verified
@@ -239,9 +239,12 @@ def left_words(names: frozenset[str]) -> str:
 
 def candidates(emitted: Emitted) -> list[tuple[str, Training]]:
     """Every kind of choice for training, for whoever verifies variants: each region by PyTorch's operators (of many, every second one,
-    then the others), all of them, and the original's forward."""
+    then the others), all of them, gradients of weights by kernels of ours and by the library, and the original's forward."""
     names = [name for name, what in emitted.training.items() if what in BY_KERNELS]
     groups = [names[::2], names[1::2]] if len(names) > MOST_ALONE else [[name] for name in names]
     sets = list(dict.fromkeys([*map(frozenset, groups), *([frozenset(names)] if names else [])]))
     found = [(f"training: {left_words(left)}", Training(by_pytorch=left)) for left in sets]
+    if names:
+        found.append(("training: gradients of weights by kernels", Training(own_weights=EVERY_WEIGHT)))
+        found.append(("training: gradients of weights by the library", Training(own_weights=frozenset())))
     return [*found, ("training: the original's forward", Training(original=True))] if emitted.training else []

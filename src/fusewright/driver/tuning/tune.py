@@ -32,7 +32,7 @@ from ...ir.plan import Plan
 from ...options import cache_root, private
 from ...schedule.footprint import bound
 from ...schedule.layout import coarse_calls
-from ...schedule.training import AS_PREDICTED, Training
+from ...schedule.training import AS_PREDICTED, EVERY_WEIGHT, Training
 from ...steps import Step
 from ...verify.candidate import Candidate, gpu_works, load_candidate
 from . import building
@@ -52,7 +52,9 @@ from .choices import (
 )
 from .prediction import plan_ms
 from .training import EVERY_KERNEL, Trainer, left_words
+from .weights import weighed
 
+EVERY_KERNEL_OF_OURS = Training(own_weights=EVERY_WEIGHT)  # as training is timed
 HOPELESS = 2.0  # times what is predicted of the best: such a variant is not built
 LITTLE = 56 << 20  # bytes beyond eager's bound of 8 MB that speed is worth, where nothing else beats eager
 BUILDING = 45.0  # seconds for writing and building variants, after which none is begun: a network is to be through in 90
@@ -166,10 +168,7 @@ class Tuner:
         """What the regions of the chosen plan do in training. Where that cannot be timed, what is predicted."""
         assert self.trained is not None and self.eager.module is not None
         try:
-            variant = self.trained_variant(choices)
-            self.say("build: gradients")
-            self.build([variant], training=True)
-            self.start(variant)
+            variant, own = self.with_fast_weights(choices)
             assert variant.candidate is not None and variant.module is not None and variant.emitted is not None
             space = vars(variant.candidate.module)
             trainer = Trainer(variant.emitted, space, variant.module, self.eager.module, self.inputs, self.clock, self.seconds, self.say)
@@ -182,7 +181,28 @@ class Tuner:
             self.notes.append(f"training steps were not timed: {first}")
             return AS_PREDICTED
         self.steps = found.rows
-        return found.training
+        return replace(found.training, own_weights=own)
+
+    def with_fast_weights(self, choices: Choices) -> tuple[TimedVariant, frozenset[str]]:
+        """The file with kernels for gradients, started, in which those of weights are ours where they beat the library's; and of which."""
+        variant = self.started_in_training(replace(choices, training=EVERY_KERNEL_OF_OURS))
+        assert variant.candidate is not None and variant.emitted is not None
+        kernels = variant.emitted.weights
+        if not kernels:
+            return variant, frozenset()
+        self.progress(Step("time: gradients of weights", self.left))
+        found = weighed(kernels, vars(variant.candidate.module), self.device, self.clock, self.seconds / max(2, len(kernels)))
+        self.notes += [found.words] if found.words else []
+        if found.own == frozenset().union(*(kernel.weights for kernel in kernels)):
+            return variant, found.own
+        return self.started_in_training(replace(choices, training=Training(own_weights=found.own))), found.own
+
+    def started_in_training(self, choices: Choices) -> TimedVariant:
+        variant = self.trained_variant(choices)
+        self.say("build: gradients")
+        self.build([variant], training=True)
+        self.start(variant)
+        return variant
 
     def synchronize(self) -> None:
         """A fault is that of whatever ran last, not of whoever is timed next."""
@@ -217,7 +237,7 @@ class Tuner:
             if all(w.emitted is None or w.emitted.text != variant.emitted.text for w in (*self.variants, *variants)):
                 variants.append(variant)
         variants = self.promising(variants)
-        more = [self.trained_variant(variants[0].choices)] if trained_too and self.trained is not None else []
+        more = [self.trained_variant(replace(variants[0].choices, training=EVERY_KERNEL_OF_OURS))] if trained_too and self.trained is not None else []
         self.say("build: " + ", ".join(variant.name for variant in variants))
         self.build(variants, more)
         for variant in variants:
