@@ -188,8 +188,10 @@ def anchor_of(site: Site, made: Plan) -> Anchor | None:
         return None
     value = made.lowered.value[site.element.name]
     shape, *shapes = (made.graph[name].shape or () for name in (site.element.name, site.upstream, site.input))
-    rest = {"shapes": tuple(shapes), "of": site.weight, "exact": not site.rounded}
-    return Anchor(site.gradient, value, upstream, moved, None, shape, site.element.name, **rest)
+    return Anchor(
+        site.gradient, value, upstream, moved, None, shape, site.element.name,
+        shapes=tuple(shapes), of=site.weight, exact=not site.rounded,
+    )  # fmt: skip
 
 
 def in_memory(node: str, made: Plan) -> str | None:

@@ -237,7 +237,9 @@ class Tuner:
             if all(w.emitted is None or w.emitted.text != variant.emitted.text for w in (*self.variants, *variants)):
                 variants.append(variant)
         variants = self.promising(variants)
-        more = [self.trained_variant(replace(variants[0].choices, training=EVERY_KERNEL_OF_OURS))] if trained_too and self.trained is not None else []
+        more = []
+        if trained_too and self.trained is not None:
+            more.append(self.trained_variant(replace(variants[0].choices, training=EVERY_KERNEL_OF_OURS)))
         self.say("build: " + ", ".join(variant.name for variant in variants))
         self.build(variants, more)
         for variant in variants:
