@@ -49,6 +49,7 @@ from .all_variants import Tried, try_all, variants
 from .front import Front
 from .tuning import building
 from .tuning.choices import LIBRARY, LIBRARY_CHANNELS_LAST, PREDICTED, Choices
+from .tuning.probe import Probe
 from .tuning.tune import Tuned, key, recall, remember, shown, tune
 
 Progress = Callable[[str, str], None]
@@ -137,11 +138,19 @@ def ahead(options: Options) -> tuple[str, ...]:
 
 
 def optimize(problem: Problem, options: Options, progress: Progress = silent) -> Run:
+    """Plan, choose, write and verify. On a GPU each file runs first in a process of its own: one that does not is left out."""
     target = choose_target(options)
+    with probing(problem, options, target) as probe:
+        return optimized(problem, options, progress, target, probe)
+
+
+def optimized(problem: Problem, options: Options, progress: Progress, target: str, probe: Probe | None) -> Run:
     awake: Callable[[], None] = awakened() if target == "cuda" else lambda: None
     front = read_problem(problem, options, progress)
     awake()
-    tuned = tuned_for(front, options, progress) if target == "cuda" else tuned_elsewhere(front, options)
+    if probe is not None:
+        probe.load()
+    tuned = tuned_for(front, options, progress, probe) if target == "cuda" else tuned_elsewhere(front, options)
     choices, gradients, notes, degraded = tuned.choices, options.gradients, list[str](), [*tuned.degraded]
     judge = judge_of(front, target, progress)
     others = [PREDICTED, *(fallbacks(tuned) if target == "cuda" else [])]  # on the host a wrong kernel is to be seen
@@ -157,6 +166,15 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
         candidate = load_candidate(emitted.text, target, options.sanitize, name, place, apart, behind)
         building.build(building.units_of(candidate, not options.forward_only))
         progress("verify", "")
+        fault = probe.first_run(candidate, not options.forward_only) if probe is not None else None
+        if fault is not None and fault.in_training and gradients:
+            gradients = False
+            degraded.append(f"backward is left to PyTorch's operators: {fault}")
+            continue
+        if fault is not None and (left := next_ways(others, choices, made)):
+            degraded.append(f"{whose(choices, tuned)} did not run ({fault}); {instead(left[0])}")
+            choices, others = left[0], left[1:]
+            continue
         verdict = judge(candidate, made)
         failed = {check.name for check in verdict.checks if not check.passed}
         if failed and target == "cuda" and not gpu_works():
@@ -179,11 +197,8 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
             else:
                 degraded.append(f"backward is left to PyTorch's operators: its kernels did not verify ({verdict.worst})")
         elif failed and (left := next_ways(others, choices, made)):
-            choices, others, was = left[0], left[1:], choices
-            what = "what timing chose" if was == tuned.choices != PREDICTED else "the kernels"
-            now = "the original's forward is kept" if choices.plain else "convolutions and products are the library's"
-            now = "this is the file as predicted" if choices == PREDICTED else now
-            degraded.append(f"{what} did not verify ({verdict.worst}); {now}")
+            degraded.append(f"{whose(choices, tuned)} did not verify ({verdict.worst}); {instead(left[0])}")
+            choices, others = left[0], left[1:]
         else:
             break
     if verdict.passed and tuned.key and choices == tuned.choices:
@@ -195,7 +210,10 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
         every, left_out = variants(front)
         notes += left_out
         say = functools.partial(progress, "variant")
-        tried = list(try_all(front, every, target, judge, {emitted.text: verdict}, say))
+        tried = list(try_all(front, every, target, judge, {emitted.text: verdict}, say, probe))
+    if probe is not None:
+        notes += probe.notes
+        probe.close()
     timing = None
     if target == "cuda" and options.bench and verdict.passed:
         step = functools.partial(progress, "bench")
@@ -258,7 +276,25 @@ def next_ways(others: list[Choices], choices: Choices, made: Plan) -> list[Choic
     return [other for other in others if other != choices and (ours or other.plain or other == PREDICTED)]
 
 
-def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:
+def whose(choices: Choices, tuned: Tuned) -> str:
+    """What a file was made of, in words."""
+    return "what timing chose" if choices == tuned.choices != PREDICTED else "the kernels"
+
+
+def instead(choices: Choices) -> str:
+    """What is written instead."""
+    if choices == PREDICTED:
+        return "this is the file as predicted"
+    return "the original's forward is kept" if choices.plain else "convolutions and products are the library's"
+
+
+def probing(problem: Problem, options: Options, target: str) -> contextlib.AbstractContextManager[Probe | None]:
+    """The process that files run in first: on a GPU, where anything is run."""
+    runs = target == "cuda" and (options.verify or options.tune != "off")
+    return Probe(problem, target) if runs else contextlib.nullcontext()
+
+
+def tuned_for(front: Front, options: Options, progress: Progress, probe: Probe | None = None) -> Tuned:
     """What timing on this GPU chooses, or chose when it was asked before. Where timing itself fails, the prediction stands."""
     if options.tune == "off" and options.tuning_record is None:
         return Tuned(PREDICTED)
@@ -284,7 +320,7 @@ def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:
     try:
         clock = Gpu(torch.device("cuda", torch.cuda.current_device()))
         trained = None if options.forward_only else front.finish
-        found = tune(front.problem, forward_only, clock, progress=lambda detail: progress("tune", detail), trained=trained)
+        found = tune(front.problem, forward_only, clock, progress=lambda detail: progress("tune", detail), trained=trained, probe=probe)
     except Exception as error:  # out of memory, an operator the GPU lacks, a fault of ours: the file is as right without
         first = first_line(error)
         if not gpu_works():

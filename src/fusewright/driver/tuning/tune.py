@@ -51,6 +51,7 @@ from .choices import (
     without_regions,
 )
 from .prediction import plan_ms
+from .probe import Fault, Probe
 from .training import EVERY_KERNEL, Trainer, left_words
 
 HOPELESS = 2.0  # times what is predicted of the best: such a variant is not built
@@ -99,9 +100,11 @@ def tune(
     progress: Callable[[str], None] = lambda detail: None,
     seconds: float = SECONDS,
     trained: Compile | None = None,
+    probe: Probe | None = None,
 ) -> Tuned:
-    """Time the variants to run a model and say which to take. `trained` writes kernels for gradients too; None: nobody trains it."""
-    return Tuner(problem, compile_, clock, target, progress, seconds, trained).run()
+    """Time the variants to run a model and say which to take. `trained` writes kernels for gradients too; None: nobody trains it.
+    `probe`: where each file runs first; None: here."""
+    return Tuner(problem, compile_, clock, target, progress, seconds, trained, probe).run()
 
 
 @dataclass
@@ -113,6 +116,7 @@ class Tuner:
     progress: Callable[[str], None]
     seconds: float
     trained: Compile | None = None
+    probe: Probe | None = None
     variants: list[TimedVariant] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     whole: bool = True
@@ -148,7 +152,8 @@ class Tuner:
         best = best if self.gains(best) and not self.is_heavy(best) else self.little_heavier() or best
         chosen = best.choices if self.gains(best) and self.holds_little(best) else ORIGINAL.choices
         if chosen.plain:
-            self.notes.append(f"kernels {best.ms:.4g} ms, PyTorch {self.eager.ms:.4g} ms: the original's forward is kept")
+            times = f"kernels {best.ms:.4g} ms, PyTorch {self.eager.ms:.4g} ms"
+            self.notes.append(f"{times if best.module is not None else 'no variant runs'}: the original's forward is kept")
         elif self.trained is not None:
             chosen = replace(chosen, training=self.in_training(chosen))
         for variant in self.variants:
@@ -169,7 +174,11 @@ class Tuner:
             variant = self.trained_variant(choices)
             self.say("build: gradients")
             self.build([variant], training=True)
-            self.start(variant)
+            fault = self.started(variant, training=True)
+            if fault is not None:
+                self.notes.append(f"training steps were not timed: {fault}")
+                self.whole = False
+                return AS_PREDICTED
             assert variant.candidate is not None and variant.module is not None and variant.emitted is not None
             space = vars(variant.candidate.module)
             trainer = Trainer(variant.emitted, space, variant.module, self.eager.module, self.inputs, self.clock, self.seconds, self.say)
@@ -295,19 +304,34 @@ class Tuner:
         variant.module = variant.candidate.build_model(self.problem)
         variant.module.load_state_dict(self.eager.module.state_dict())
 
+    def started(self, variant: TimedVariant, training: bool = False) -> Fault | None:
+        """Its module here, made while it runs for the first time in another process; says what went wrong there."""
+        if self.probe is None or variant.candidate is None or variant.error is not None:
+            self.start(variant)
+            return None
+        with self.probe.beside(variant.candidate, training) as first:
+            self.start(variant)
+        return first.fault
+
     def begin(self, variant: TimedVariant) -> None:
         """Run it for the first time."""
         try:
-            self.start(variant)
+            fault = self.started(variant)
+            if fault is not None:
+                self.leave_out(variant, str(fault), f"the variant {variant.name!r} was left out of tuning: {fault}")
+                return
             self.call(variant)()
             self.synchronize()
         except (Refused, RuntimeError, OSError) as error:
-            variant.module, self.whole = None, False
             first = first_line(error)
             if self.device.type == "cuda" and not gpu_works():
                 raise Refused(f"the GPU stopped working in {variant.name!r}: {first}") from error
-            self.notes.append(f"{variant.name}: {first}")
-            self.degraded.append(f"the variant {variant.name!r} did not build, and was left out of tuning: {first}")
+            self.leave_out(variant, first, f"the variant {variant.name!r} did not build, and was left out of tuning: {first}")
+
+    def leave_out(self, variant: TimedVariant, why: str, sentence: str) -> None:
+        variant.module, self.whole = None, False
+        self.notes.append(f"{variant.name}: {why}")
+        self.degraded.append(sentence)
 
     # ---- timing
 
