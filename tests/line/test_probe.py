@@ -24,6 +24,7 @@ from torch import nn
 from fusewright.driver import pipeline
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tuning import building
 from fusewright.driver.tuning import probe as probing
 from fusewright.driver.tuning.choices import LIBRARY_CHANNELS_LAST, PREDICTED, Choices
 from fusewright.driver.tuning.probe import Fault, Probe
@@ -35,7 +36,7 @@ from fusewright.frontend.problem import load_problem
 from fusewright.ir.plan import Plan
 from fusewright.options import Options
 from fusewright.process import with_this_package
-from fusewright.verify.candidate import Candidate, load_candidate
+from fusewright.verify.candidate import Candidate, gpu_works, load_candidate
 from fusewright.verify.verifier import verify
 
 SEGFAULT = "*(volatile int*)stream = 0;"  # in the launcher: the host's runtime catches a kernel's
@@ -295,6 +296,30 @@ def until(condition: Callable[[], bool], seconds: float) -> bool:
     return condition()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [("*(volatile int*)64 = 1;", "stopped the GPU"), ("for (volatile int i = 0; i >= 0;) {}", "ran longer than")],
+    ids=["an illegal address", "never ends"],
+)
+def test_on_a_gpu_a_kernel_costs_its_file_alone(statement: str, words: str, tmp_path: Path) -> None:
+    """The GPU works on, here and there."""
+    (tmp_path / "model.py").write_text(CHAIN)
+    problem = load_problem(tmp_path / "model.py")
+    _, emitted = read_problem(problem, Options(target="cuda")).finish(PREDICTED)
+    text, count = re.subn(r"(__global__ void[^{]*\{)", rf"\1 {statement}", emitted.text)
+    assert count
+    bad, good = (load_candidate(each, "cuda", name="new.py") for each in (text, emitted.text))
+    with Probe(problem, "cuda") as probe:
+        for candidate in (bad, good):
+            building.build(building.units_of(candidate))
+        fault = probe.first_run(bad, training=True)
+        assert fault is not None and words in str(fault)
+        assert probe.first_run(good, training=True) is None and not probe.notes
+    assert gpu_works()
+    assert verify(problem, good).passed
+
+
 # ---- the whole line ----
 
 
@@ -329,6 +354,22 @@ def test_a_predicted_file_that_crashes_is_another_one(front: Front, monkeypatch:
     assert workers() == []
 
 
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_kernels_that_crash_at_other_sizes(where: str, front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At those of verification, before it runs them here."""
+    crash = f"if (x_0 != 2) {SEGFAULT}"  # the batch
+
+    def alter(choices: Choices, gradients: bool, emitted: Emitted) -> Emitted:
+        altered = gradients if where == "backward" else not choices.plain
+        return doing(emitted, crash, r"\w+_grad\w*" if where == "backward" else r"softmax_fwd") if altered else emitted
+
+    as_on_a_gpu(monkeypatch, alter)
+    run = pipeline.optimize(front.problem, Options(target="cuda", bench=False, tune="off"))
+    assert run.verdict.passed and run.report["plain"] == (where == "forward")
+    (sentence,) = run.degraded
+    assert "SIGSEGV" in sentence and sentence.startswith("backward is left" if where == "backward" else "the kernels did not run")
+
+
 def test_the_librarys_convolutions_come_next(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = Choices(own=frozenset(node.name for node in front.graph.nodes if "conv" in str(node.target)))
     monkeypatch.setattr(pipeline, "PREDICTED", ours)
@@ -357,9 +398,9 @@ def test_all_variants_go_on_after_one_that_crashes(front: Front, monkeypatch: py
     wanted = {"our convolutions", LIBRARY_CHANNELS_LAST}
     few = [variant for variant in every if variant.name in wanted]
     monkeypatch.setattr("fusewright.driver.all_variants.load_candidate", pipeline.load_candidate)
-    judge = pipeline.judge_of(front, "host")
     with Probe(front.problem, "host") as probe:
-        found = {one.name: one for one in pipeline.try_all(front, few, "host", judge, {}, lambda detail: None, probe)}
+        judge = pipeline.judge_of(front, "host", probe=probe)
+        found = {one.name: one for one in pipeline.try_all(front, few, "host", judge, {}, lambda detail: None)}
     assert found["our convolutions"].outcome == "does not run" and "SIGSEGV" in found["our convolutions"].detail
     assert found["our convolutions"].wrong and not found[LIBRARY_CHANNELS_LAST].wrong
 

@@ -22,7 +22,7 @@ from ..verify.verifier import Verdict
 from .front import Front
 from .tuning import building
 from .tuning.choices import MOST_FLIPS, PREDICTED, Choices, able_of, candidates, too_coarse
-from .tuning.probe import Probe
+from .tuning.probe import Stopped
 from .tuning.training import candidates as in_training
 
 EQUAL, DIFFERENT, SAME, NO_BUILD, STOPS, NOT_RUN = "equal", "different", "the same file as", "does not build", "does not run", "not run"
@@ -95,25 +95,17 @@ def variants(front: Front) -> tuple[list[Variant], list[str]]:
 
 
 def try_all(
-    front: Front,
-    every: Sequence[Variant],
-    target: str,
-    judge: Judge,
-    known: Mapping[str, Verdict],
-    progress: Callable[[str], None],
-    probe: Probe | None = None,
+    front: Front, every: Sequence[Variant], target: str, judge: Judge, known: Mapping[str, Verdict], progress: Callable[[str], None]
 ) -> Iterator[Tried]:
-    """Build and verify each variant. `known` are texts that were judged already. `probe`: where the others run first."""
+    """Build and verify each variant. `known` are texts that were judged already."""
 
     def verified(variant: Variant) -> Found:
         verdict = known.get(variant.emitted.text)
         before = sum(check.seconds for check in verdict.checks) if verdict is not None else 0.0
-        if verdict is None:
-            candidate = loaded(front, variant, target)
-            fault = probe.first_run(candidate, not front.options.forward_only) if probe is not None else None
-            if fault is not None:
-                return Found(STOPS, str(fault), ())
-            verdict = judge(candidate, variant.made)
+        try:
+            verdict = verdict or judge(loaded(front, variant, target), variant.made)
+        except Stopped as stopped:
+            return Found(STOPS, str(stopped.fault), ())
         built = not any(check.name == "constructs" and not check.passed for check in verdict.checks)
         outcome = EQUAL if verdict.passed else DIFFERENT if built else NO_BUILD
         return Found(outcome, "" if verdict.passed else verdict.worst, verdict.not_run, before)

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from ..target.detect import machine_for, machine_here
 from ..verify.candidate import Candidate, gpu_works, load_candidate
 from ..verify.judge import Remote
 from ..verify.precision import decided, split_all
+from ..verify.shrink import Shapes, Sizes
 from ..verify.verifier import Verdict, questions
 from ..verify.verifier import verify as verify_candidate
 from . import tuning_record
@@ -49,7 +50,7 @@ from .all_variants import Tried, try_all, variants
 from .front import Front
 from .tuning import building
 from .tuning.choices import LIBRARY, LIBRARY_CHANNELS_LAST, PREDICTED, Choices
-from .tuning.probe import Probe
+from .tuning.probe import Probe, Stopped
 from .tuning.tune import Tuned, key, recall, remember, shown, tune
 
 Progress = Callable[[str, str], None]
@@ -152,7 +153,7 @@ def optimized(problem: Problem, options: Options, progress: Progress, target: st
         probe.load()
     tuned = tuned_for(front, options, progress, probe) if target == "cuda" else tuned_elsewhere(front, options)
     choices, gradients, notes, degraded = tuned.choices, options.gradients, list[str](), [*tuned.degraded]
-    judge = judge_of(front, target, progress)
+    judge = judge_of(front, target, progress, probe)
     others = [PREDICTED, *(fallbacks(tuned) if target == "cuda" else [])]  # on the host a wrong kernel is to be seen
     while True:
         made, emitted = front.finish(choices, gradients)
@@ -166,16 +167,19 @@ def optimized(problem: Problem, options: Options, progress: Progress, target: st
         candidate = load_candidate(emitted.text, target, options.sanitize, name, place, apart, behind)
         building.build(building.units_of(candidate, not options.forward_only))
         progress("verify", "")
-        fault = probe.first_run(candidate, not options.forward_only) if probe is not None else None
-        if fault is not None and fault.in_training and gradients:
-            gradients = False
-            degraded.append(f"backward is left to PyTorch's operators: {fault}")
+        try:
+            verdict = judge(candidate, made)
+        except Stopped as stopped:
+            left = next_ways(others, choices, made)
+            if stopped.fault.in_training and gradients:
+                gradients = False
+                degraded.append(f"backward is left to PyTorch's operators: {stopped.fault}")
+            elif left:
+                degraded.append(f"{whose(choices, tuned)} did not run ({stopped.fault}); {instead(left[0])}")
+                choices, others = left[0], left[1:]
+            else:
+                raise
             continue
-        if fault is not None and (left := next_ways(others, choices, made)):
-            degraded.append(f"{whose(choices, tuned)} did not run ({fault}); {instead(left[0])}")
-            choices, others = left[0], left[1:]
-            continue
-        verdict = judge(candidate, made)
         failed = {check.name for check in verdict.checks if not check.passed}
         if failed and target == "cuda" and not gpu_works():
             notes.append("the GPU stopped working while this file was verified: no other was tried")
@@ -183,7 +187,7 @@ def optimized(problem: Problem, options: Options, progress: Progress, target: st
         if failed and not front.precision.split and any(is_coarser(kernel) for kernel in made.kernels):
             notes.append(f"operands of convolutions are split: one TF32 product did not verify ({verdict.worst})")
             front = replace(front, precision=split_all(front.precision))
-            judge = judge_of(front, target, progress)
+            judge = judge_of(front, target, progress, probe)
         elif failed and choices.bf16_parts:
             notes.append(f"operands of convolutions are split into TF32 numbers: bf16 parts did not verify ({verdict.worst})")
             choices = replace(choices, bf16_parts=False)
@@ -210,7 +214,7 @@ def optimized(problem: Problem, options: Options, progress: Progress, target: st
         every, left_out = variants(front)
         notes += left_out
         say = functools.partial(progress, "variant")
-        tried = list(try_all(front, every, target, judge, {emitted.text: verdict}, say, probe))
+        tried = list(try_all(front, every, target, judge, {emitted.text: verdict}, say))
     if probe is not None:
         notes += probe.notes
         probe.close()
@@ -246,10 +250,24 @@ def awakened() -> Callable[[], None]:
     return thread.join
 
 
-def judge_of(front: Front, target: str, progress: Progress = silent) -> Callable[[Candidate, Plan], Verdict]:
-    """What verifies a file that was made of this model."""
+def judge_of(
+    front: Front, target: str, progress: Progress = silent, probe: Probe | None = None
+) -> Callable[[Candidate, Plan], Verdict]:
+    """What verifies a file that was made of this model. With a `probe` it runs there first, at the sizes of verification too, or raises
+    `Stopped`."""
+
     def judge(candidate: Candidate, made: Plan) -> Verdict:
         kind_may_change = any(NONFINITE_KIND in rule.tags for rule in made.rules)
+
+        def run_first(sizes: Sequence[Sizes]) -> None:
+            fault = probe.first_run(candidate, not front.options.forward_only, sizes) if probe is not None else None
+            if fault is not None:
+                raise Stopped(fault)
+
+        def run_at(shapes: Shapes) -> None:
+            run_first([sizes for sizes in dict.fromkeys([shapes.small, *shapes.others.values()]) if sizes != shapes.given])
+
+        run_first(())
         with refused_without_a_gpu(target):
             return verify_candidate(
                 front.problem,
@@ -258,6 +276,7 @@ def judge_of(front: Front, target: str, progress: Progress = silent) -> Callable
                 options=front.options,
                 kind_may_change=kind_may_change,
                 progress=counted(progress, len(questions()) + 1),
+                first=run_at,
             )
 
     return judge

@@ -12,7 +12,7 @@ import math
 import pickle
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -29,6 +29,7 @@ from ...verify.candidate import Candidate
 from ...verify.guard import snapshot
 from ...verify.memory import nbytes
 from ...verify.peer import Peer
+from ...verify.shrink import Sizes
 from . import building
 
 WORKER = "fusewright.driver.tuning.probe_worker"
@@ -46,6 +47,14 @@ class Fault:
 
     def __str__(self) -> str:
         return f"{'first training steps' if self.in_training else 'a first run'} in a process apart {self.what}"
+
+
+class Stopped(Refused):
+    """A file is at fault: it is not to be run here."""
+
+    def __init__(self, fault: Fault):
+        super().__init__(str(fault))
+        self.fault = fault
 
 
 @dataclass
@@ -66,7 +75,7 @@ class Probe:
         self._peer: Peer | None = None
         self._asked = math.nan  # when it was told what to load; nan: not yet
         self._limit = math.nan  # seconds for an answer; nan: it has not loaded yet
-        self._known: dict[tuple[str, bool], Fault | None] = {}  # by a file's text and whether it was trained
+        self._known: dict[tuple[str, bool, tuple[Sizes, ...]], Fault | None] = {}  # by a file's text and how it was run
 
     def __enter__(self) -> Probe:
         try:
@@ -102,22 +111,23 @@ class Probe:
             self._peer.send("load", parcel=str(self._parcel), target=self.target, device=device)
 
     @contextlib.contextmanager
-    def beside(self, candidate: Candidate, training: bool = False) -> Iterator[FirstRun]:
-        """A first run there, while something else is done here; what came of it is known at the end. `training`: steps, too."""
-        run, key = FirstRun(), (candidate.source, training)
-        asked = candidate.kernels and key not in self._known and self._ask(candidate, training)
+    def beside(self, candidate: Candidate, training: bool = False, sizes: Sequence[Sizes] = ()) -> Iterator[FirstRun]:
+        """A first run there, while something else is done here; what came of it is known at the end. `training`: steps, too. `sizes`: at
+        these, after a call at the example's."""
+        run, key = FirstRun(), (candidate.source, training, tuple(sizes))
+        asked = candidate.kernels and key not in self._known and self._ask(candidate, training, sizes)
         try:
             yield run
         except Exception:
             if asked:
-                self._known[key] = self._answer(training)
+                self._known[key] = self._answer(training, sizes)
             raise
         if asked:
-            self._known[key] = self._answer(training)
+            self._known[key] = self._answer(training, sizes)
         run.fault = self._known.get(key)
 
-    def first_run(self, candidate: Candidate, training: bool = False) -> Fault | None:
-        with self.beside(candidate, training) as run:
+    def first_run(self, candidate: Candidate, training: bool = False, sizes: Sequence[Sizes] = ()) -> Fault | None:
+        with self.beside(candidate, training, sizes) as run:
             pass
         return run.fault
 
@@ -154,7 +164,7 @@ class Probe:
                 self._limit = math.ceil(LEAST + TIMES * found["call"] + 2 * found["loading"])
         return self._peer is not None
 
-    def _ask(self, candidate: Candidate, training: bool) -> bool:
+    def _ask(self, candidate: Candidate, training: bool, sizes: Sequence[Sizes]) -> bool:
         if not self._ready():
             return False
         try:
@@ -164,17 +174,22 @@ class Probe:
         place = getattr(candidate.module, "__file__", None)
         with self._or_never():
             assert self._peer is not None
+            if sizes:
+                self._peer.ask("choose", STARTING, sizes=tuple(sizes))
             self._peer.send("forward", text=candidate.source, name=candidate.name, place=place, libraries=libraries, training=training)
         return self._peer is not None
 
-    def _answer(self, training: bool) -> Fault | None:
+    def _answer(self, training: bool, sizes: Sequence[Sizes]) -> Fault | None:
         assert self._peer is not None
         peer, in_training = self._peer, False
         try:
             peer.answer(self._limit)
+            if sizes:
+                peer.ask("others", self._limit, training=False)
             if training:
                 in_training = True
-                peer.ask("steps", self._limit)
+                peer.ask("others", self._limit, training=True) if sizes else peer.ask("steps", self._limit)
+            peer.ask("free", LEAST)
             return None
         except torch.OutOfMemoryError:  # this process holds what the other one lacks: no fault of the file's
             self.short, what = True, ""
