@@ -163,3 +163,16 @@ def test_predictions_tell_variants_apart(tmp_path: Path) -> None:
     front = front_of(wide, tmp_path)
     ours, library = (plan_ms(front.finish(choices, gradients=False)[0]) for choices in (PREDICTED, Choices(own=frozenset())))
     assert 0 < ours < library < 100
+
+
+def test_another_process_loads_what_was_built(saving: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And builds what was not."""
+    candidate, elsewhere = (for_a_gpu(saving, lambda name, **given: name) for _ in range(2))
+    vars(candidate.module)["ctypes"] = SimpleNamespace(CDLL=lambda path: SimpleNamespace(_name=f"/built/{path}"))
+    forward = building.units_of(candidate, training=False)
+    paths = building.libraries(forward)
+    assert len(paths) == 1 and paths[0].startswith("/built/fusewright_")
+    monkeypatch.setattr("ctypes.CDLL", lambda path: f"loaded {path}")
+    building.load_from(building.units_of(elsewhere, training=False), paths)
+    assert elsewhere.module._library(elsewhere.module._CUDA_SOURCE) == f"loaded {paths[0]}"
+    assert elsewhere.module._library(elsewhere.module._CUDA_GRADIENTS).startswith("fusewright_")

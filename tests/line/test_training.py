@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from dataclasses import replace
@@ -321,6 +322,7 @@ def test_the_whole_line_writes_what_was_chosen_and_finds_it_again(tmp_path: Path
 
     for name, value in {
         "fusewright.driver.pipeline.choose_target": lambda options: "cuda",
+        "fusewright.driver.pipeline.probing": lambda *args: contextlib.nullcontext(),
         "fusewright.driver.pipeline.gpu_works": lambda: True,
         "fusewright.driver.pipeline.tune": functools.partial(tune, target="host", seconds=0.0),
         "fusewright.driver.pipeline.Gpu": lambda device: prices,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -280,6 +281,7 @@ def test_only_what_verified_is_remembered(
     monkeypatch.setenv("FUSEWRIGHT_CACHE", str(tmp_path / "cache"))
     for name, value in {
         "fusewright.driver.pipeline.choose_target": lambda options: "cuda",
+        "fusewright.driver.pipeline.probing": lambda *args: contextlib.nullcontext(),
         "fusewright.driver.pipeline.gpu_works": lambda: True,
         "fusewright.driver.pipeline.tune": lambda *args, **named: chosen,
         "fusewright.driver.pipeline.Gpu": lambda device: None,
@@ -297,6 +299,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, chosen: Tuned, judge: Any) -> N
     """What `optimize` does on a GPU, with kernels of the host: timing chose this, and verification is this judge's."""
     for name, value in {
         "fusewright.driver.pipeline.choose_target": lambda options: "cuda",
+        "fusewright.driver.pipeline.probing": lambda *args: contextlib.nullcontext(),
         "fusewright.driver.pipeline.tuned_for": lambda *args: chosen,
         "fusewright.driver.pipeline.gpu_works": lambda: True,
         "fusewright.driver.pipeline.verify_candidate": judge,

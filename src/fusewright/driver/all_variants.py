@@ -22,9 +22,10 @@ from ..verify.verifier import Verdict
 from .front import Front
 from .tuning import building
 from .tuning.choices import MOST_FLIPS, PREDICTED, Choices, able_of, candidates, too_coarse
+from .tuning.probe import Stopped
 from .tuning.training import candidates as in_training
 
-EQUAL, DIFFERENT, SAME, NO_BUILD, NOT_RUN = "equal", "different", "the same file as", "does not build", "not run"
+EQUAL, DIFFERENT, SAME, NO_BUILD, STOPS, NOT_RUN = "equal", "different", "the same file as", "does not build", "does not run", "not run"
 BY_PYTORCH = "gradients by PyTorch"
 Judge = Callable[[Candidate, Plan], Verdict]
 
@@ -46,7 +47,7 @@ class Tried:
     """What came of one variant."""
 
     name: str
-    outcome: str  # equal | different | the same file as … | does not build | not run
+    outcome: str  # equal | different | the same file as … | does not build | does not run | not run
     detail: str = ""
     seconds: float = 0.0
     kernels: int = 0
@@ -55,7 +56,7 @@ class Tried:
 
     @property
     def wrong(self) -> bool:
-        return self.outcome in (DIFFERENT, NO_BUILD, NOT_RUN)
+        return self.outcome in (DIFFERENT, NO_BUILD, STOPS, NOT_RUN)
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "not_run": list(self.not_run)}
@@ -101,7 +102,10 @@ def try_all(
     def verified(variant: Variant) -> Found:
         verdict = known.get(variant.emitted.text)
         before = sum(check.seconds for check in verdict.checks) if verdict is not None else 0.0
-        verdict = verdict or judge(loaded(front, variant, target), variant.made)
+        try:
+            verdict = verdict or judge(loaded(front, variant, target), variant.made)
+        except Stopped as stopped:
+            return Found(STOPS, str(stopped.fault), ())
         built = not any(check.name == "constructs" and not check.passed for check in verdict.checks)
         outcome = EQUAL if verdict.passed else DIFFERENT if built else NO_BUILD
         return Found(outcome, "" if verdict.passed else verdict.worst, verdict.not_run, before)

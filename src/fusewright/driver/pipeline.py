@@ -9,7 +9,7 @@ import contextlib
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from ..target.detect import machine_for, machine_here
 from ..verify.candidate import Candidate, gpu_works, load_candidate
 from ..verify.judge import Remote
 from ..verify.precision import decided, split_all
+from ..verify.shrink import Shapes, Sizes
 from ..verify.verifier import Verdict, questions
 from ..verify.verifier import verify as verify_candidate
 from . import tuning_record
@@ -49,6 +50,7 @@ from .all_variants import Tried, try_all, variants
 from .front import Front
 from .tuning import building
 from .tuning.choices import LIBRARY, LIBRARY_CHANNELS_LAST, PREDICTED, Choices
+from .tuning.probe import Probe, Stopped
 from .tuning.tune import Tuned, key, recall, remember, shown, tune
 
 Progress = Callable[[str, str], None]
@@ -137,13 +139,21 @@ def ahead(options: Options) -> tuple[str, ...]:
 
 
 def optimize(problem: Problem, options: Options, progress: Progress = silent) -> Run:
+    """Plan, choose, write and verify. On a GPU each file runs first in a process of its own: one that does not is left out."""
     target = choose_target(options)
+    with probing(problem, options, target) as probe:
+        return optimized(problem, options, progress, target, probe)
+
+
+def optimized(problem: Problem, options: Options, progress: Progress, target: str, probe: Probe | None) -> Run:
     awake: Callable[[], None] = awakened() if target == "cuda" else lambda: None
     front = read_problem(problem, options, progress)
     awake()
-    tuned = tuned_for(front, options, progress) if target == "cuda" else tuned_elsewhere(front, options)
+    if probe is not None:
+        probe.load()
+    tuned = tuned_for(front, options, progress, probe) if target == "cuda" else tuned_elsewhere(front, options)
     choices, gradients, notes, degraded = tuned.choices, options.gradients, list[str](), [*tuned.degraded]
-    judge = judge_of(front, target, progress)
+    judge = judge_of(front, target, progress, probe)
     others = [PREDICTED, *(fallbacks(tuned) if target == "cuda" else [])]  # on the host a wrong kernel is to be seen
     while True:
         made, emitted = front.finish(choices, gradients)
@@ -157,7 +167,19 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
         candidate = load_candidate(emitted.text, target, options.sanitize, name, place, apart, behind)
         building.build(building.units_of(candidate, not options.forward_only))
         progress("verify", "")
-        verdict = judge(candidate, made)
+        try:
+            verdict = judge(candidate, made)
+        except Stopped as stopped:
+            left = next_ways(others, choices, made)
+            if stopped.fault.in_training and gradients:
+                gradients = False
+                degraded.append(f"backward is left to PyTorch's operators: {stopped.fault}")
+            elif left:
+                degraded.append(f"{whose(choices, tuned)} did not run ({stopped.fault}); {instead(left[0])}")
+                choices, others = left[0], left[1:]
+            else:
+                raise
+            continue
         failed = {check.name for check in verdict.checks if not check.passed}
         if failed and target == "cuda" and not gpu_works():
             notes.append("the GPU stopped working while this file was verified: no other was tried")
@@ -165,7 +187,7 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
         if failed and not front.precision.split and any(is_coarser(kernel) for kernel in made.kernels):
             notes.append(f"operands of convolutions are split: one TF32 product did not verify ({verdict.worst})")
             front = replace(front, precision=split_all(front.precision))
-            judge = judge_of(front, target, progress)
+            judge = judge_of(front, target, progress, probe)
         elif failed and choices.bf16_parts:
             notes.append(f"operands of convolutions are split into TF32 numbers: bf16 parts did not verify ({verdict.worst})")
             choices = replace(choices, bf16_parts=False)
@@ -179,11 +201,8 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
             else:
                 degraded.append(f"backward is left to PyTorch's operators: its kernels did not verify ({verdict.worst})")
         elif failed and (left := next_ways(others, choices, made)):
-            choices, others, was = left[0], left[1:], choices
-            what = "what timing chose" if was == tuned.choices != PREDICTED else "the kernels"
-            now = "the original's forward is kept" if choices.plain else "convolutions and products are the library's"
-            now = "this is the file as predicted" if choices == PREDICTED else now
-            degraded.append(f"{what} did not verify ({verdict.worst}); {now}")
+            degraded.append(f"{whose(choices, tuned)} did not verify ({verdict.worst}); {instead(left[0])}")
+            choices, others = left[0], left[1:]
         else:
             break
     if verdict.passed and tuned.key and choices == tuned.choices:
@@ -196,6 +215,9 @@ def optimize(problem: Problem, options: Options, progress: Progress = silent) ->
         notes += left_out
         say = functools.partial(progress, "variant")
         tried = list(try_all(front, every, target, judge, {emitted.text: verdict}, say))
+    if probe is not None:
+        notes += probe.notes
+        probe.close()
     timing = None
     if target == "cuda" and options.bench and verdict.passed:
         step = functools.partial(progress, "bench")
@@ -228,10 +250,24 @@ def awakened() -> Callable[[], None]:
     return thread.join
 
 
-def judge_of(front: Front, target: str, progress: Progress = silent) -> Callable[[Candidate, Plan], Verdict]:
-    """What verifies a file that was made of this model."""
+def judge_of(
+    front: Front, target: str, progress: Progress = silent, probe: Probe | None = None
+) -> Callable[[Candidate, Plan], Verdict]:
+    """What verifies a file that was made of this model. With a `probe` it runs there first, at the sizes of verification too, or raises
+    `Stopped`."""
+
     def judge(candidate: Candidate, made: Plan) -> Verdict:
         kind_may_change = any(NONFINITE_KIND in rule.tags for rule in made.rules)
+
+        def run_first(sizes: Sequence[Sizes]) -> None:
+            fault = probe.first_run(candidate, not front.options.forward_only, sizes) if probe is not None else None
+            if fault is not None:
+                raise Stopped(fault)
+
+        def run_at(shapes: Shapes) -> None:
+            run_first([sizes for sizes in dict.fromkeys([shapes.small, *shapes.others.values()]) if sizes != shapes.given])
+
+        run_first(())
         with refused_without_a_gpu(target):
             return verify_candidate(
                 front.problem,
@@ -240,6 +276,7 @@ def judge_of(front: Front, target: str, progress: Progress = silent) -> Callable
                 options=front.options,
                 kind_may_change=kind_may_change,
                 progress=counted(progress, len(questions()) + 1),
+                first=run_at,
             )
 
     return judge
@@ -258,7 +295,25 @@ def next_ways(others: list[Choices], choices: Choices, made: Plan) -> list[Choic
     return [other for other in others if other != choices and (ours or other.plain or other == PREDICTED)]
 
 
-def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:
+def whose(choices: Choices, tuned: Tuned) -> str:
+    """What a file was made of, in words."""
+    return "what timing chose" if choices == tuned.choices != PREDICTED else "the kernels"
+
+
+def instead(choices: Choices) -> str:
+    """What is written instead."""
+    if choices == PREDICTED:
+        return "this is the file as predicted"
+    return "the original's forward is kept" if choices.plain else "convolutions and products are the library's"
+
+
+def probing(problem: Problem, options: Options, target: str) -> contextlib.AbstractContextManager[Probe | None]:
+    """The process that files run in first: on a GPU, where anything is run."""
+    runs = target == "cuda" and (options.verify or options.tune != "off")
+    return Probe(problem, target) if runs else contextlib.nullcontext()
+
+
+def tuned_for(front: Front, options: Options, progress: Progress, probe: Probe | None = None) -> Tuned:
     """What timing on this GPU chooses, or chose when it was asked before. Where timing itself fails, the prediction stands."""
     if options.tune == "off" and options.tuning_record is None:
         return Tuned(PREDICTED)
@@ -284,7 +339,7 @@ def tuned_for(front: Front, options: Options, progress: Progress) -> Tuned:
     try:
         clock = Gpu(torch.device("cuda", torch.cuda.current_device()))
         trained = None if options.forward_only else front.finish
-        found = tune(front.problem, forward_only, clock, progress=lambda detail: progress("tune", detail), trained=trained)
+        found = tune(front.problem, forward_only, clock, progress=lambda detail: progress("tune", detail), trained=trained, probe=probe)
     except Exception as error:  # out of memory, an operator the GPU lacks, a fault of ours: the file is as right without
         first = first_line(error)
         if not gpu_works():

@@ -72,9 +72,9 @@ class Peer:
         """At once."""
         with contextlib.suppress(OSError):
             self._to.close()
-        if self._limits is None:
+        if self._limits is None and not self.how:
             end(self.process, self.start)
-        else:
+        elif self._limits is not None:
             if self.process.poll() is None:
                 self.process.kill()
             self._watcher.join()

@@ -145,14 +145,16 @@ def verify(
     kind_may_change: bool = True,
     progress: Callable[[str, str], None] | None = None,
     meter: Meter | None = None,
+    first: Callable[[Shapes], None] | None = None,
 ) -> Verdict:
     """Run every check. `kind_may_change`: a law may turn a NaN into an Inf or back, never into a finite number.
 
+    `first`: called once the sizes are chosen, before the candidate runs at any of them; what it raises ends verification.
     `meter`: what counts memory, where it is not a GPU's; without one a host's is not counted. Where it runs out and nothing smaller
     is left to try, `Short` is raised: nothing was found out about the candidate.
     """
     try:
-        return _verified(problem, candidate, graph, options or Options(), kind_may_change, progress, meter)
+        return _verified(problem, candidate, graph, options or Options(), kind_may_change, progress, meter, first)
     except Exception as error:
         if isinstance(error, Short) or not is_short(error):
             raise
@@ -169,6 +171,7 @@ def _verified(
     kind_may_change: bool,
     progress: Callable[[str, str], None] | None,
     meter: Meter | None,
+    first: Callable[[Shapes], None] | None,
 ) -> Verdict:
     say = progress or (lambda name, detail: None)
     checks: list[Check] = []
@@ -190,7 +193,7 @@ def _verified(
         else:
             subject = subjects(problem, candidate, cast(nn.Module, new))
         meter = OnGPU() if meter is None and candidate.device.type == "cuda" else meter
-        trial = _trial(subject, graph, options, kind_may_change, None if meter is None else Memory(meter))
+        trial = _trial(subject, graph, options, kind_may_change, None if meter is None else Memory(meter), first)
         if isinstance(candidate, Remote):
             candidate.settle(trial)
         trace = _run_stages(trial, checks, say)
@@ -256,7 +259,14 @@ def _asked(trial: Trial, name: str, question: Question) -> Outcome:
     return there.check(name) if isinstance(there, Remote) and name in OF_THE_WORKER else question(trial)
 
 
-def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_change: bool, memory: Memory | None = None) -> Trial:
+def _trial(
+    subject: Subjects,
+    graph: Graph | None,
+    options: Options,
+    kind_may_change: bool,
+    memory: Memory | None = None,
+    first: Callable[[Shapes], None] | None = None,
+) -> Trial:
     """Choose sizes the original accepts and the time allows, and the variants to run at them."""
     inputs = subject.source.given
     space = with_longer(space_of(graph, subject.original, inputs), subject.original, inputs)
@@ -267,6 +277,8 @@ def _trial(subject: Subjects, graph: Graph | None, options: Options, kind_may_ch
 
     full_size = subject.device.type == "cuda"
     shapes = choose(space, seconds, full_size)
+    if first is not None:
+        first(shapes)
     subject = subject.with_its_twin(shapes.small)
     _first_calls(subject, shapes.small)
     slower = _candidate_seconds(subject, shapes.small) / CANDIDATE_SECONDS

@@ -6,10 +6,11 @@ threads, they are built at the same time, in the same place and under the same n
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
@@ -63,3 +64,22 @@ def _built_or_not(built: Callable[[str], object], failed: str, error: Exception,
     if source == failed:
         raise error
     return built(source)
+
+
+# ---- in another process ----
+
+
+def libraries(units: Iterable[Unit]) -> list[str]:
+    """Where they were built."""
+    return [str(unit.module._built(unit.source)._name) for unit in units]
+
+
+def load_from(units: Sequence[Unit], paths: Sequence[str]) -> None:
+    """Their files load these libraries, and run no compiler, nor ask ninja whether there is anything to do."""
+    known = {unit.source: path for unit, path in zip(units, paths, strict=True)}
+    for module in {unit.module for unit in units}:
+        vars(module)["_built"] = functools.lru_cache(maxsize=None)(functools.partial(_loaded_or_built, known, module._built))
+
+
+def _loaded_or_built(known: Mapping[str, str], built: Callable[[str], object], source: str) -> object:
+    return ctypes.CDLL(known[source]) if source in known else built(source)

@@ -51,6 +51,7 @@ from .choices import (
     without_regions,
 )
 from .prediction import plan_ms
+from .probe import Fault, Probe, Stopped
 from .training import EVERY_KERNEL, Trainer, left_words
 from .weights import weighed
 
@@ -101,9 +102,11 @@ def tune(
     progress: Callable[[str], None] = lambda detail: None,
     seconds: float = SECONDS,
     trained: Compile | None = None,
+    probe: Probe | None = None,
 ) -> Tuned:
-    """Time the variants to run a model and say which to take. `trained` writes kernels for gradients too; None: nobody trains it."""
-    return Tuner(problem, compile_, clock, target, progress, seconds, trained).run()
+    """Time the variants to run a model and say which to take. `trained` writes kernels for gradients too; None: nobody trains it.
+    `probe`: where each file runs first; None: here."""
+    return Tuner(problem, compile_, clock, target, progress, seconds, trained, probe).run()
 
 
 @dataclass
@@ -115,6 +118,7 @@ class Tuner:
     progress: Callable[[str], None]
     seconds: float
     trained: Compile | None = None
+    probe: Probe | None = None
     variants: list[TimedVariant] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     whole: bool = True
@@ -150,7 +154,8 @@ class Tuner:
         best = best if self.gains(best) and not self.is_heavy(best) else self.little_heavier() or best
         chosen = best.choices if self.gains(best) and self.holds_little(best) else ORIGINAL.choices
         if chosen.plain:
-            self.notes.append(f"kernels {best.ms:.4g} ms, PyTorch {self.eager.ms:.4g} ms: the original's forward is kept")
+            times = f"kernels {best.ms:.4g} ms, PyTorch {self.eager.ms:.4g} ms"
+            self.notes.append(f"{times if best.module is not None else 'no variant runs'}: the original's forward is kept")
         elif self.trained is not None:
             chosen = replace(chosen, training=self.in_training(chosen))
         for variant in self.variants:
@@ -185,7 +190,12 @@ class Tuner:
 
     def with_fast_weights(self, choices: Choices) -> tuple[TimedVariant, frozenset[str]]:
         """The file with kernels for gradients, started, in which those of weights are ours where they beat the library's; and of which."""
-        variant = self.started_in_training(replace(choices, training=EVERY_KERNEL_OF_OURS))
+        try:
+            variant = self.started_in_training(replace(choices, training=EVERY_KERNEL_OF_OURS))
+        except Stopped as stopped:
+            self.notes.append(f"gradients of weights by the library: {stopped}")
+            self.whole = False
+            return self.started_in_training(replace(choices, training=Training(own_weights=frozenset()))), frozenset()
         assert variant.candidate is not None and variant.emitted is not None
         kernels = variant.emitted.weights
         if not kernels:
@@ -198,10 +208,12 @@ class Tuner:
         return self.started_in_training(replace(choices, training=Training(own_weights=found.own))), found.own
 
     def started_in_training(self, choices: Choices) -> TimedVariant:
+        """Built with its kernels for gradients, and run; Stopped where it is at fault."""
         variant = self.trained_variant(choices)
         self.say("build: gradients")
         self.build([variant], training=True)
-        self.start(variant)
+        if (fault := self.started(variant, training=True)) is not None:
+            raise Stopped(fault)
         return variant
 
     def synchronize(self) -> None:
@@ -317,19 +329,34 @@ class Tuner:
         variant.module = variant.candidate.build_model(self.problem)
         variant.module.load_state_dict(self.eager.module.state_dict())
 
+    def started(self, variant: TimedVariant, training: bool = False) -> Fault | None:
+        """Its module here, made while it runs for the first time in another process; says what went wrong there."""
+        if self.probe is None or variant.candidate is None or variant.error is not None:
+            self.start(variant)
+            return None
+        with self.probe.beside(variant.candidate, training) as first:
+            self.start(variant)
+        return first.fault
+
     def begin(self, variant: TimedVariant) -> None:
         """Run it for the first time."""
         try:
-            self.start(variant)
+            fault = self.started(variant)
+            if fault is not None:
+                self.leave_out(variant, str(fault), f"the variant {variant.name!r} was left out of tuning: {fault}")
+                return
             self.call(variant)()
             self.synchronize()
         except (Refused, RuntimeError, OSError) as error:
-            variant.module, self.whole = None, False
             first = first_line(error)
             if self.device.type == "cuda" and not gpu_works():
                 raise Refused(f"the GPU stopped working in {variant.name!r}: {first}") from error
-            self.notes.append(f"{variant.name}: {first}")
-            self.degraded.append(f"the variant {variant.name!r} did not build, and was left out of tuning: {first}")
+            self.leave_out(variant, first, f"the variant {variant.name!r} did not build, and was left out of tuning: {first}")
+
+    def leave_out(self, variant: TimedVariant, why: str, sentence: str) -> None:
+        variant.module, self.whole = None, False
+        self.notes.append(f"{variant.name}: {why}")
+        self.degraded.append(sentence)
 
     # ---- timing
 
