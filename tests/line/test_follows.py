@@ -147,6 +147,35 @@ def test_changed_later(change: str, called: bool, groups: Pair) -> None:
     groups.same(old, new, kernels=False)
 
 
+HOOKED = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Tanh(), nn.Sigmoid()
+        self.first.register_forward_hook(lambda module, args, output: output.relu())
+
+    def forward(self, x):
+        return self.second(self.first(x)) * 2
+"""
+
+
+@pytest.mark.parametrize("change", ["pre-hook", "hook", "of another", "gone"])
+@pytest.mark.parametrize("called", [False, True], ids=["at-once", "after-a-call"])
+def test_hooks_beside_those_it_was_built_with(change: str, called: bool, pair: Callable[..., Pair]) -> None:
+    made = pair(HOOKED)
+    old, new = made.models()
+    if called:
+        made.same(old, new, kernels=True)
+    for model in (old, new):
+        if change == "gone":
+            model.first._forward_hooks.clear()
+        elif change == "pre-hook":
+            model.first.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+        else:
+            (model.second if change == "of another" else model.first).register_forward_hook(lambda module, args, output: output * 2)
+    made.same(old, new, kernels=False)
+
+
 def test_the_same_value_again_is_no_change(groups: Pair) -> None:
     old, new = groups.models()
     groups.same(old, new, kernels=True)

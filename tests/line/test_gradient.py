@@ -352,3 +352,42 @@ def test_kernels_of_backward_are_launched_beside(name: str, tmp_path: Path) -> N
     run = optimize(load_problem(path), Options(target="host", seeds=1))
     assert run.verdict.passed and not run.degraded, run.degraded
     assert any(kernel["name"] in run.text.partition("_GRADIENT_KERNELS")[2] for kernel in run.report["kernels"])
+
+
+ONE_IMAGE = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+        self.eval()
+
+    def forward(self, x):
+        return self.norm(self.conv(x)).tanh() * 2
+
+def get_inputs():
+    return [torch.randn(1, 3, 9, 9)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_second_derivatives_of_one_image_that_lies_channels_last(tmp_path: Path) -> None:
+    """What is differentiated again lies as it did: a view would have other strides where there is one image, and PyTorch's
+    batch norm another gradient on the CPU."""
+    (tmp_path / "model.py").write_text(ONE_IMAGE)
+    problem = load_problem(tmp_path / "model.py")
+    _, _, emitted = compile_problem(problem, Options(target="host", arithmetic="ieee"))
+    torch.manual_seed(0)
+    old, new = problem.namespace.Model(), load_candidate(emitted.text, "host").module.ModelNew()
+    new.load_state_dict(old.state_dict())
+    x = torch.randn(1, 3, 9, 9).contiguous(memory_format=torch.channels_last)
+    cotangent, found = torch.randn(1, 4, 7, 7), []
+    for model, dtype in ((old.double(), torch.float64), (new, torch.float32)):
+        first = torch.autograd.grad((model(x.to(dtype)) * cotangent).sum(), model.conv.weight, create_graph=True)[0]
+        found.append([first, *torch.autograd.grad((first**2).sum(), [model.norm.weight, model.conv.weight])])
+    for exact, got in zip(*found, strict=True):
+        assert (got - exact).abs().max() < 1e-4 * exact.abs().max()

@@ -73,6 +73,13 @@ CASES = {
         "torch.randn(2, 6, 8)", 1, 0,
     ),
     "read by statistics": ("return self.norm(torch.cat([self.conv(x), x], 1)).relu()", "torch.randn(2, 4, 7, 6)", 1, 0),
+    "in memory, read by statistics": (
+        "return self.norm(torch.cat([x, y], 1)).relu()", "torch.randn(2, 4, 7, 6), torch.randn(2, 6, 7, 6)", 1, 0,
+    ),
+    "in memory, read by what has two results": (
+        "return torch.cat([x, y], 1).max(1)[0] * 2", "torch.randn(3, 8), torch.randn(3, 5)", 1, 0,
+    ),
+    "a single part": ("return self.conv(torch.cat([x], 1))", "torch.randn(2, 4, 5, 5)", 0, 0),
     "moved for the library alone": (
         "return self.conv(torch.cat([x[:, :1], y], 1))",
         "torch.randn(2, 4, 5, 5), torch.randn(2, 3, 5, 5)", 0, 1,

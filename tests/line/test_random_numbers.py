@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 
@@ -100,3 +101,75 @@ def test_channels_last_inputs_train_by_kernels(tmp_path: Path) -> None:
     assert run.verdict.passed and not run.degraded
     assert "_strides_fit(x.shape, x.stride())" in run.text
     assert set(run.emitted.training.values()) == {KERNELS}
+
+
+IN_ORDER = {
+    "a kernel stores more than what is drawn for": """
+        a = F.dropout(x.tanh(), 0.5)
+        r = torch.rand(x.shape[0], 1, 1, 1)
+        return a, r, x.sin() + r""",
+    "numbers that nobody uses": """
+        noise = torch.rand_like(x)
+        a = F.dropout(x.tanh(), 0.5)
+        unused = torch.randn_like(a.exp())
+        return F.dropout(a.sigmoid(), 0.25) + x.cos()""",
+    "for the shape of what is computed later": """
+        y = F.dropout(x.tanh(), 0.5)
+        z = y.mean((2, 3), keepdim=True).exp()
+        return y * z + torch.randn_like(z) + z.new_empty(z.shape[0], 1, 1, 1).bernoulli_(0.5)""",
+}
+
+
+@pytest.mark.parametrize("case", IN_ORDER, ids=lambda name: name.replace(" ", "-"))
+def test_in_the_order_of_the_model(case: str, tmp_path: Path) -> None:
+    pair = Pair(tmp_path, f"class Model(nn.Module):\n    def forward(self, x):{IN_ORDER[case]}\n")
+    old, new = pair.models()
+    x, found = torch.randn(4, 8, 6, 6), []
+    with pair.candidate.launches() as launched:
+        for model in (old, new):
+            torch.manual_seed(5)
+            results = model(x)
+            found.append([*(results if isinstance(results, tuple) else [results]), torch.rand(3)])
+    assert launched
+    for expected, got in zip(*found, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+REPARAMETRISED = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean, self.logvar = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x):
+        std = torch.exp(0.5 * self.logvar(x))
+        keep = std.new_empty(std.shape[0], 1, 1, 1).bernoulli_(0.5)
+        return self.mean(x) + std * torch.randn_like(std) * keep
+"""
+
+
+def test_what_is_asked_for_its_shape_alone_is_not_stored(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, REPARAMETRISED)
+    kernels = re.findall(r"^// (\w+_fwd) replaces", pair.text, re.MULTILINE)
+    assert len(kernels) == 1, kernels
+    expected, got, launched = drawn_twice(pair, torch.randn(4, 8, 6, 6))
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    assert launched
+
+
+def test_whole_numbers_are_drawn_for_what_has_a_gradient(tmp_path: Path) -> None:
+    """The operator of the library has no derivative; the function that Python calls asks for none."""
+    path = tmp_path / "model.py"
+    body = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 1)
+
+    def forward(self, x):
+        y = self.conv(x)
+        return (y * torch.randint_like(y, 0, 5)).tanh() * 2
+"""
+    path.write_text(HEAD + body + TAIL.format(arguments="[]"))
+    run = optimize(load_problem(path), Options(target="host", seeds=1))
+    assert run.verdict.passed and not run.degraded

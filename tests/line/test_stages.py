@@ -298,3 +298,30 @@ def test_a_reshape_of_what_is_stored_is_not_stored_again() -> None:
     _, got = new(*inputs)
     (wanted,) = torch.autograd.grad(module(*inputs)[1], [module.w])
     torch.testing.assert_close(*torch.autograd.grad(got, [module.w]), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_forward_that_fails_by_itself_is_refused_in_its_own_words(tmp_path: Path) -> None:
+    """Not in the tracer's, which knows sizes by their symbols, and with the line."""
+    (tmp_path / "model.py").write_text("""import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.ReLU(), nn.Linear(7, 3))
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def get_inputs():
+    return [torch.randn(4, 6)]
+
+
+def get_init_inputs():
+    return []
+""")
+    problem = load_problem(tmp_path / "model.py")
+    with pytest.raises(Unsupported, match=r"model\.py:11: forward\(\) raised RuntimeError: mat1 and mat2 .*\(4x6 and 7x3\)"):
+        compile_problem(problem, Options(target="host"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fusewright.driver.pipeline import compile_problem
+from fusewright.driver.pipeline import compile_problem, optimize
 from fusewright.errors import Refused
 from fusewright.frontend.capture import capture
 from fusewright.frontend.problem import Problem, load_problem
@@ -357,3 +357,24 @@ def test_gradients_are_compared_beside_whole_numbers(wrong: bool, tmp_path: Path
     verdict = verify(problem, load_candidate(problem.source + new, "host"))
     (gradients,) = [check for check in verdict.checks if check.name == "gradients"]
     assert gradients.status == ("failed" if wrong else "held"), gradients
+
+
+@pytest.mark.parametrize("call", ["torch.var_mean(x, 0)", "torch.std_mean(x, dim=(0, 1), keepdim=True)"])
+def test_a_mean_by_welford_may_be_nan_or_infinite(call: str, tmp_path: Path) -> None:
+    """Which of both it is for an Inf depends on where that stands, with PyTorch as with us."""
+    text = f"""
+    import torch
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return {call}
+
+    def get_inputs():
+        return [torch.randn(8, 6)]
+
+    def get_init_inputs():
+        return []
+    """
+    (tmp_path / "model.py").write_text(textwrap.dedent(text))
+    run = optimize(load_problem(tmp_path / "model.py"), Options(target="host"))
+    assert run.verdict.passed and not run.degraded, run.verdict.worst

@@ -11,6 +11,7 @@ from ..emit import Emitted
 from ..errors import Refused, first_line
 from ..ir.plan import Plan
 from ..laws.law import NONFINITE_KIND
+from ..laws.nonfinite import has_welfords_means
 from ..schedule.layout import coarse_calls
 from ..schedule.library import Library
 from ..steps import Step
@@ -126,7 +127,8 @@ def sweep(front: Front, every: Sequence[Variant], target: str, progress: Callabl
         cases.extend([] if cases else with_references(subject, front))
         if not cases:
             raise Refused("nothing to compare with: the original takes none of the sizes that were tried")
-        kind_may_change = any(NONFINITE_KIND in rule.tags for rule in variant.made.rules)
+        by_a_law = any(NONFINITE_KIND in rule.tags for rule in variant.made.rules)
+        kind_may_change = by_a_law or has_welfords_means(front.captured)
         misses = (missed(subject, case, references, kind_may_change) for case, references in cases)
         detail = next(filter(None, misses), "")
         return Found(DIFFERENT if detail else EQUAL, detail, candidate.not_run)

@@ -304,7 +304,7 @@ class _Differentiable(torch.autograd.Function):  # if: regions
                 return (None, None, *found)  # unless: unread
             saved, upstream = given[:count], given[count:]  # if: unfit
         with torch.enable_grad():
-            tensors = [t.view_as(t) if again else t.detach().requires_grad_(need) for t, need in zip(saved, needed)]
+            tensors = [aten.alias(t) if again else t.detach().requires_grad_(need) for t, need in zip(saved, needed)]
             results = region.reference(ctx.sizes, *tensors)
         pairs = [(result, gradient) for result, gradient in zip(results, upstream) if result.requires_grad]
         wanted = [t for t, need in zip(tensors, needed) if need]

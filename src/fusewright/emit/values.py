@@ -83,7 +83,7 @@ class Values(Variables):
         """What stands before its arguments, the arguments, and what stands behind."""
         head, arguments, tail = call_pieces(node, lambda name: self.operand(node, name), self.device())
         if node.target is aten.bernoulli.p and node.strides[0] is not None:  # in place in the model: in the order of what is drawn into
-            return "aten.bernoulli_.float(", [f"{arguments[0]}.clone()", *arguments[1:]], tail
+            return "aten.bernoulli_.float(", [f"torch.empty_like({arguments[0]})", *arguments[1:]], tail
         return head, arguments, tail
 
     def operand(self, node: Node, name: str) -> str:

@@ -278,6 +278,16 @@ def _call_once(model: nn.Module, inputs: Sequence[Any]) -> None:
         vars(module).update({name: value for name, value in after.items() if name not in OF_MODULES and not isinstance(value, nn.Module)})
 
 
+def _fault_of(model: nn.Module, inputs: Sequence[Any]) -> Exception | None:
+    """What its forward raises where nobody captures it."""
+    try:
+        with quiet(), stand_ins.kept(model), torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
+            model(*copy.deepcopy(list(inputs)))
+    except Exception as error:
+        return error
+    return None
+
+
 def _check_counters(
     model: nn.Module, inputs: Sequence[Any], file: str, graph: Graph, counted: Mapping[str, int], dynamic: bool
 ) -> None:
@@ -369,7 +379,8 @@ def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool, 
         raise failure
     if taken:
         raise Unsupported(f"{_shown(taken[0])}: forward takes gradients itself, which no graph carries") from failure
-    raise Unsupported(_why_not(failure, file)) from failure
+    fault = _fault_of(model, given)  # the model's own, then: in eager's words, with the sizes that it was given
+    raise Unsupported(_why_not(fault or failure, file, fault is not None)) from fault or failure
 
 
 def _has_none(node: Node) -> bool:
@@ -488,8 +499,8 @@ def _made_of_values(exported: torch.export.ExportedProgram) -> torch.fx.Node | N
     return next((node for symbol, node in first.items() if symbol not in plain), None)
 
 
-def _why_not(error: Exception, file: str) -> str:
-    """One sentence: where in the user's file, and why."""
+def _why_not(error: Exception, file: str, by_itself: bool = False) -> str:
+    """One sentence: where in the user's file, and why. `by_itself`: forward raised it with nobody capturing."""
     frames = traceback.extract_tb(error.__traceback__)
     mine = [frame for frame in frames if file and frame.filename == file]
     place = f"{_shown(file)}:{mine[-1].lineno}" if mine else _shown(file)
@@ -502,7 +513,7 @@ def _why_not(error: Exception, file: str) -> str:
     if "data-dependent" in text or "GuardOnDataDependent" in type(error).__name__:
         return f"{place}: the control flow here depends on the values of a tensor{line}, so the model is not one graph"
     first = text.splitlines()[0].replace("'FakeTensor' object", "'Tensor' object") if text else type(error).__name__  # as the user knows it
-    raised_there = bool(mine) and frames[-1] is mine[-1]
+    raised_there = by_itself or (bool(mine) and frames[-1] is mine[-1])
     what = "forward() raised" if raised_there else "this model cannot be captured:"
     return f"{place}: {what} {type(error).__name__}: {first}"
 

@@ -226,7 +226,7 @@ class _Look:
         self.computed = [(i, *places[i]) for i, home in enumerate(self.homes) if not home]  # as by a parametrization  # if: parameters
         self.own["_fusewright_look"] = self
         self.dicts, self.children = [*map(vars, self.modules)], [module._modules for module in self.modules if module._modules]
-        self.hooked = [table for table in self.dicts[1:] if not any(_hooks_of(table))]  # if: hooks
+        self.hookless = [(table, name) for table in self.dicts[1:] for name in _HOOKS if not table[name]]  # if: hooks
         self.orders = [*map(list, self.iterated)]  # if: tables
         self.before = [*self.state(), *map(dict, self.children)]
 
@@ -295,7 +295,7 @@ class _Look:
 
     def state(self):
         hooks = itertools.chain.from_iterable(map(_hooks_of, self.dicts[1:]))  # the model's own run around any forward  # unless: hooks
-        hooks = itertools.chain.from_iterable(map(_hooks_of, self.hooked))  # if: hooks
+        hooks = itertools.chain.from_iterable((table[name],) for table, name in self.hookless)  # if: hooks
         return [*map(len, self.dicts), *map(type, self.modules), any(hooks)]
 
     def holds(self, model):

@@ -25,6 +25,7 @@ BINDINGS = {
         for name in ("1d.default", "2d.input", "3d.input")
     },
     **dict.fromkeys(("aten.view.default", "aten._unsafe_view.default"), "torch.reshape"),  # whatever the layout is here
+    **dict.fromkeys(("aten.randint_like.default", "aten.randint_like.low_dtype"), "torch.randint_like"),  # it takes what needs a gradient
     "aten.linear.default": "torch.nn.functional.linear",
     "aten.scaled_dot_product_attention.default": "torch.nn.functional.scaled_dot_product_attention",
 }

@@ -4,10 +4,11 @@ First what needs no arithmetic, then what makes large work vanish, then what onl
 `@law(...)` with examples it must and must not apply to; its docstring is the identity, and `tests/laws` checks the rest.
 """
 
-from . import chains, contractions, sums, scans, convolution, matrices, pools, folding, bounded, moments  # isort: skip
+from . import chains, contractions, sums, scans, convolution, matrices, pools, folding, bounded, moments, drawn  # isort: skip
 from .examples import Example
 from .law import LAWS
 
 __all__ = [
-    "LAWS", "Example", "bounded", "chains", "contractions", "convolution", "folding", "matrices", "moments", "pools", "scans", "sums",
+    "LAWS", "Example", "bounded", "chains", "contractions", "convolution", "drawn", "folding", "matrices", "moments", "pools", "scans",
+    "sums",
 ]  # fmt: skip

@@ -117,15 +117,17 @@ class Site:
         dtype = dtype or self.node.dtype
         return self._add(label_of(target), Node("", target, args, kwargs, tuple(shape), dtype, self.node.where))
 
-    def again(self, node: Node, shape: Sequence[Dim], changed: Mapping[str, Any]) -> Ref:
-        """The same call with some arguments changed."""
+    def again(self, node: Node, shape: Sequence[Dim], changed: Mapping[str, Any], strides: tuple[Any, ...] = ()) -> Ref:
+        """The same call with some arguments changed; `strides` of what it reads, where it is called on memory (`Node.strides`)."""
         assert isinstance(node.target, OpOverload)
         arguments = {**node.bound(), **changed}
         schema = node.target._schema.arguments
         args = [arguments[a.name] for a in schema if not a.kwarg_only]
         defaults = {a.name: a.default_value for a in schema if a.kwarg_only and a.has_default_value()}
         kwargs = {k: v for k, v in arguments.items() if k in defaults and v != defaults[k]}
-        return self.call(node.target, *args, shape=shape, dtype=node.dtype, **kwargs)
+        made = self.call(node.target, *args, shape=shape, dtype=node.dtype, **kwargs)
+        self.made[-1] = replace(self.made[-1], strides=strides)
+        return made
 
     def element(self, target: OpOverload, *args: Any, index: int, shape: Sequence[Dim], dtype: torch.dtype) -> Ref:
         """One result of a call that gives several."""

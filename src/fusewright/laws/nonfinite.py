@@ -36,6 +36,16 @@ MAXIMA = {
 MINIMA = {aten.min.default, aten.min.dim, aten.amin.default}
 PARTS = {aten.max.dim, aten.min.dim}  # which give positions too
 
+# Their means are Welford's: there an Inf is a NaN but where it stands last, with PyTorch as with us.
+WELFORDS = {getattr(aten.var_mean, name) for name in aten.var_mean.overloads() if "out" not in name} | {
+    getattr(aten.std_mean, name) for name in aten.std_mean.overloads() if "out" not in name
+}
+
+
+def has_welfords_means(graph: Graph) -> bool:
+    """Some value is a mean of which the kind of a non-finite one says nothing."""
+    return any(node.target == "getitem" and node.args[1] == 1 and graph[node.inputs[0]].target in WELFORDS for node in graph.nodes)
+
 
 def tells_apart(graph: Graph, users: dict[str, list[str]], name: str) -> bool:
     """Something computed from this value may be finite where the value is Inf and would not be where it is NaN."""

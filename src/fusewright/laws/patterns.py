@@ -12,7 +12,7 @@ import torch
 from ..ir import sizes
 from ..ir.graph import Dim, Graph, Node, Ref
 from ..ops import registry
-from ..ops.declare import ELEMENTS, dims_of
+from ..ops.declare import dims_of, is_ours
 from .law import Site, aten, is_view
 
 MUL = {aten.mul.Tensor, aten.mul.Scalar, aten.multiply.Tensor, aten.multiply.Scalar}
@@ -40,11 +40,6 @@ HALVES = (torch.float16, torch.bfloat16)
 
 def is_float(node: Node) -> bool:
     return node.shape is not None and node.dtype is not None and node.dtype.is_floating_point
-
-
-def is_ours(node: Node, graph: Graph) -> bool:
-    """The node becomes part of a kernel of ours, itself or by its elements; else it is a call to the library."""
-    return registry.find(node, graph) is not None or node.target in ELEMENTS
 
 
 SPLITS = {aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int}

@@ -94,6 +94,8 @@ def replaced(graph: Graph, node: Node, made: Sequence[Node], value: Ref, users: 
     for old in graph.nodes:
         if old.name == node.name:
             nodes += made
+            if draws(node) and any(map(draws, made)):
+                continue  # numbers are drawn once
         elif old.name in users:
             old = replace(old, args=map_refs(old.args, change), kwargs=map_refs(old.kwargs, change))
         nodes.append(whatever_the_strides(old))

@@ -9,10 +9,9 @@ from torch.nn import functional as F
 
 from ..ir import sizes
 from ..ir.graph import Node, Ref
-from ..ops.declare import slice_start
+from ..ops.declare import is_ours, slice_start
 from .examples import of
 from .law import REASSOCIATES, Site, aten, law
-from .patterns import is_ours
 from .ranges import is_constant
 
 PADS = (aten.pad.default, aten.constant_pad_nd.default)

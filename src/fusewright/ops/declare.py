@@ -17,7 +17,7 @@ from ..ir.expr import Arg, Cast, Expr, differs, joined
 from ..ir.graph import Dim, Graph, Node, Ref
 from ..ir.prims import C_TYPES, Size, constant
 from .lowering import Lowering
-from .registry import Interval, Record, register
+from .registry import Interval, Record, find, register
 
 Lower = Callable[["Lowering", Node, dict[str, Any]], str | None]
 Part = Callable[["Lowering", Node, dict[str, Any], int, Node], str | None]
@@ -137,6 +137,11 @@ def element_of(*targets: OpOverload) -> Callable[[Part], Part]:
         return function
 
     return wrap
+
+
+def is_ours(node: Node, graph: Graph) -> bool:
+    """The node becomes part of a kernel of ours, itself or by its elements; else it is a call to the library."""
+    return find(node, graph) is not None or node.target in ELEMENTS
 
 
 def value_of(build: Lowering, value: Any) -> str:

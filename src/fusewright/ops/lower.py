@@ -13,6 +13,7 @@ from ..ir.graph import Graph, Node, Ref
 from ..ir.lowered import Lowered
 from ..ir.prims import C_TYPES, Iota, Load, Pointwise, Prim, Reduce, Size, Slice
 from . import registry
+from .declare import is_ours
 from .lowering import Lowering
 
 
@@ -48,7 +49,7 @@ def made_for_library(node: Node, graph: Graph, users: dict[str, list[str]]) -> b
     """A tensor made from nothing for a call of the library: it expects one laid out as the original made it."""
     if node.inputs:
         return False
-    return any(user not in graph.index or registry.find(graph[user], graph) is None for user in users[node.name])
+    return any(user not in graph.index or not is_ours(graph[user], graph) for user in users[node.name])
 
 
 def share_slices(prims: dict[str, Prim]) -> dict[str, Prim]:

@@ -17,9 +17,9 @@ from ..ir.access import in_steps
 from ..ir.expr import Arg, Expr, as_expr, both, equal, first_of, select
 from ..ir.graph import Dim, Node, Ref
 from ..ir.prims import Iota, Permute, Shift, Size, View, Window, constant
-from .declare import cast, lowers, slice_start, value_of
+from .declare import cast, is_ours, lowers, slice_start, value_of
 from .lowering import Lowering
-from .registry import aten, find
+from .registry import aten
 
 
 def placed(build: Lowering, source: str, shape: Sequence[Dim], starts: Sequence[Dim], label: str = "placed") -> str:
@@ -137,7 +137,7 @@ def cat(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     parts = [value_of(build, part) for part in a["tensors"]]
     rank, dim = len(node.shape), a["dim"] % max(1, len(node.shape))
     alike = all(len(build[p].shape) == rank and build[p].dtype == node.dtype for p in parts)
-    if not alike or len(parts) > MOST_PARTS or only_moves(build, node, parts):
+    if not alike or len(parts) > MOST_PARTS or (len(parts) > 1 and only_moves(build, node, parts)):
         return None
     starts = [sizes.tidy(sum((build[p].shape[dim] for p in parts[:i]), sympy.Integer(0))) for i in range(len(parts))]
     inputs = [build.add("position", Iota(dim), [], node.shape, torch.int64)]
@@ -152,7 +152,7 @@ def cat(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 
 def only_moves(build: Lowering, node: Node, parts: Sequence[str]) -> bool:
     users = build.graph.users()[node.name]
-    to_library = all(user not in build.graph.index or find(build.graph[user], build.graph) is None for user in users)
+    to_library = all(user not in build.graph.index or not is_ours(build.graph[user], build.graph) for user in users)
     return to_library and all(is_in_memory(build, part) for part in parts)
 
 

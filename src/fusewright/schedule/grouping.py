@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 
 from ..ir.access import in_steps
-from ..ir.graph import Ref
+from ..ir.graph import Ref, draws
 from ..ir.lowered import Lowered
 from ..ir.plan import Call, Kernel, counts_up
 from ..ir.prims import (
@@ -26,6 +26,7 @@ class Grouping:
         self.wanted: set[str] = set()  # must be in memory
         self.live_calls: set[str] = set()
         self.rank = {name: number for number, name in enumerate(self.prims)}
+        self.drawn_before: dict[str, str] = {}  # of calls that draw random numbers, the one before
         self.ancestors: dict[str, int] = {}  # of a primitive, the set of what it depends on: a bit for each, by rank
 
     # ---- what is needed
@@ -34,6 +35,7 @@ class Grouping:
         """Which library calls run and which primitives must be in memory for them and for the outputs."""
         outputs = [o for o in self.graph.outputs if counts_up(o, self.graph) is None]
         pending = [output.value.name for output in outputs if isinstance(output.value, Ref)]
+        pending += [node.name for node in self.graph.nodes if draws(node)]  # later draws go on from there, whoever uses the numbers
         seen: set[str] = set()
         while pending:
             name = pending.pop()
@@ -90,7 +92,9 @@ class Grouping:
         return [prim for prim in self.prims.values() if prim.name in live]
 
     def find_ancestors(self) -> None:
-        """Every primitive that a primitive depends on, through library calls too."""
+        """Every primitive that a primitive depends on, through library calls too. Random numbers are drawn in the order of the model."""
+        drawing = [node.name for node in self.graph.nodes if draws(node)]
+        self.drawn_before = dict(zip(drawing[1:], drawing, strict=False))
         for prim in self.prims.values():
             found = 0
             sources = list(prim.inputs)
@@ -101,12 +105,23 @@ class Grouping:
             self.ancestors[prim.name] = found
 
     def sources_of_call(self, name: str) -> list[str]:
+        """What it reads, and what those that draw random numbers before it read: by then they have."""
+        return [source for call in (name, *self.drawers_before(name)) for source in self.read_by_call(call)]
+
+    def read_by_call(self, name: str) -> list[str]:
         found = []
         for source in self.graph[name].inputs:
             if source in self.lowered.value:
                 found.append(self.lowered.value[source])
             else:  # a call with several results has no primitive of its own
                 found += self.sources_of_call(source)
+        return found
+
+    def drawers_before(self, name: str) -> list[str]:
+        """Of a call that draws random numbers: those that draw before it, the last first."""
+        found = []
+        while name in self.drawn_before:
+            found.append(name := self.drawn_before[name])
         return found
 
     def is_behind(self, source: str, name: str) -> bool:
@@ -185,7 +200,7 @@ class Grouping:
             if isinstance(step, Kernel):
                 needs.append({made_by[name] for name in step.loads if name in made_by})
             else:
-                wanted: set[int] = set()
+                wanted: set[int] = {call_at[before] for before in self.drawers_before(step.node.name) if before in call_at}
                 for source in step.node.inputs:
                     if source in call_at:
                         wanted.add(call_at[source])

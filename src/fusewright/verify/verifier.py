@@ -19,6 +19,7 @@ from ..errors import Ended, Refused, Short
 from ..frontend.problem import Problem, shown
 from ..frontend.quiet import said
 from ..ir.graph import Graph
+from ..laws.nonfinite import has_welfords_means
 from ..options import Options
 from .budget import K
 from .candidate import Candidate, Trace, gpu_works
@@ -309,6 +310,7 @@ def _trial(
     if options.assume_finite:
         variants = [variant for variant in variants if variant.group != "non-finite"]
     variants = fewer(variants, _seconds_for_one(subject, shapes), MOST_SECONDS)
+    kind_may_change = kind_may_change or (graph is not None and has_welfords_means(graph))
     trial = Trial(subject, shapes, tuple(variants), kind_may_change, options.forward_only, options.as_built)
     return replace(trial, memory=memory, steps=steps)
 
