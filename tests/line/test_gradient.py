@@ -352,3 +352,18 @@ def test_kernels_of_backward_are_launched_beside(name: str, tmp_path: Path) -> N
     run = optimize(load_problem(path), Options(target="host", seeds=1))
     assert run.verdict.passed and not run.degraded, run.degraded
     assert any(kernel["name"] in run.text.partition("_GRADIENT_KERNELS")[2] for kernel in run.report["kernels"])
+
+
+def test_a_value_in_another_shape_and_back_is_written_once(tmp_path: Path) -> None:
+    """PyTorch's formulas hand a group norm's mean on as (batch, groups), and look at it as (batch, groups, 1, 1) again."""
+    path = tmp_path / "norm.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.conv = nn.Conv2d(4, 16, 3)\n        self.norm = nn.GroupNorm(4, 16)\n\n"
+        "    def forward(self, x):\n        return torch.tanh(self.norm(self.conv(x)))\n\n\n"
+        "def get_inputs():\n    return [torch.randn(4, 4, 40, 40)]\n\n\ndef get_init_inputs():\n    return []\n"
+    )
+    text = compile_problem(load_problem(path), Options(target="host"))[2].text
+    for kernel in text.split("_CUDA_GRADIENTS = ")[1].split("__global__")[1:]:
+        stored = re.findall(r"^ *\w+_ptr\[.*\] = (\w+);", kernel, re.MULTILINE)
+        assert len(stored) == len(set(stored)), stored
