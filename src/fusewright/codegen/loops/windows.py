@@ -154,7 +154,7 @@ class Windows(Scope):
         self.levels = [*self.levels, *([taps.line] if taps.run is not None else []), taps.inner]
         shape = self.prims[taps.source].shape
         tap = self.value(taps.source, inside_of(op, taps.where, shape) if taps.single else taps.where)
-        position = self.offset(linear(taps.where[-taps.rank :], taps.extents)) if taps.largest else None
+        position = self.position(taps) if taps.largest else None
         self.levels, self.around = levels, around
         if taps.single:  # a computation of where to read may still name its taps
             read = names_read(taps.inner.body) | names_in(tap.expr)
@@ -273,14 +273,26 @@ class Windows(Scope):
         level.body += body
         return Value(Name(name), prim.dtype, depends)
 
+    def position(self, taps: Taps) -> Expr:
+        """Where a tap lies: in the input, or in the element's own window."""
+        if not taps.op.span:
+            return self.offset(linear(taps.where[-taps.rank :], taps.extents))
+        places = [Coordinate({Axis(n, size): d}) for n, size, d in zip(taps.names, taps.read.kernel, taps.read.dilation, strict=True)]
+        for along in taps.shared.along if taps.shared is not None else ():
+            places[along.dim] += Coordinate({Axis(along.variable, 1 << 20): -along.step})
+        return self.offset(linear(tuple(places), taps.op.span))
+
     def first_inside(self, op: Window, at: Coordinates, extents: tuple[Dim, ...]) -> Expr:
         """Where a window's first tap in the input lies: its largest, where all are -INFINITY."""
         rank, parts = len(op.kernel), list[Expr]()
-        for i, (here, stride) in enumerate(zip(at[-rank:], contiguous(extents), strict=True)):
-            start = self.offset(here * op.stride[i] + -op.padding[i])
-            start = fn.first_tap(start, op.dilation[i]) if op.padding[i] != 0 else grouped(start)
+        for i, (here, stride) in enumerate(zip(at[-rank:], contiguous(op.span or extents), strict=True)):
+            begin = self.offset(here * op.stride[i] + -op.padding[i])
+            start = fn.first_tap(begin, op.dilation[i]) if op.padding[i] != 0 else grouped(begin)
+            if op.span and op.padding[i] == 0:
+                continue
+            start = grouped(start - grouped(begin)) if op.span else start
             parts.append(start if sizes.is_one(stride) else start * self.size(stride))
-        return total(parts)
+        return total(parts) if parts else as_expr(0)
 
     def by_column(
         self, shared: Shared, name: str, taken: Expr, inside: Expr, taps: Sequence[str]
