@@ -361,9 +361,11 @@ def test_a_value_in_another_shape_and_back_is_written_once(tmp_path: Path) -> No
         "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.conv = nn.Conv2d(4, 16, 3)\n        self.norm = nn.GroupNorm(4, 16)\n\n"
         "    def forward(self, x):\n        return torch.tanh(self.norm(self.conv(x)))\n\n\n"
-        "def get_inputs():\n    return [torch.randn(4, 4, 40, 40)]\n\n\ndef get_init_inputs():\n    return []\n"
+        "def get_inputs():\n    return [torch.randn(64, 4, 64, 64)]\n\n\ndef get_init_inputs():\n    return []\n"
     )
     text = compile_problem(load_problem(path), Options(target="host"))[2].text
     for kernel in text.split("_CUDA_GRADIENTS = ")[1].split("__global__")[1:]:
         stored = re.findall(r"^ *\w+_ptr\[.*\] = (\w+);", kernel, re.MULTILINE)
         assert len(stored) == len(set(stored)), stored
+    launch = text[text.index('_launch("conv_bias_grad"') :].partition(")")[0]
+    assert "group_norm_weight" in launch or "norm_weight" in launch, "what is added up for a bias is added up as it is written"

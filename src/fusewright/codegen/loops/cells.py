@@ -4,16 +4,17 @@ up to the next, computes what the window has once, and writes the cell's positio
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch.utils._sympy.functions import FloorDiv
 
 from ...ir import functions as fn
 from ...ir import sizes
-from ...ir.access import same_shape
+from ...ir.access import axes_of, inputs_at, same_shape, tuple_key
 from ...ir.expr import Name, Unary, address, as_expr, element
 from ...ir.graph import Dim, Graph
 from ...ir.index import Axis, Coordinate
-from ...ir.plan import Kernel, evaluated
+from ...ir.plan import Kernel
 from ...ir.prims import Coordinates, Prim, Unpooled, arithmetic_type
 from ...ir.stmt import Assign, Declare, Do, For, If, Return, Statement, array, block, const
 from ...target.machine import Machine
@@ -43,13 +44,10 @@ class CellsSchedule(Schedule):
 
 
 def match(kernel: Kernel, prims: dict[str, Prim], graph: Graph, machine: Machine) -> CellsSchedule | None:
-    found = [prims[name] for name in evaluated(kernel, prims) if isinstance(prims[name].op, Unpooled)]
-    if not kernel.is_pointwise or not found or len({prim.op.stride for prim in found}) > 1:
+    stride = stride_of(kernel, prims) if kernel.is_pointwise else None
+    if stride is None or not all(same_shape(prims[name].shape, kernel.space) for name in kernel.stores):
         return None
-    if not all(same_shape(prim.shape, kernel.space) for prim in (*found, *(prims[name] for name in kernel.stores))):
-        return None
-    loops, stride = walk(kernel, prims, graph), found[0].op.stride
-    first = len(kernel.space) - len(stride)
+    loops, first = walk(kernel, prims, graph), len(kernel.space) - len(stride)
     inside = [loop for loop in loops.kept if loop.dims[-1] >= first]
     if any(len(loop.dims) > 1 for loop in inside) or 0 in kernel.space:
         return None
@@ -65,6 +63,27 @@ def match(kernel: Kernel, prims: dict[str, Prim], graph: Graph, machine: Machine
     return CellsSchedule(kernel, prims, graph, machine, replace(loops, kept=tuple(cells)), stride, width)
 
 
+def stride_of(kernel: Kernel, prims: dict[str, Prim]) -> tuple[int, ...] | None:
+    """From window to window, where that is the same for all that the kernel takes out of pools, and all of it is at the kernel's own
+    positions, not at others by way of a view."""
+    own = tuple(map(Coordinate.of, axes_of(kernel.space)))
+    strides, seen = set[tuple[int, ...]](), set[Any]()
+    stack = [(name, own) for name in kernel.stores]
+    while stack:
+        name, at = stack.pop()
+        prim, key = prims[name], (name, tuple_key(at))
+        if key in seen or name in kernel.loads or prim.is_load:
+            continue
+        seen.add(key)
+        if isinstance(prim.op, Unpooled):
+            rank = len(prim.op.stride)
+            if tuple_key(at[-rank:]) != tuple_key(own[-rank:]):
+                return None
+            strides.add(prim.op.stride)
+        stack += inputs_at(prims, prim, at)
+    return strides.pop() if len(strides) == 1 else None
+
+
 def cells_of(size: Dim, step: int) -> Dim:
     """How many it takes to cover a dimension."""
     whole = sizes.divide(size, step)
@@ -78,7 +97,7 @@ class CellEvaluator(Evaluator):
     places: Coordinates  # in the cell
 
     def parts_of(self, op: Unpooled, at: Coordinates) -> list[tuple[Coordinate, Coordinate]]:
-        return list(zip(self.cells, self.places, strict=True))
+        return list(zip(self.cells, self.places, strict=True))  # `stride_of` has seen that it is at no other position
 
 
 def render(schedule: CellsSchedule, comment: list[str]) -> KernelText:
