@@ -234,6 +234,11 @@ class _Differentiated(Tracer):
         self.rename = trace.rename
         self.taken = set(RESERVED) | {node.name for node in given} | set(trace.extent)
 
+    def name(self, fx_name: str) -> str:
+        if fx_name not in self.names:
+            self.names[fx_name] = super().name(fx_name.replace("_with_indices_backward", "_grad"))
+        return self.names[fx_name]
+
     def read(self) -> Graph | None:
         called = [node.name for node in self.given] + [f"grad_{node.name}" for node in self.results]
         nodes: list[Node] = []

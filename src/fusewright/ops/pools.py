@@ -179,7 +179,7 @@ def max_pool_gradient(build: Lowering, node: Node, a: dict[str, Any]) -> str | N
     for back in product(*map(range, windows_over(window))):
         index, value = (seen_from_input(build, source, node.shape, window, back) for source in (where, gradient))
         at = here or number_in_window(build, node.shape, window, span, back)
-        chosen = build.pointwise("chosen", equal, [index, at], torch.bool, torch.int64)
+        chosen = build.pointwise("chosen", equal, [index, at], torch.bool, torch.int32 if place else torch.int64)
         parts.append(build.pointwise("part", lambda here, x: select(here, x, 0.0), [chosen, value], torch.float32, torch.float32))
     return added(build, parts, node.dtype)
 
@@ -219,10 +219,11 @@ def number_in_window(
     def number(*at: Expr) -> Expr:
         steps = list(zip(at, stride, padding, contiguous(span), strict=True))
         begun = sum(b * s * step for b, (_, s, _, step) in zip(back, steps, strict=True))
-        places = [(grouped(c + p) if p else c) % s * step for c, s, p, step in steps if s > 1]
+        inside = [((grouped(c + p) if p else c) % s, step) for c, s, p, step in steps if s > 1]
+        places = [c if step == 1 else c * step for c, step in inside]
         return total([*places, *([as_expr(begun)] if begun or not places else [])])
 
-    return build.pointwise("here", number, inputs, torch.int64)
+    return build.pointwise("here", number, inputs, torch.int32, torch.int64)
 
 
 def within_window(padding: int, stride: int, end: int) -> Expr:

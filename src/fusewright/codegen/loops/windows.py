@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ...ir import functions as fn
@@ -11,15 +11,18 @@ from ...ir.access import inside as inside_of
 from ...ir.access import sure, tap_names, window_taps
 from ...ir.expr import (
     AllOf,
+    Binary,
     Braced,
     Call,
     Expr,
     Function,
+    Grouped,
     Kind,
     Name,
     Template,
     as_expr,
     both,
+    changed,
     element,
     grouped,
     method,
@@ -43,7 +46,7 @@ from ...ir.stmt import (
     const,
     counted,
     expressions,
-    names_read,
+    rewritten,
     when,
 )
 from .rows import COLUMN, ROW, Along, Rows, Shared, without
@@ -157,8 +160,9 @@ class Windows(Scope):
         position = self.position(taps) if taps.largest else None
         self.levels, self.around = levels, around
         if taps.single:  # a computation of where to read may still name its taps
-            read = names_read(taps.inner.body) | names_in(tap.expr)
-            taps.inner.body[:0] = [Declare("int", one, as_expr(0), how="constexpr") for one in taps.names if one in read]
+            alone = at_zero(taps.names)
+            taps.inner.body[:] = rewritten(taps.inner.body, alone)
+            tap = replace(tap, expr=alone(tap.expr))
         by_column = taps.run is not None and op.kind == "max" and taps.inside is not None  # asked once a column
         counts = [test for test in (guard, None if by_column else taps.inside) if test is not None]
         taken = select(both(*counts), tap.expr, nothing) if counts else tap.expr
@@ -256,7 +260,8 @@ class Windows(Scope):
             body = [If(guard if guard is not None else both(*asked.tests), block(body))]
         else:
             for tap, count in reversed(list(zip(taps.names, taps.read.kernel, strict=True))):
-                body = [*(taps.line.body if tap == taps.names[-1] else []), counted(tap, count, body)]
+                once = rewritten(body, at_zero([tap])) if count == 1 else [counted(tap, count, body)]
+                body = [*(taps.line.body if tap == taps.names[-1] else []), *once]
         body = [*before, *body, *after]
         if taps.rows is not None:
             self.whole += [test for test in asked.whole if test not in self.whole and not taps.single]
@@ -415,6 +420,27 @@ class Windows(Scope):
         """In terms of loop variables, without those that are 0."""
         plain, zero = at.plain(), self.around.zero
         return Coordinate({axis: factor for axis, factor in plain.terms.items() if axis.name not in zero}, plain.offset)
+
+
+def at_zero(taps: Sequence[str]) -> Callable[[Expr], Expr]:
+    """Expressions where these variables are 0, and are not written."""
+    zero = as_expr(0)
+
+    def change(part: Expr) -> Expr:
+        match part:
+            case Name(name) if name in taps:
+                return zero
+            case Binary("+", left, right) if zero in (left, right):
+                return right if left == zero else left
+            case Binary("-", left, right) if right == zero:
+                return left
+            case Binary("*", left, right) if zero in (left, right):
+                return zero
+            case Grouped(Name() as only):
+                return only
+        return part
+
+    return lambda expr: changed(expr, change)
 
 
 def first_of_vector(at: Coordinate) -> Coordinate:
