@@ -133,3 +133,15 @@ def test_a_part_of_no_elements(tmp_path: Path) -> None:
     forward = f"(lambda y: {forward})(torch.cat((torch.cummax(x.norm(dim=2, keepdim=True), 1).values, x.norm(dim=2, keepdim=True)), 0))"
     _, _, original, new = made(tmp_path, "pass", forward, "17, 7, 12")
     check(original, new, 3, 7, 12)
+
+
+def test_few_long_rows_that_are_written_too_are_shared_by_blocks(tmp_path: Path) -> None:
+    """64 channels are 64 rows: as many blocks would leave half of a GPU idle, whether the rows are only added up or written on the way."""
+    init, forward = "self.scale = nn.Parameter(torch.randn(64, 1, 1))", "(lambda y: (y, y.sum((0, 2, 3))))(torch.tanh(x * self.scale))"
+    plan, text, original, new = made(tmp_path, init, forward, "128, 64, 126, 126")
+    assert len(plan.kernels) == 1
+    assert "<<<dim3(rows, 8), 256, 0, " in text
+    x = torch.randn(3, 64, 7, 6)
+    with torch.no_grad():
+        for found, expected in zip(new(x), original(x), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

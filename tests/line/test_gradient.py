@@ -391,3 +391,20 @@ def test_second_derivatives_of_one_image_that_lies_channels_last(tmp_path: Path)
         found.append([first, *torch.autograd.grad((first**2).sum(), [model.norm.weight, model.conv.weight])])
     for exact, got in zip(*found, strict=True):
         assert (got - exact).abs().max() < 1e-4 * exact.abs().max()
+
+
+def test_a_value_in_another_shape_and_back_is_written_once(tmp_path: Path) -> None:
+    """PyTorch's formulas hand a group norm's mean on as (batch, groups), and look at it as (batch, groups, 1, 1) again."""
+    path = tmp_path / "norm.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.conv = nn.Conv2d(4, 16, 3)\n        self.norm = nn.GroupNorm(4, 16)\n\n"
+        "    def forward(self, x):\n        return torch.tanh(self.norm(self.conv(x)))\n\n\n"
+        "def get_inputs():\n    return [torch.randn(64, 4, 64, 64)]\n\n\ndef get_init_inputs():\n    return []\n"
+    )
+    text = compile_problem(load_problem(path), Options(target="host"))[2].text
+    for kernel in text.split("_CUDA_GRADIENTS = ")[1].split("__global__")[1:]:
+        stored = re.findall(r"^ *\w+_ptr\[.*\] = (\w+);", kernel, re.MULTILINE)
+        assert len(stored) == len(set(stored)), stored
+    launch = text[text.index('_launch("conv_bias_grad"') :].partition(")")[0]
+    assert "group_norm_weight" in launch or "norm_weight" in launch, "what is added up for a bias is added up as it is written"

@@ -234,6 +234,11 @@ class _Differentiated(Tracer):
         self.rename = trace.rename
         self.taken = set(RESERVED) | {node.name for node in given} | set(trace.extent)
 
+    def name(self, fx_name: str) -> str:
+        if fx_name not in self.names:
+            self.names[fx_name] = super().name(fx_name.replace("_with_indices_backward", "_grad"))
+        return self.names[fx_name]
+
     def read(self) -> Graph | None:
         called = [node.name for node in self.given] + [f"grad_{node.name}" for node in self.results]
         nodes: list[Node] = []
@@ -400,8 +405,13 @@ def group_norm(x: Tensor, weight: Any, bias: Any, n: int, c: int, positions: int
 def group_norm_backward(
     dy: Tensor, x: Tensor, mean: Any, rstd: Any, weight: Any, n: int, c: int, positions: int, groups: int, mask: list[bool]
 ) -> Any:
-    """Sums over positions first: of them the groups' sums and the weights' gradients are made without another look."""
+    """Sums over positions first: of them the groups' sums and the weights' gradients are made without another look. The gradient of x is
+    made in its own shape: what reads it, the sum for a bias, then goes over the same elements."""
     each = c // groups
+
+    def of_channels(t: Tensor) -> Tensor:
+        return t.expand(n, groups, each, 1).reshape([n, c] + [1] * (x.dim() - 2))
+
     g, wide = _wide(dy).reshape(n, groups, each, positions), _wide(x).reshape(n, groups, each, positions)
     rstd = _wide(rstd).reshape(n, groups, 1, 1)
     white = (wide - _wide(mean).reshape(n, groups, 1, 1)) * rstd
@@ -409,10 +419,12 @@ def group_norm_backward(
     scale = 1.0 if weight is None else _wide(weight).reshape(1, groups, each, 1)
     count = each * positions
     of_products, of_sums = ((t * scale).sum(2, keepdim=True) / count for t in (products, sums))
-    dx = (g * scale - of_sums - white * of_products) * rstd
+    mean = _wide(mean).reshape(n, groups, 1, 1)
+    white = (_wide(x) - of_channels(mean)) * of_channels(rstd)
+    dx = (_wide(dy) * _at_channels(_wide(weight), x.dim()) - of_channels(of_sums) - white * of_channels(of_products)) * of_channels(rstd)
     kind = x.dtype if weight is None else weight.dtype
     dweight, dbias = (t.sum(0).reshape(c).to(kind) for t in (products, sums))
-    return dx.reshape(x.shape).to(x.dtype) if mask[0] else None, dweight, dbias
+    return dx.to(x.dtype) if mask[0] else None, dweight, dbias
 
 
 def layer_norm(x: Tensor, shape: list[int], weight: Any, bias: Any, eps: float) -> Any:

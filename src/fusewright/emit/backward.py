@@ -11,10 +11,10 @@ from ..autograd.regions import Region, Regions
 from ..codegen.mma.conv_spec import triple
 from ..ir import sizes
 from ..ir.graph import Ref
-from ..ir.plan import Call, Kernel, Plan
+from ..ir.plan import Call, Kernel, Plan, operator_name
 from ..ir.prims import Load
 from ..schedule.weight_gradients import is_weight_gradient
-from .kernels import Shared, places, worked_on
+from .kernels import Shared, places, source_lines, worked_on
 from .launches import Body, Launches
 from .lines import given_lines, unpacked
 from .values import Values
@@ -83,8 +83,12 @@ class GradientFunction:
         return f"{self.region.name}_grad"
 
     def comment(self, kernel: Kernel) -> list[str]:
+        """The lines whose gradients it is a part of, with their code above the first kernel; and what it computes itself."""
         nodes = [node for k in self.region.kernels for node in worked_on(k, self.of)]
-        return [f"{kernel.name} replaces the gradients of {places(nodes) or 'what runs forward'}"]
+        first = f"{kernel.name} replaces the gradients of {places(nodes) or 'what runs forward'}"
+        quoted = source_lines(nodes, self.of.graph) if kernel is self.plan.kernels[0] and places(nodes) else []
+        own = dict.fromkeys(operator_name(node, self.graph) for node in worked_on(kernel, self.plan) if node.inputs)
+        return [first, *quoted, *([f"  here: {', '.join(own)}"] if own else [])]
 
     def text(self) -> str:
         """From the tensors that the region's reference reads, saved activations and the gradients of its results to its gradients."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -150,6 +151,11 @@ class Body(Storage):
             return []
         lines: list[str] = []
         whole, bytes_ = self.whole, [of_slot([part.bytes for part in slot]) for slot in self.slots]
+        for often in [size for size, count in Counter(bytes_).items() if isinstance(size, str) and count > 1]:
+            first = next(slot[0].name for slot, size in zip(self.slots, bytes_, strict=True) if size == often)
+            name = self.launches.values.free_name(f"{first}_bytes")
+            lines.append(f"{name} = {often}")
+            bytes_ = [name if size == often else size for size in bytes_]
         exact = sizes.tidy(sum(size for size in bytes_ if not isinstance(size, str)))
         words = [sizes.text(sizes.factored(sizes.tidy(sympy.Rational(1, 4) * exact)))] if exact != 0 else []
         words += [f"{size} // 4" for size in bytes_ if isinstance(size, str)]

@@ -9,8 +9,8 @@ from typing import Any
 
 from . import sizes
 from .graph import Dim
-from .index import Axis, Coordinate, LoopVariable, Tap, counted_inside, picked
-from .prims import Coordinates, Iota, Picked, Pointwise, Prim, View, Window
+from .index import Axis, Coordinate, LoopVariable, Tap, counted_inside, drawn_in, picked
+from .prims import Coordinates, Iota, Picked, Pointwise, Prim, Unpooled, View, Window
 
 
 def axes_of(space: Iterable[Dim]) -> tuple[Axis, ...]:
@@ -72,6 +72,9 @@ def inputs_at(prims: dict[str, Prim], prim: Prim, at: Coordinates) -> list[tuple
         return [(source.name, op.source(at, prim.shape, source.shape))]
     if isinstance(op, Window):
         return [(prim.inputs[0], inside(op, window_taps(op, at), prims[prim.inputs[0]].shape))]
+    if isinstance(op, Unpooled):
+        where = windows_at([window for window, _ in op.parts(at)], at, prims[prim.inputs[0]].shape)
+        return [(name, where) for name in prim.inputs]
     if isinstance(op, Picked):
         source, *numbers = (prims[name] for name in prim.inputs)
         found = [(number.name, broadcast_at(at, number.shape)) for number in numbers]
@@ -96,6 +99,15 @@ def window_taps(op: Window, at: Coordinates) -> Coordinates:
         tap = Coordinate({Axis(name, op.kernel[i]): 1})  # of a single tap too: it is read inside the window
         taps.append(c * op.stride[i] + tap * op.dilation[i] + -op.padding[i])
     return at[:-rank] + tuple(taps)
+
+
+def windows_at(windows: Sequence[Coordinate], at: Coordinates, shape: tuple[Dim, ...]) -> Coordinates:
+    """Where the window is that a position lies in; the last one's place, of those that lie in none behind it."""
+    found = list(at)
+    for dim, window in enumerate(windows, len(at) - len(windows)):
+        there = all(sure(window, window, shape[dim]))
+        found[dim] = window if there else drawn_in("clamped", window, shape[dim], f"window{dim}")
+    return tuple(found)
 
 
 def inside(op: Window, taps: Coordinates, shape: tuple[Dim, ...]) -> Coordinates:

@@ -255,10 +255,10 @@ def counted_inside(at: Coordinate, size: Dim) -> Coordinate:
     return Coordinate.of(Axis("", size, at.depends, Grouped(at.expr()), at.symbols, picks=at.picks, means=at))
 
 
-def drawn_in(how: str, at: Coordinate, size: Dim) -> Coordinate:
+def drawn_in(how: str, at: Coordinate, size: Dim, label: str = "") -> Coordinate:
     """A coordinate that may lie beyond 0 and `size`, brought inside by a device function."""
     symbols = at.symbols | frozenset(sympy.sympify(size).free_symbols)
-    return Coordinate.of(Axis("", size, at.depends, Function(how)(at.expr(), operand(size)), symbols, picks=at.picks))
+    return Coordinate.of(Axis("", size, at.depends, Function(how)(at.expr(), operand(size)), symbols, label=label, picks=at.picks))
 
 
 def sampled(how: str, at: Coordinate, scale: Expr, tap: int, size: Dim, resized: Dim, label: str) -> Coordinate:

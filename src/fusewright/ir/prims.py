@@ -76,7 +76,8 @@ class Scan:
 class Window:
     """A pool: `kind` max or sum, over the last len(kernel) dimensions. What lies outside the input does not take part.
 
-    Of kind largest it is a maximum and its position in the input, as one value of which pointwise primitives take parts.
+    Of kind largest it is a maximum and its position in the input, as one value of which pointwise primitives take parts. With a `span`
+    the position is that in the window, as a number: its last digit is the place along the last dimension, of so many.
     """
 
     kind: str
@@ -85,6 +86,19 @@ class Window:
     padding: tuple[Dim, ...]  # a number for a pool
     dilation: tuple[int, ...]
     clipped: bool  # some window may reach outside the input
+    span: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unpooled:
+    """Of two inputs, one element for each window of a pool, the second where the first says, 0 elsewhere: windows begin every `stride`
+    along the last dimensions, do not overlap, and the first has the place in each as `Window.span` numbers it."""
+
+    stride: tuple[int, ...]
+
+    def parts(self, at: Coordinates) -> list[tuple[Coordinate, Coordinate]]:
+        """Along each dimension: which window a position would lie in, and where in it."""
+        return [c.split(step) for c, step in zip(at[-len(self.stride) :], self.stride, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -290,7 +304,7 @@ class Prim:
     @property
     def is_inline(self) -> bool:
         """Computed where it is used, unless something needs it in memory."""
-        return isinstance(self.op, (Pointwise, View, Size, Iota, Window, Picked))
+        return isinstance(self.op, (Pointwise, View, Size, Iota, Window, Unpooled, Picked))
 
 
 C_TYPES = {

@@ -75,9 +75,13 @@ class Lowering:
         return self.add(label, op, [source], shape, self.prims[source].dtype)
 
     def reshape(self, source: str, shape: Sequence[Dim], label: str = "view") -> str:
-        if len(shape) == len(self.prims[source].shape) and all(map(sizes.same, shape, self.prims[source].shape)):
-            return source
-        return self.view(label, Reshape(), source, shape)
+        """What has that shape, where it is this or what this is a reshape of: a shape and back again is the same value."""
+        behind = self.prims[source]
+        while not (len(shape) == len(behind.shape) and all(map(sizes.same, shape, behind.shape))):
+            if not isinstance(behind.op, Reshape):
+                return self.view(label, Reshape(), source, shape)
+            behind = self.prims[behind.inputs[0]]
+        return behind.name
 
     def expand(self, source: str, shape: Sequence[Dim]) -> str:
         return self.view("expand", Expand(), self.stretched(source, shape), shape)

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from ..ir import sizes
-from ..ir.expr import Arg, Cast, Expr, Field, equal, quotient, select, total
-from ..ir.graph import Dim, Node
-from ..ir.prims import Iota, Size, Window, constant
+from ..ir.expr import Arg, Cast, Expr, Field, as_expr, equal, grouped, quotient, select, total
+from ..ir.graph import Dim, Node, Ref
+from ..ir.index import contiguous
+from ..ir.prims import Iota, Size, Unpooled, Window, constant
 from .declare import as_in_memory, element_of, lowers, value_of
 from .lowering import Lowering
 from .placement import placed, spread
@@ -35,7 +36,7 @@ def _reaches_outside(
     return ceil_mode or any(window[2])
 
 
-def max_pool(build: Lowering, node: Node, a: dict[str, Any], kind: str = "max") -> str | None:
+def max_pool(build: Lowering, node: Node, a: dict[str, Any], kind: str = "max", span: tuple[int, ...] = ()) -> str | None:
     assert node.shape is not None and node.dtype is not None
     source = value_of(build, a["self"])
     rank = {"1d": 1, "2d": 2, "3d": 3}[next(k for k in ("1d", "2d", "3d") if k in str(a["target"]))]
@@ -43,7 +44,7 @@ def max_pool(build: Lowering, node: Node, a: dict[str, Any], kind: str = "max") 
     if window is None or not build[source].dtype.is_floating_point or build[source].dtype is torch.float64:
         return None
     clipped = _reaches_outside(build[source].shape[-rank:], node.shape[-rank:], window, a["ceil_mode"])
-    pool = Window(kind, window[0], window[1], window[2], window[3], clipped)
+    pool = Window(kind, window[0], window[1], window[2], window[3], clipped, span)
     if kind == "largest":  # halves as memory has them: a bit may decide which is first
         return build.add("largest", pool, [as_in_memory(build, source)], node.shape, torch.float32)
     return build.add("", pool, [source], node.shape, node.dtype)
@@ -54,14 +55,18 @@ def max_pool_(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     return max_pool(build, node, {**a, "target": node.target})
 
 
-@element_of(*(getattr(aten, f"max_pool{d}d_with_indices").default for d in (1, 2, 3)))
+MAX_POOLS = [getattr(aten, f"max_pool{d}d_with_indices").default for d in (1, 2, 3)]
+
+
+@element_of(*MAX_POOLS)
 def max_pool_part(build: Lowering, node: Node, a: dict[str, Any], i: int, parent: Node) -> str | None:
     """The values alone, or beside where they are: one look at a window gives both."""
     assert node.dtype is not None
     a = {**a, "target": parent.target}
     if only_values(build, parent):
         return max_pool(build, node, a) if i == 0 else None
-    largest = max_pool(build, node, a, "largest")
+    by_place = i == 0 and only_for_gradients(build, parent)
+    largest = max_pool(build, node, a, "largest", span_of(a) if by_place else ())
     if largest is None:
         return None
     if i == 0:
@@ -74,6 +79,20 @@ def only_values(build: Lowering, pool: Node) -> bool:
     users = build.graph.users()
     elements = [n for n in build.graph.nodes if n.target == "getitem" and n.args[0].name == pool.name]
     return all(not users[n.name] for n in elements if n.args[1] != 0)
+
+
+def only_for_gradients(build: Lowering, pool: Node) -> bool:
+    """What uses the positions that a pool gives are its gradients, which rather have the place in each window."""
+    users = build.graph.users()
+    elements = [n for n in build.graph.nodes if n.target == "getitem" and n.args[0].name == pool.name and n.args[1] == 1]
+    return all(user in build.graph.index and build.graph[user].target in MAX_POOL_GRADIENTS for n in elements for user in users[n.name])
+
+
+def span_of(a: dict[str, Any]) -> tuple[int, ...]:
+    """Of a pool's windows, which numbers tell their places apart, and those that are a stride or more behind the last."""
+    window = window_of(a, 3 if "3d" in str(a["target"]) else 2 if "2d" in str(a["target"]) else 1)
+    found = tuple(count * step for count, step in zip(windows_over(window), window[1], strict=True)) if window is not None else ()
+    return found if prod(found) <= 256 else ()  # a byte
 
 
 @lowers("avg_pool", aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)
@@ -138,27 +157,73 @@ def added(build: Lowering, parts: list[str], dtype: torch.dtype) -> str:
     return build.pointwise("", lambda *found: total(found), parts, dtype, torch.float32, LOOK * len(parts))
 
 
-@lowers("max_pool_gradient", *(getattr(aten, f"max_pool{d}d_with_indices_backward").default for d in (2, 3)))
+MAX_POOL_GRADIENTS = [getattr(aten, f"max_pool{d}d_with_indices_backward").default for d in (2, 3)]
+
+
+@lowers("max_pool_gradient", *MAX_POOL_GRADIENTS)
 def max_pool_gradient(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """The gradients of those windows whose maximum is here."""
     assert node.shape is not None and node.dtype is not None
-    gradient, where = value_of(build, a["grad_output"]), value_of(build, a["indices"])
+    gradient = value_of(build, a["grad_output"])
     rank = 2 if "2d" in str(node.target) else 3
     window = window_of(a, rank)
     if window is None or node.dtype is torch.float64 or prod(windows_over(window)) > MOST_WINDOWS:
         return None
-    first = len(node.shape) - rank
-    here = build.add(f"position{first}", Iota(first), [], node.shape, torch.int64)
-    for dim in range(first + 1, len(node.shape)):
-        inner = build.add(f"position{dim}", Iota(dim), [], node.shape, torch.int64)
-        size = build.add("size", Size(node.shape[dim]), [], (), torch.int64)
-        here = build.pointwise("here", lambda outer, size, inner: outer * size + inner, [here, size, inner], torch.int64)
+    place, span = place_in_window(build, a["indices"]), span_of({**a, "target": node.target})
+    _, stride, padding, _ = window
+    apart = span == stride and not any(padding) and not a["ceil_mode"]
+    if place is not None and apart and build[gradient].dtype == node.dtype:
+        return build.add("", Unpooled(stride), [place, gradient], node.shape, node.dtype)
+    where, here = place or value_of(build, a["indices"]), number_of(build, node.shape, rank) if place is None else ""
     parts = []
     for back in product(*map(range, windows_over(window))):
         index, value = (seen_from_input(build, source, node.shape, window, back) for source in (where, gradient))
-        chosen = build.pointwise("chosen", equal, [index, here], torch.bool, torch.int64)
+        at = here or number_in_window(build, node.shape, window, span, back)
+        chosen = build.pointwise("chosen", equal, [index, at], torch.bool, torch.int32 if place else torch.int64)
         parts.append(build.pointwise("part", lambda here, x: select(here, x, 0.0), [chosen, value], torch.float32, torch.float32))
     return added(build, parts, node.dtype)
+
+
+def place_in_window(build: Lowering, positions: Any) -> str | None:
+    """For each window of the pool that gave these positions, the place in it: nothing but gradients sees it, so it is a byte."""
+    assert isinstance(positions, Ref)
+    given = build.graph[positions.name]
+    pool = build.graph[given.args[0].name] if given.target == "getitem" and given.name not in build.library else None
+    if pool is None or pool.target not in MAX_POOLS or build[value_of(build, pool.args[0])].dtype is torch.float64:
+        return None
+    a = {**pool.bound(), "target": pool.target}
+    largest = max_pool(build, given, a, "largest", span_of(a)) if span_of(a) else None
+    if largest is None:
+        return None
+    return build.pointwise("place", lambda found: Cast("unsigned char", Field(found, "position")), [largest], torch.uint8, torch.float32)
+
+
+def number_of(build: Lowering, shape: Sequence[Dim], rank: int) -> str:
+    """Each position of the last dimensions as a number, as PyTorch counts them."""
+    first = len(shape) - rank
+    here = build.add(f"position{first}", Iota(first), [], shape, torch.int64)
+    for dim in range(first + 1, len(shape)):
+        inner = build.add(f"position{dim}", Iota(dim), [], shape, torch.int64)
+        size = build.add("size", Size(shape[dim]), [], (), torch.int64)
+        here = build.pointwise("here", lambda outer, size, inner: outer * size + inner, [here, size, inner], torch.int64)
+    return here
+
+
+def number_in_window(
+    build: Lowering, shape: Sequence[Dim], window: tuple[tuple[int, ...], ...], span: tuple[int, ...], back: Sequence[int]
+) -> str:
+    """Each position as the number of a place in the last window that begins at or before it, or in one so many further `back`."""
+    _, stride, padding, _ = window
+    inputs = [build.add(f"position{dim}", Iota(dim), [], shape, torch.int64) for dim in range(len(shape) - len(stride), len(shape))]
+
+    def number(*at: Expr) -> Expr:
+        steps = list(zip(at, stride, padding, contiguous(span), strict=True))
+        begun = sum(b * s * step for b, (_, s, _, step) in zip(back, steps, strict=True))
+        inside = [((grouped(c + p) if p else c) % s, step) for c, s, p, step in steps if s > 1]
+        places = [c if step == 1 else c * step for c, step in inside]
+        return total([*places, *([as_expr(begun)] if begun or not places else [])])
+
+    return build.pointwise("here", number, inputs, torch.int32, torch.int64)
 
 
 def within_window(padding: int, stride: int, end: int) -> Expr:

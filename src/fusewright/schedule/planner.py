@@ -24,6 +24,7 @@ from ..ir.prims import (
     Scan,
     Size,
     Unfold,
+    Unpooled,
     View,
     Window,
 )
@@ -206,6 +207,7 @@ class Planner(Grouping):
         """A value that must be in memory: in a pass of a reduce kernel over the same space, or in a pointwise kernel."""
         leaves = self.leaves(prim.name, prim.shape)
         makers = {id(self.home[leaf]) for leaf in leaves if leaf in self.home}
+        by_cells = self.has_unpooled(prim.name)
         for kernel in sorted(self.near(leaves), key=lambda kernel: id(kernel) not in makers):  # where what it needs is at hand first
             element, row = self.coordinates(kernel)
             at = element_at(kernel, self.prims, prim, element)
@@ -219,6 +221,8 @@ class Planner(Grouping):
             if not self.shares(leaves, kernel):
                 continue
             if kernel.is_reduce:
+                if by_cells:
+                    continue
                 reads_reduction = any(self.home.get(leaf) is kernel for leaf in leaves)
                 if not reads_reduction or not self.fills_gpu(kernel):
                     continue
@@ -284,6 +288,8 @@ class Planner(Grouping):
         for writer in [k for k in self.kernels if k.is_pointwise]:
             for reader in self.kernels:
                 if reader is writer or reader.is_pointwise or not same_shape(reader.space, writer.space):
+                    continue
+                if any(map(self.has_unpooled, writer.members)):
                     continue
                 if self.can_absorb(writer, reader) or self.reads_alike(writer, reader):
                     for name in writer.members:
@@ -353,6 +359,33 @@ class Planner(Grouping):
         sampled = picked + sum(self.times(window, prim) for window in windows if isinstance(window.op, Sampled))
         most = self.most_recomputed
         return any(again(window) * cost > most for window in windows) or (sampled - 1) * cost > most
+
+    def looked_at_again(self, prim: Prim) -> bool:
+        """The largest of a window, or its place there, where the window would be gone through again for the other, or for each of its
+        positions: by a kernel that has a window's positions in one thread it is not."""
+        pool = self.prims[prim.inputs[0]] if isinstance(prim.op, Pointwise) and len(prim.inputs) == 1 else None
+        if pool is None or not isinstance(pool.op, Window) or not pool.op.span:
+            return False
+        unpooled = [user for user in self.users.get(prim.name, []) if isinstance(user.op, Unpooled)]
+        return len(self.users[pool.name]) > 1 or not all(map(self.ends_in_cells, unpooled))
+
+    def ends_in_cells(self, prim: Prim) -> bool:
+        """Nothing but one pointwise kernel computes it, which goes along windows."""
+        users = self.users.get(prim.name, [])
+        alone = len(users) == 1 and isinstance(users[0].op, Pointwise) and same_shape(users[0].shape, prim.shape)
+        return prim.name in self.wanted or (alone and self.ends_in_cells(users[0]))
+
+    def has_unpooled(self, name: str) -> bool:
+        """Computing it goes along the windows of a pool."""
+        stack, seen = [name], set()
+        while stack:
+            prim = self.prims[stack.pop()]
+            if prim.name not in seen and (prim.name == name or prim.name not in self.home) and not prim.is_collective:
+                if isinstance(prim.op, Unpooled):
+                    return True
+                seen.add(prim.name)
+                stack += prim.inputs
+        return False
 
     def views_of(self, prim: Prim, users: dict[str, list[Prim]]) -> list[Prim]:
         """Views of what is none itself, and of these: those that have an element for each place in it, or more."""
@@ -426,11 +459,16 @@ class Planner(Grouping):
                 self.place_reduce(prim)
             elif isinstance(prim.op, Scan):
                 self.place_scan(prim)
-            elif isinstance(prim.op, (Pointwise, Reshape, Window, View, Size, Iota, Picked)) and not prim.is_load:
+            elif isinstance(prim.op, (Pointwise, Reshape, Window, Unpooled, View, Size, Iota, Picked)) and not prim.is_load:
                 kernel = self.row_kernel(prim)
                 if kernel is not None:
                     self.assign(prim.name, kernel, "row")
-                elif prim.name in self.wanted | self.pools or self.heavy_window_input(prim, users) or self.outlives_a_call(prim):
+                elif (
+                    prim.name in self.wanted | self.pools
+                    or self.looked_at_again(prim)
+                    or self.heavy_window_input(prim, users)
+                    or self.outlives_a_call(prim)
+                ):
                     self.wanted.add(prim.name)
                     self.place_stored(prim)
         self.absorb()

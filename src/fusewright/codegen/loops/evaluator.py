@@ -7,7 +7,7 @@ import torch
 
 from ...ir import functions as fn
 from ...ir import sizes
-from ...ir.access import inputs_at, tuple_key
+from ...ir.access import inputs_at, tuple_key, windows_at
 from ...ir.expr import (
     Arg,
     Call,
@@ -31,8 +31,21 @@ from ...ir.expr import (
     with_fast_functions,
 )
 from ...ir.extent import extent
-from ...ir.index import Coordinate, Tap
-from ...ir.prims import C_TYPES, Coordinates, Iota, Load, Picked, Pointwise, Prim, Size, View, Window, arithmetic_type
+from ...ir.index import Coordinate, Tap, linear
+from ...ir.prims import (
+    C_TYPES,
+    Coordinates,
+    Iota,
+    Load,
+    Picked,
+    Pointwise,
+    Prim,
+    Size,
+    Unpooled,
+    View,
+    Window,
+    arithmetic_type,
+)
 from ...ir.stmt import (
     Do,
     Statement,
@@ -78,6 +91,8 @@ class Evaluator(Windows):
             return Value(grouped(self.offset(here)), prim.dtype, here.depends)
         if isinstance(op, Window):
             return self.window(prim, op, at)
+        if isinstance(op, Unpooled):
+            return self.unpooled(prim, op, at)
         assert isinstance(op, Pointwise), f"{prim.name}: {op} is not a value of this kernel"
         inputs = [self.value(name, where) for name, where in inputs_at(self.prims, prim, at)]
         operands = [
@@ -92,6 +107,30 @@ class Evaluator(Windows):
         if same or (isinstance(found, Number) and found.kind == kind == "float"):
             return Value(found, prim.dtype, depends)  # under another name it would be said twice
         return self.declare(prim, found, depends)
+
+    def unpooled(self, prim: Prim, op: Unpooled, at: Coordinates) -> Value:
+        """What its window has, where this is the place in it that the window says."""
+        source, parts = self.prims[prim.inputs[0]], self.parts_of(op, at)
+        there = windows_at([window for window, _ in parts], at, source.shape)
+        where, value = (self.value(name, there) for name in prim.inputs)
+        sizes_of_all = source.shape[-len(parts) :]
+        inside = [test for (window, _), size in zip(parts, sizes_of_all, strict=True) for test in self.within(window, size)]
+        if inside:
+            depends = frozenset().union(*(window.depends for window, _ in parts))
+            inside = [self.say("in_window", both(*inside), torch.bool, depends)]
+        here = self.offset(linear(tuple(place for _, place in parts), op.stride))
+        chosen = both(*inside, equal(where.expr, grouped(here)))
+        return self.declare(prim, select(chosen, value.expr, 0.0), self.row_depends(at))
+
+    def parts_of(self, op: Unpooled, at: Coordinates) -> list[tuple[Coordinate, Coordinate]]:
+        return op.parts(at)
+
+    def say(self, label: str, expr: Expr, dtype: torch.dtype, depends: frozenset[str]) -> Expr:
+        """An expression under a name, once at its level."""
+        level = self.level(depends)
+        if (level, dtype, expr) not in self.said:
+            self.said[level, dtype, expr] = self.put(level, self.fresh(label), [], expr, dtype, depends)
+        return self.said[level, dtype, expr].expr
 
     def declare(self, prim: Prim, expr: Expr, depends: frozenset[str]) -> Value:
         """A named constant at its level; an array over the lanes where the level holds lanes of a row."""

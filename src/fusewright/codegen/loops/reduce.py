@@ -53,7 +53,7 @@ def match(kernel: Kernel, prims: dict[str, Prim], graph: Graph, machine: Machine
     one_pass = all(a.pass_index == 1 for a in parts) and not any(reductions_behind(name, kernel, prims) for name in full)
     if loops.lanes_reduce:
         threads = 32 if length <= 1024 else 128 if length <= 8192 else 256 if length <= 1 << 17 else 512
-        if kept_in_registers(kernel, prims, length, parts):
+        if not one_pass and kept_in_registers(kernel, prims, length, parts):
             threads = next((t for t in (32, 128, 256) if length <= t * KEPT), 512 if length <= 512 * KEPT + KEPT_SHARED else 1024)
         width = 1 if text.has_window(kernel, prims) else vector_width(kernel, prims, loops.reduced)
         threads = 1 if length <= ALONE else next((t for t in SHORT_ROWS if length <= t * width), threads)

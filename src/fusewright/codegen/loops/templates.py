@@ -7,11 +7,12 @@ from ...ir.plan import Kernel
 from ...ir.prims import Prim
 from ...target.machine import Machine
 from ..template import KernelTemplate, Schedule
-from . import pointwise, reduce, register_columns, scan, transpose, transpose_reduce
+from . import cells, pointwise, reduce, register_columns, scan, transpose, transpose_reduce
 from .text import KernelText
 
 # The first that matches is taken; the last three match every kernel of their kind.
-TEMPLATES = (transpose.TEMPLATE, transpose_reduce.TEMPLATE, register_columns.TEMPLATE, scan.TEMPLATE, reduce.TEMPLATE, pointwise.TEMPLATE)
+KINDS = (cells, transpose, transpose_reduce, register_columns, scan, reduce, pointwise)
+TEMPLATES = tuple(kind.TEMPLATE for kind in KINDS)
 
 
 def scheduled(kernel: Kernel, prims: dict[str, Prim], graph: Graph, machine: Machine) -> tuple[KernelTemplate, Schedule]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ...ir import functions as fn
@@ -11,15 +11,18 @@ from ...ir.access import inside as inside_of
 from ...ir.access import sure, tap_names, window_taps
 from ...ir.expr import (
     AllOf,
+    Binary,
     Braced,
     Call,
     Expr,
     Function,
+    Grouped,
     Kind,
     Name,
     Template,
     as_expr,
     both,
+    changed,
     element,
     grouped,
     method,
@@ -43,7 +46,7 @@ from ...ir.stmt import (
     const,
     counted,
     expressions,
-    names_read,
+    rewritten,
     when,
 )
 from .rows import COLUMN, ROW, Along, Rows, Shared, without
@@ -154,11 +157,12 @@ class Windows(Scope):
         self.levels = [*self.levels, *([taps.line] if taps.run is not None else []), taps.inner]
         shape = self.prims[taps.source].shape
         tap = self.value(taps.source, inside_of(op, taps.where, shape) if taps.single else taps.where)
-        position = self.offset(linear(taps.where[-taps.rank :], taps.extents)) if taps.largest else None
+        position = self.position(taps) if taps.largest else None
         self.levels, self.around = levels, around
         if taps.single:  # a computation of where to read may still name its taps
-            read = names_read(taps.inner.body) | names_in(tap.expr)
-            taps.inner.body[:0] = [Declare("int", one, as_expr(0), how="constexpr") for one in taps.names if one in read]
+            alone = at_zero(taps.names)
+            taps.inner.body[:] = rewritten(taps.inner.body, alone)
+            tap = replace(tap, expr=alone(tap.expr))
         by_column = taps.run is not None and op.kind == "max" and taps.inside is not None  # asked once a column
         counts = [test for test in (guard, None if by_column else taps.inside) if test is not None]
         taken = select(both(*counts), tap.expr, nothing) if counts else tap.expr
@@ -256,7 +260,8 @@ class Windows(Scope):
             body = [If(guard if guard is not None else both(*asked.tests), block(body))]
         else:
             for tap, count in reversed(list(zip(taps.names, taps.read.kernel, strict=True))):
-                body = [*(taps.line.body if tap == taps.names[-1] else []), counted(tap, count, body)]
+                once = rewritten(body, at_zero([tap])) if count == 1 else [counted(tap, count, body)]
+                body = [*(taps.line.body if tap == taps.names[-1] else []), *once]
         body = [*before, *body, *after]
         if taps.rows is not None:
             self.whole += [test for test in asked.whole if test not in self.whole and not taps.single]
@@ -273,14 +278,26 @@ class Windows(Scope):
         level.body += body
         return Value(Name(name), prim.dtype, depends)
 
+    def position(self, taps: Taps) -> Expr:
+        """Where a tap lies: in the input, or in the element's own window."""
+        if not taps.op.span:
+            return self.offset(linear(taps.where[-taps.rank :], taps.extents))
+        places = [Coordinate({Axis(n, size): d}) for n, size, d in zip(taps.names, taps.read.kernel, taps.read.dilation, strict=True)]
+        for along in taps.shared.along if taps.shared is not None else ():
+            places[along.dim] += Coordinate({Axis(along.variable, 1 << 20): -along.step})
+        return self.offset(linear(tuple(places), taps.op.span))
+
     def first_inside(self, op: Window, at: Coordinates, extents: tuple[Dim, ...]) -> Expr:
         """Where a window's first tap in the input lies: its largest, where all are -INFINITY."""
         rank, parts = len(op.kernel), list[Expr]()
-        for i, (here, stride) in enumerate(zip(at[-rank:], contiguous(extents), strict=True)):
-            start = self.offset(here * op.stride[i] + -op.padding[i])
-            start = fn.first_tap(start, op.dilation[i]) if op.padding[i] != 0 else grouped(start)
+        for i, (here, stride) in enumerate(zip(at[-rank:], contiguous(op.span or extents), strict=True)):
+            begin = self.offset(here * op.stride[i] + -op.padding[i])
+            start = fn.first_tap(begin, op.dilation[i]) if op.padding[i] != 0 else grouped(begin)
+            if op.span and op.padding[i] == 0:
+                continue
+            start = grouped(start - grouped(begin)) if op.span else start
             parts.append(start if sizes.is_one(stride) else start * self.size(stride))
-        return total(parts)
+        return total(parts) if parts else as_expr(0)
 
     def by_column(
         self, shared: Shared, name: str, taken: Expr, inside: Expr, taps: Sequence[str]
@@ -403,6 +420,27 @@ class Windows(Scope):
         """In terms of loop variables, without those that are 0."""
         plain, zero = at.plain(), self.around.zero
         return Coordinate({axis: factor for axis, factor in plain.terms.items() if axis.name not in zero}, plain.offset)
+
+
+def at_zero(taps: Sequence[str]) -> Callable[[Expr], Expr]:
+    """Expressions where these variables are 0, and are not written."""
+    zero = as_expr(0)
+
+    def change(part: Expr) -> Expr:
+        match part:
+            case Name(name) if name in taps:
+                return zero
+            case Binary("+", left, right) if zero in (left, right):
+                return right if left == zero else left
+            case Binary("-", left, right) if right == zero:
+                return left
+            case Binary("*", left, right) if zero in (left, right):
+                return zero
+            case Grouped(Name() as only):
+                return only
+        return part
+
+    return lambda expr: changed(expr, change)
 
 
 def first_of_vector(at: Coordinate) -> Coordinate:
