@@ -318,7 +318,7 @@ def copies(trial: Trial) -> Outcome:
     expected = subjects.run_plainly(variant)  # as the copies run: under a mode PyTorch computes some operators by others
     for model in (subjects.original, subjects.new):
         settle(model)  # which of them last ran with gradients is chance
-    made, notes = {}, []
+    made, notes = dict[str, tuple[nn.Module, Callable[[Any], Any]]](), list[str]()
     ways = {"deepcopy": copy.deepcopy, "pickle": lambda model: pickle.loads(pickle.dumps(model))}
     for how, way in ways.items():
         try:
@@ -326,11 +326,16 @@ def copies(trial: Trial) -> Outcome:
         except Exception as error:  # then the candidate need not either
             notes.append(f"the original has no {how} ({sentence(error)})")
         else:
-            made[how] = way(subjects.new)
-    for how, model in made.items():
+            made[how] = way(subjects.new), way
+    for how, (model, way) in made.items():
         with subjects.unmoved(model):
             got = observe(model, subjects.inputs(variant), seed=variant.seed)
         differs = [name for name, value in expected.tensors.items() if not _alike(value, got.tensors.get(name))]
+        if differs:  # the original's own copy may be another: an object that only is what it is is none then
+            theirs = way(subjects.original)
+            with subjects.unmoved(theirs):
+                other = observe(theirs, subjects.inputs(variant), seed=variant.seed)
+            differs = [name for name in differs if not _alike(other.tensors[name], got.tensors.get(name))]
         if differs and not set(differs) <= _varying(trial, variant):
             return Outcome(False, f"after {how}, {differs[0]} differs")
     return Outcome(True, "; ".join([" and ".join(made), *notes])) if made else skipped("; ".join(notes))
