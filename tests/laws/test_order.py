@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from fusewright.ir.graph import Graph
 from fusewright.ir.prims import Reduce
 from fusewright.laws.examples import Chain, OfOne, OfTwo
-from fusewright.laws.law import LAWS
+from fusewright.laws.law import LAWS, Applied, each_once
 from fusewright.laws.patterns import CONVOLUTIONS, PRODUCTS, TRANSPOSED
 from fusewright.laws.rewrite import rewrite
 from fusewright.ops.lower import lower
@@ -179,6 +179,24 @@ def test_a_long_chain_settles() -> None:
     before = lawbook.captured(OfOne(deep), [(4, 5)])
     after, applied = rewrite(before)
     assert len(applied) >= 80 and len(after.nodes) <= len(before.nodes) - 80
+
+
+def test_a_law_is_said_once_however_often_it_applies() -> None:
+    """With the first places and how many more there are; of a graph without places, how often."""
+    steps = [Applied("a", f"n{i}", f"m.py:{3 + i // 2} (block.{i})", "x = x.") for i in range(28)]
+    one = [Applied("b", "n1", "m.py:9", "y = y."), Applied("c", "n2", "", "z = z.")]
+    many, *others = each_once([*steps, *one, Applied("c", "n3", "", "z = z.")])
+    assert str(many) == "a at m.py:3 (block.0), m.py:3 (block.1), m.py:4 (block.2) and 25 more (28 times): x = x."
+    assert list(map(str, others)) == ["b at m.py:9: y = y.", "c (2 times): z = z."]
+
+    def deep(x: Tensor) -> Tensor:
+        for _ in range(5):
+            x = torch.tanh(torch.relu(torch.relu(x)))
+        return x
+
+    after, applied = rewrite(lawbook.captured(OfOne(deep), [(4, 5)]))
+    rules = plan(lower(after), applied).rules
+    assert len(rules) == len({step.law for step in applied}) < len(applied)
 
 
 def test_two_inputs() -> None:

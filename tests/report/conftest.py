@@ -26,7 +26,7 @@ def record(made: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def records(made: dict[str, Any]) -> list[dict[str, Any]]:
     """Whole, untimed, failed, and nearly empty."""
-    law = "max pool before relu at two_outputs.py:12 (pool): relu(pool(x)) = pool(relu(x))"
+    law = "max pool before relu at two_outputs.py:12 (pool), two_outputs.py:14 and 2 more (4 times): relu(pool(x)) = pool(relu(x))"
     untimed = record_of(MODELS / "batch_norm_train.py", timed=False, rules=(law, "a law of another form"))
     failed = record_of(MODELS / "two_outputs.py", passed=False)
     return [made, untimed, failed, {"model": "older.py", "verified": True, "target": "host", "kernels": []}]

@@ -156,7 +156,8 @@ def show_report(console: Console, report: Mapping[str, Any]) -> None:
         cost = ", ".join(filter(None, amounts)) or "cost unknown"
         say(console, f"  {kernel['name']:<{width}}  {words(kernel.get('replaces'))}  ({cost})")
     say(console, f"library calls  {words(with_counts(report.get('library_calls') or ())) or 'none'}")
-    say(console, f"laws applied   {words(report.get('rules')) or 'none'}")
+    for number, rule in enumerate(report.get("rules") or ["none"]):
+        say(console, f"{'' if number else 'laws applied':<14} {words(rule)}")
     if report.get("max_error") is not None and report.get("tolerance") is not None:
         say(console, f"largest error  {report['max_error']:.3g} (allowed there: {report['tolerance']:.3g})")
     if report.get("training"):

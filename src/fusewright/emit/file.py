@@ -21,11 +21,12 @@ from .assumptions import Assumptions
 from .backward import Backward, WeightKernel
 from .forward import Forward
 from .functions import Functions
+from .here import here_text
 from .kernels import KernelFacts, Shared, comment, facts, together, unit_of, units_text
 from .launches import Launches
 from .signature import Signature
-from .surroundings import Surroundings, with_surroundings
-from .template import FILE, IMPORTS, RUNTIME, UNCHANGED
+from .surroundings import OWN_GLOBALS, Surroundings, with_surroundings
+from .template import FILE, HERE_IMPORTS, IMPORTS, RUNTIME, UNCHANGED, UNCHANGED_CONSTRUCTOR
 from .values import ForwardValues
 
 MANY = 12  # kernels that are worth several threads of nvcc: the hundred of a dense network take one 65 s
@@ -49,8 +50,24 @@ class Emitted:
 def emit(joint: JointPlan, source: str, model: nn.Module, around: Surroundings = ALONE) -> Emitted:
     calls = tuple(str(call.node.target) for call in joint.plan.calls if call.node.target != "getitem")
     if not joint.plan.every_kernel:
-        return Emitted(behind(source, Template(UNCHANGED).substitute(version=__version__), around), (), calls)
+        return Emitted(behind(source, unchanged(around), around), (), calls)
     return replace(with_kernels(joint, source, model, around), calls=calls)
+
+
+def unchanged(around: Surroundings) -> str:
+    here, given = constructed(around)
+    imports, constructor = (HERE_IMPORTS, UNCHANGED_CONSTRUCTOR) if here else ("", "")
+    parts = {"imports": imports, "here": here, "constructor": Template(constructor).substitute(given=given)}
+    return Template(UNCHANGED).substitute(version=__version__, **parts)
+
+
+def constructed(around: Surroundings) -> tuple[str, str]:
+    """What stands in front of `ModelNew` for its constructor's sake, and how that calls the original's."""
+    if not around.own_arguments:
+        return "", "super().__init__(*arguments, **named)"
+    space = f"space = {OWN_GLOBALS}  # where this file's own classes are"
+    call = "super().__init__(*_as_here(arguments, space, {}), **_as_here(named, space, {}))"
+    return f"\n\n\n{here_text()}", f"{space}\n        {call}"
 
 
 def with_kernels(joint: JointPlan, source: str, model: nn.Module, around: Surroundings) -> Emitted:
@@ -92,7 +109,10 @@ def with_kernels(joint: JointPlan, source: str, model: nn.Module, around: Surrou
         "hopper": any(helper.on_hopper for helper in units[0].helpers),
     }  # fmt: skip
     features |= {name for name, needed in there.items() if needed}
+    here, given = constructed(around)
     ours = Template(FILE).substitute(
+        here=here,
+        given=given,
         version=__version__,
         imports=chosen(IMPORTS, features),
         runtime=chosen(RUNTIME, features),

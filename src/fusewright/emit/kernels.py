@@ -13,7 +13,7 @@ from ..ir.graph import Graph, Node
 from ..ir.names import FORBIDDEN
 from ..ir.plan import Kernel, Plan, evaluated, operator_name, origins
 from ..ir.prims import Prim
-from ..laws.law import Applied
+from ..laws.law import Rule
 from ..schedule.attention_fusion import Attended
 from ..schedule.naming import only_statistics
 from ..target.helpers import Helper, closure, device_texts, named
@@ -117,7 +117,7 @@ def comment(kernel: Kernel, plan: Plan, stated: set[str]) -> list[str]:
     """What the kernel replaces, and the laws that led to it: what is remarked above its text. Laws in `stated` are known by now."""
     nodes = worked_on(kernel, plan)
     own = {node.name for node in nodes}
-    applied = [rule for rule in plan.rules if any(name == rule.node or name.startswith(f"{rule.node}_") for name in own)]
+    applied = [rule for rule in plan.rules if any(made_at(name, at) for name in own for at in rule.nodes)]
     roles = "statistics of" if only_statistics(kernel, plan) else "replaces"
     return [f"{kernel.name} {roles}", *source_lines(nodes, plan.graph), *law_lines(applied, stated)]
 
@@ -146,7 +146,12 @@ def file_of(node: Node) -> str:
     return "line" if FORBIDDEN.search(node.where.file) else node.where.file or "line"
 
 
-def law_lines(applied: Iterable[Applied], stated: set[str]) -> list[str]:
+def made_at(name: str, node: str) -> bool:
+    """What a law made at a node has the node's name, or one that begins with it."""
+    return name == node or name.startswith(f"{node}_")
+
+
+def law_lines(applied: Iterable[Rule], stated: set[str]) -> list[str]:
     """One for each law; its identity once in a file."""
     laws = {rule.law: rule.identity for rule in applied}
     lines = [f"  law: {law}" + (f": {identity}" if law not in stated else "") for law, identity in laws.items()]

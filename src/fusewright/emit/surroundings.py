@@ -17,6 +17,7 @@ import torch
 
 from ..frontend.problem import Problem
 from ..ir.pytext import quoted
+from .here import holds_own
 
 OWN_GLOBALS = 'globals().get("_MODEL_GLOBALS", globals())'  # in our part of the file: what the model's own names stand for
 
@@ -29,6 +30,7 @@ class Surroundings:
     siblings: tuple[str, ...] = ()  # modules that it imports from its folder
     reads_its_place: bool = False  # its code says `__file__`
     original: str = ""  # where it lies, from the folder of the emitted file
+    own_arguments: bool = False  # its model is built from objects of its own classes
 
     @property
     def is_elsewhere(self) -> bool:
@@ -42,7 +44,8 @@ def surroundings(problem: Problem, place: Path) -> Surroundings:
         original = os.path.relpath(problem.path, place.absolute().parent).replace(os.sep, "/")
     except ValueError:  # on another drive
         original = str(problem.path)
-    return Surroundings(vars(problem.namespace), problem.siblings, problem.reads_its_place, original)
+    own = holds_own(problem.arguments() or [], problem.namespace.__name__)
+    return Surroundings(vars(problem.namespace), problem.siblings, problem.reads_its_place, original, own)
 
 
 def notes(around: Surroundings) -> list[str]:

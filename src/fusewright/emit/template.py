@@ -7,11 +7,22 @@ UNCHANGED = '''
 # Below: written by Fusewright $version. PyTorch's own operators are left as they are: no kernel would gain on them.
 # Generated code carries no licence obligation: what stands below is yours, under any terms.
 
-_KERNELS = ()
+${imports}_KERNELS = ()$here
 
 
 class ModelNew(Model):
     """Model, unchanged."""
+$constructor'''
+
+UNCHANGED_CONSTRUCTOR = '''
+    def __init__(self, *arguments, **named):
+        $given
+'''
+
+HERE_IMPORTS = '''import functools
+
+import torch
+
 '''
 
 FILE = '''
@@ -41,14 +52,14 @@ $cuda
 
 # ---- what runs
 
-$functions
+$functions$here
 
 
 class ModelNew(Model):
     """Model, with fused kernels where _planned_for holds and the original operators elsewhere."""
 
     def __init__(self, *arguments, **named):
-        super().__init__(*arguments, **named)
+        $given
         if torch.cuda.is_available() and not _forked() and _buildable():
             _library(_CUDA_SOURCE)
 

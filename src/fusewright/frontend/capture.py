@@ -55,7 +55,16 @@ from .reads import (
     is_installed,
     watched,
 )
-from .tracing import Hopeless, batch_norms_whole, folded_where_known, hopeless_beyond, lean, without_memory_formats
+from .tracing import (
+    Hopeless,
+    alike_in,
+    batch_norms_whole,
+    folded_where_known,
+    hopeless_beyond,
+    lean,
+    told_alike,
+    without_memory_formats,
+)
 from .trees import Arguments
 
 WRITTEN_IN_PLACE = (torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default)
@@ -345,7 +354,8 @@ def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool, 
     failure: Exception | None = None
     odd: torch.fx.Node | None = None
     taken: list[str] = []
-    for shapes in (every, batches, None) if dynamic else (None,):  # static sizes where symbolic ones cannot be had or say too little
+    symbolic = [(every, 0), *((every, dims) for dims in alike_in(given)), (batches, 0)] if dynamic else []
+    for shapes, dims in (*symbolic, (None, 0)):  # static sizes where symbolic ones cannot be had or say too little
         try:
             with (
                 quiet(),
@@ -355,6 +365,8 @@ def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool, 
                 gradients_taken() as taken,
                 watched(model) as watch,
                 environment_read() as watch.environment,
+                told_alike(model, given, dims),
+                stand_ins.sizes_whole(model),
             ):
                 exported = _export(model, given, shapes)
             odd = _made_of_values(exported)

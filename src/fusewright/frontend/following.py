@@ -90,6 +90,8 @@ class _Words:  # if: words
         self.quick = quick  # says only whether a tensor has changed  # if: tensors
         self.kinds = set()  # if: never
         self.alive, self.said = [], {}  # if: deep
+        kinds = [base for base in type(model).__mro__ if base.__module__ == own and "forward" in vars(base)]  # if: sentinels
+        self.space = getattr(vars(kinds[-1])["forward"], "__globals__", {}) if kinds else {}  # if: sentinels
         parts = (*model.named_modules(), *model.named_parameters(), *model.named_buffers())  # if: deep
         self.known = {id(part): f"registered {path}" for path, part in parts}  # these are followed by themselves  # if: deep
 
@@ -159,6 +161,9 @@ class _Words:  # if: words
         if hasattr(value, "tobytes"):  # an array or a number of numpy  # if: objects
             self.kinds.add("objects")  # if: never
             return f"{self.name(kind)} {getattr(value, 'dtype', '')} {getattr(value, 'shape', '')} {self.digest(value.tobytes())}"
+        if kind is object:  # which one it is, is all that there is to it  # if: sentinels
+            self.kinds.add("sentinels")  # if: never
+            return f"object {self.called(value)}"
         if kind in (range, slice):  # if: objects
             self.kinds.add("objects")  # if: never
             return repr(value)
@@ -169,6 +174,12 @@ class _Words:  # if: words
         is_empty = hasattr(value, "__dict__") and kind.__basicsize__ <= type(_ABSENT).__basicsize__  # nothing hidden in C  # if: objects
         return f"{self.name(kind)}({held})" if held or is_empty else f"{self.name(kind)} at {id(value)}"  # if: objects
         return f"{self.name(kind)} at {id(value)}"  # of which nothing is known  # unless: objects
+
+    def called(self, value):  # if: sentinels
+        """What the model's module, or a class there, calls an object; its address, if nothing."""
+        classes = [thing for thing in self.space.values() if isinstance(thing, type) and thing.__module__ == self.own]
+        places = [("", self.space), *[(f"{kind.__qualname__}.", vars(kind)) for kind in classes]]
+        return min([f"{where}{name}" for where, held in places for name, thing in held.items() if thing is value] or [f"at {id(value)}"])
 
     def held(self, value, inside):  # if: objects
         return ", ".join([f"{k}={self.of(v, inside)}" for k, v in sorted(self.parts(value).items())])
@@ -355,7 +366,7 @@ def _is_fixed(value):  # if: mutable
         return all(map(_is_fixed, value))
     if isinstance(value, types.FunctionType):
         return not (value.__closure__ or value.__defaults__ or value.__kwdefaults__ or vars(value))
-    return type(value) in _VALUES or isinstance(value, (types.BuiltinFunctionType, type))
+    return type(value) in (*_VALUES, object) or isinstance(value, (types.BuiltinFunctionType, type))
 
 
 def _follow(model):

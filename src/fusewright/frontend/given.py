@@ -112,10 +112,11 @@ def copied(module: nn.Module) -> nn.Module:
 
 def deep_copy(module: nn.Module) -> nn.Module:
     """What autograd computed (a weight that a hook makes of others, as pruning does) is copied as a value. A resource (a lock, an open
-    file) is that of the module itself."""
+    file) is that of the module itself, and so is what only is what it is (a bare `object()`)."""
     held = [value for part in module.modules() for value in (*vars(part).values(), *part.buffers(recurse=False))]
     computed = {id(value): value.detach().clone() for value in held if isinstance(value, torch.Tensor) and not value.is_leaf}
-    return copy.deepcopy(module, {**computed, **{id(value): value for value in held if is_resource(value)}})
+    same = {id(value): value for value in held if is_resource(value) or type(value) is object}
+    return copy.deepcopy(module, {**computed, **same})
 
 
 def is_resource(value: Any) -> bool:

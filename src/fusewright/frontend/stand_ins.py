@@ -3,18 +3,26 @@ ordinary operators. In place while a model is captured."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
+import linecache
 import math
+import sys
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import sympy
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules import transformer
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._sympy.functions import FloorDiv
+
+from ..ir import sizes
+from .reads import is_installed
 
 batch_norm_forward = _BatchNorm.forward
 plain_instance_norm = F.instance_norm
@@ -102,6 +110,94 @@ def bernoulli(input: Tensor, *p: Any, **named: Any) -> Tensor:
 def detect_is_causal_mask(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
     """PyTorch looks at the values of a mask, for a hint beside it. The mask alone says the same."""
     return is_causal is True
+
+
+class _OfSizes(type):
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, int)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, int)
+
+
+class _Whole(metaclass=_OfSizes):
+    """`int` of a quotient of sizes stays a size, where Python makes the example's number of it."""
+
+    def __new__(cls, *given: Any, **named: Any) -> Any:
+        if len(given) == 1 and isinstance(given[0], torch.SymFloat) and not named:
+            node = given[0].node
+            found = quotient_of(node.expr)
+            if found is not None:
+                hint = int(node.hint) if node.hint is not None else None
+                return node.shape_env.create_symintnode(FloorDiv(*found), hint=hint)
+        return int(*given, **named)
+
+
+def quotient_of(value: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr] | None:
+    """(n, d) where `int(value)` is n // d: a quotient of whole numbers, of which any other operand is no rounded quotient itself. As long
+    as n is below 2^52, a quotient of whole numbers is never rounded up to one."""
+    kind = type(value).__name__
+    if kind in ("IntTrueDiv", "FloatTrueDiv"):
+        over, under = (exactly(part) for part in value.args)
+        found = (over, under) if over is not None and under is not None else None
+    elif value.is_Mul and len(value.args) == 2 and value.args[0].is_Float and sympy.Rational(value.args[0]).q <= 1024:
+        factor, rest = sympy.Rational(value.args[0]), exactly(value.args[1])
+        found = (factor.p * rest, sympy.Integer(factor.q)) if rest is not None else None
+    else:
+        rest = exactly(value)
+        found = (rest, sympy.Integer(1)) if rest is not None else None
+    if found is None or not found[0].is_nonnegative or not found[1].is_positive or not found[0].free_symbols:
+        return None
+    return found
+
+
+def exactly(value: sympy.Expr) -> sympy.Expr | None:
+    """The whole number that a value of a float is, whatever the sizes in it are."""
+    kind = type(value).__name__
+    if kind == "ToFloat":
+        return value.args[0] if value.args[0].is_integer else None
+    if value.is_Float or value.is_Integer:
+        return sympy.Integer(int(value)) if float(value) == int(value) else None
+    if value.is_Symbol or value.is_Add or value.is_Mul:
+        return value if value.is_integer else None
+    if kind in ("IntTrueDiv", "FloatTrueDiv"):
+        over, under = (exactly(part) for part in value.args)
+        whole = sizes.divide(over, under) if over is not None and under is not None and under.is_positive else None
+        return None if whole is None else sympy.sympify(whole)
+    return None
+
+
+@contextlib.contextmanager
+def sizes_whole(model: nn.Module) -> Iterator[None]:
+    """The modules that the classes of the model's parts are in have an `int` that keeps quotients of sizes, where they only call theirs."""
+    spaces = {cls.__module__ for part in model.modules() for cls in type(part).__mro__ if not is_installed(cls.__module__)}
+    with contextlib.ExitStack() as stack:
+        for name in spaces:
+            space = vars(sys.modules[name]) if name in sys.modules else {}
+            if "int" not in space and only_calls_int(space.get("__file__")):
+                stack.enter_context(mock.patch.dict(space, {"int": _Whole}))
+        yield
+
+
+def only_calls_int(file: str | None) -> bool:
+    """What this file does with `int` is to call it, to ask `isinstance` for it and to write it in signatures."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file or "")))
+    except SyntaxError:
+        return False
+    good: list[ast.AST | None] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            asks = isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass", "map")
+            good += [node.func, *(node.args if asks else [])]
+        elif isinstance(node, (ast.arg, ast.AnnAssign)):
+            good.append(node.annotation)
+        elif isinstance(node, ast.FunctionDef):
+            good.append(node.returns)
+    roots = [root for root in good if isinstance(root, ast.expr) and not isinstance(root, ast.Attribute)]
+    within = {id(part) for root in roots for part in ast.walk(root)}
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "int"]
+    return bool(names) and all(id(name) in within for name in names)
 
 
 def data(self: Tensor) -> Tensor:

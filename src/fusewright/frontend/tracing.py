@@ -15,6 +15,7 @@ from unittest import mock
 
 import sympy
 import torch
+from torch.utils import _pytree as pytree
 
 UNITS = "sympy.physics.units"
 
@@ -57,6 +58,7 @@ def lean() -> Iterator[None]:
         stack.enter_context(without_units())
         stack.enter_context(recurrent_layers_whole())
         stack.enter_context(losses_and_shrinks_whole())
+        stack.enter_context(losses_as_composed())
         stack.enter_context(ctc_losses_sized())
         stack.enter_context(resizing_sized())
         if hasattr(torch.fx.graph, "_format_target"):
@@ -101,6 +103,20 @@ def losses_and_shrinks_whole() -> Iterator[None]:
             stack.enter_context(mock.patch.dict(operator.py_kernels, others, clear=True))
             operator._dispatch_cache.clear()
             stack.callback(operator._dispatch_cache.clear)
+        yield
+
+
+@contextlib.contextmanager
+def losses_as_composed() -> Iterator[None]:
+    """Losses of symbolic sizes by the operators that PyTorch itself composes them of. Its formulas in Python want the word for a
+    reduction, are given its number, and fail of any but the mean."""
+    import torch._decomp
+
+    table = torch._decomp.decomposition_table
+    named = [torch.ops.aten.margin_ranking_loss.default, torch.ops.aten.hinge_embedding_loss.default, torch.ops.aten.nll_loss.default]
+    with mock.patch.dict(table):  # put back as it was
+        for operator in named:
+            table.pop(operator, None)
         yield
 
 
@@ -249,6 +265,35 @@ def hopeless_beyond(is_bad: Callable[[torch.Tensor], bool], most: int) -> Iterat
 
     with mock.patch.object(proxy_tensor, "_extract_tensor_metadata", describe):
         yield
+
+
+def alike_in(inputs: Any) -> list[int]:
+    """Of the first and the first two dimensions: in which several tensors have the same size, in the last of them at least."""
+    shapes = [leaf.shape for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
+    found = [[shape[dim] for shape in shapes if len(shape) > dim] for dim in (0, 1)]
+    return [dim + 1 for dim, extents in enumerate(found) if len(set(extents)) < len(extents)]
+
+
+@contextlib.contextmanager
+def told_alike(model: torch.nn.Module, inputs: Any, dims: int) -> Iterator[None]:
+    """Forward of the watched model, called in here, is told first that tensors which have one size in the example always have, in so many
+    dimensions: batches. Where it is seen only later that two sizes are one, what was made of them before is a quotient of both
+    (queries and keys of an attention, as heads of a batch)."""
+    forward, given = vars(model)["forward"], pytree.tree_leaves(inputs)
+
+    @functools.wraps(forward)
+    def told(*arguments: Any, **named: Any) -> Any:
+        first: dict[tuple[int, int], Any] = {}
+        for leaf, example in zip(pytree.tree_leaves((arguments, named)), given, strict=False):
+            for dim in range(min(dims, example.dim()) if isinstance(example, torch.Tensor) else 0):
+                torch._check(first.setdefault((dim, example.shape[dim]), leaf.shape[dim]) == leaf.shape[dim])
+        return forward(*arguments, **named)
+
+    vars(model)["forward"] = told if dims else forward
+    try:
+        yield
+    finally:
+        vars(model)["forward"] = forward
 
 
 @contextlib.contextmanager

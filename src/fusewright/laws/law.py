@@ -49,9 +49,39 @@ class Applied:
     identity: str
     tags: frozenset[str] = frozenset()
 
+
+@dataclass(frozen=True)
+class Rule:
+    """A law, what it says, and wherever it was used."""
+
+    law: str
+    identity: str
+    tags: frozenset[str]
+    nodes: tuple[str, ...]
+    places: tuple[str, ...]  # one for each node
+
     def __str__(self) -> str:
-        place = f" at {self.where}" if self.where else ""
-        return f"{self.law}{place}: {self.identity}"
+        """`law at two_outputs.py:12 (pool), two_outputs.py:14 and 3 more (7 times): identity`, whatever of that there is."""
+        places = list(dict.fromkeys(filter(None, self.places)))
+        shown, left = ", ".join(places[:PLACES_NAMED]), len(places) - PLACES_NAMED
+        where = f" at {shown}" + (f" and {left} more" if left > 0 else "") if places else ""
+        often = f" ({len(self.nodes)} times)" if len(self.nodes) > 1 else ""
+        return f"{self.law}{where}{often}: {self.identity}"
+
+
+PLACES_NAMED = 3  # of a deep network's many
+
+
+def each_once(applied: Sequence[Applied]) -> tuple[Rule, ...]:
+    """The laws that were applied, in the order of their first use."""
+    uses: dict[str, list[Applied]] = {}
+    for step in applied:
+        uses.setdefault(step.law, []).append(step)
+    return tuple(
+        Rule(law, steps[0].identity, steps[0].tags, tuple(s.node for s in steps), tuple(s.where for s in steps))
+        for law, steps in uses.items()
+    )
+
 
 LAWS: list[Law] = []
 

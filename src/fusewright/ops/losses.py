@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,29 +12,32 @@ from ..ir import sizes
 from ..ir.expr import Arg, Expr, both, differs, equal, product, quotient, select
 from ..ir.graph import Node
 from ..ir.prims import Iota
-from .declare import lowers, value_of
+from .declare import float_result, lowers, value_of
 from .lowering import Lowering
 from .pointwise import log_sigmoid
+from .reductions import SUMMED_IN_FLOAT
 from .registry import aten
 
 NONE, MEAN, SUM = 0, 1, 2  # aten's numbers for `reduction`
 
 
 def floats(build: Lowering, *values: Any) -> list[str] | None:
-    """The arguments' primitives where all of them are fp32; a loss of halves is rounded in PyTorch's own way."""
+    """The arguments' primitives where fp32 holds them: a loss of halves is computed in fp32 and rounded once, where PyTorch rounds
+    the differences, then each term, then the sum."""
     names = [value_of(build, value) for value in values]
-    return names if all(build[name].dtype is torch.float32 for name in names) else None
+    return names if all(build[name].dtype in SUMMED_IN_FLOAT for name in names) else None
 
 
-def reduced(build: Lowering, loss: str, reduction: int, count: str | None = None) -> str:
-    """The loss as it is, its sum, or its mean (over `count` where that is not the number of elements)."""
+def reduced(build: Lowering, node: Node, loss: str, reduction: int, count: str | None = None) -> str:
+    """The loss as it is, its sum, or its mean (over `count` where that is not the number of elements), in the type of the result."""
+    assert node.dtype is not None
     if reduction == NONE:
-        return loss
+        return float_result(build, loss, node.dtype)
     dims = range(len(build[loss].shape))
     total = build.reduce("total", "Sum", loss, dims)
     if reduction == MEAN:
         total = build.pointwise("mean", quotient, [total, count or build.count(loss, dims)], torch.float32, cost=4)
-    return build.drop(total, dims, False)
+    return build.drop(float_result(build, total, node.dtype), dims, False)
 
 
 def above_zero(x: Expr) -> Expr:
@@ -51,7 +53,7 @@ def mse_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     pair = floats(build, a["self"], a["target"])
     if pair is None:
         return None
-    return reduced(build, build.pointwise("square", lambda x, y: (x - y) * (x - y), pair, torch.float32), a["reduction"])
+    return reduced(build, node, build.pointwise("square", lambda x, y: (x - y) * (x - y), pair, torch.float32), a["reduction"])
 
 
 @lowers("l1_loss", aten.l1_loss.default)
@@ -59,7 +61,7 @@ def l1_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     pair = floats(build, a["self"], a["target"])
     if pair is None:
         return None
-    return reduced(build, build.pointwise("distance", lambda x, y: fn.fabs(x - y), pair, torch.float32), a["reduction"])
+    return reduced(build, node, build.pointwise("distance", lambda x, y: fn.fabs(x - y), pair, torch.float32), a["reduction"])
 
 
 @lowers("smooth_l1_loss", aten.smooth_l1_loss.default)
@@ -71,7 +73,7 @@ def smooth_l1_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None
     distance = build.pointwise("distance", lambda x, y: fn.fabs(x - y), pair, torch.float32)
     beta = float(a["beta"])
     loss = build.pointwise("loss", lambda d: select(d < beta, 0.5 * d * d / beta, d - 0.5 * beta), [distance], torch.float32, cost=4)
-    return reduced(build, loss, a["reduction"])
+    return reduced(build, node, loss, a["reduction"])
 
 
 @lowers("huber_loss", aten.huber_loss.default)
@@ -83,7 +85,7 @@ def huber_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     distance = build.pointwise("distance", lambda x, y: fn.fabs(x - y), pair, torch.float32)
     delta = float(a["delta"])
     loss = build.pointwise("loss", lambda d: select(d <= delta, 0.5 * d * d, delta * (d - 0.5 * delta)), [distance], torch.float32)
-    return reduced(build, loss, a["reduction"])
+    return reduced(build, node, loss, a["reduction"])
 
 
 @lowers("kl_div", aten.kl_div.default)
@@ -96,7 +98,7 @@ def kl_div(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     def divergence(x: Expr, t: Expr) -> Expr:
         return fn.exp(t) * (t - x) if a["log_target"] else select(equal(t, 0.0), 0.0, t * fn.log(t)) - t * x
 
-    return reduced(build, build.pointwise("loss", divergence, pair, torch.float32, cost=12), a["reduction"])
+    return reduced(build, node, build.pointwise("loss", divergence, pair, torch.float32, cost=12), a["reduction"])
 
 
 @lowers("binary_cross_entropy", aten.binary_cross_entropy.default)
@@ -109,7 +111,7 @@ def binary_cross_entropy(build: Lowering, node: Node, a: dict[str, Any]) -> str 
     def entropy(x: Expr, t: Expr, *weight: Expr) -> Expr:
         return product([(t - 1.0) * fn.fmax(fn.log1p(-x), -100.0) - t * fn.fmax(fn.log(x), -100.0), *weight])
 
-    return reduced(build, build.pointwise("loss", entropy, pair, torch.float32, cost=24), a["reduction"])
+    return reduced(build, node, build.pointwise("loss", entropy, pair, torch.float32, cost=24), a["reduction"])
 
 
 @lowers("binary_cross_entropy_with_logits", aten.binary_cross_entropy_with_logits.default)
@@ -124,7 +126,7 @@ def binary_cross_entropy_with_logits(build: Lowering, node: Node, a: dict[str, A
         own = log_sigmoid(x) if a["pos_weight"] is None else (1.0 + (weights[-1] - 1.0) * t) * log_sigmoid(x)
         return product([(1.0 - t) * x - own, *([weights[0]] if a["weight"] is not None else [])])
 
-    return reduced(build, build.pointwise("loss", entropy, names, torch.float32, cost=24), a["reduction"])
+    return reduced(build, node, build.pointwise("loss", entropy, names, torch.float32, cost=24), a["reduction"])
 
 
 @lowers("margin_ranking_loss", aten.margin_ranking_loss.default)
@@ -134,7 +136,7 @@ def margin_ranking_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str |
     if names is None:
         return None
     excess = build.pointwise("excess", lambda x, y, t: -t * (x - y) + float(a["margin"]), names, torch.float32)
-    return reduced(build, build.pointwise("loss", above_zero, [excess], torch.float32), a["reduction"])
+    return reduced(build, node, build.pointwise("loss", above_zero, [excess], torch.float32), a["reduction"])
 
 
 @lowers("hinge_embedding_loss", aten.hinge_embedding_loss.default)
@@ -148,7 +150,7 @@ def hinge_embedding_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str 
     def hinge(x: Expr, t: Expr, excess: Expr) -> Expr:
         return select(equal(t, 1.0), 0.0, above_zero(excess)) + select(equal(t, -1.0), 0.0, x)
 
-    return reduced(build, build.pointwise("loss", hinge, [*names, excess], torch.float32), a["reduction"])
+    return reduced(build, node, build.pointwise("loss", hinge, [*names, excess], torch.float32), a["reduction"])
 
 
 # ---- of rows
@@ -172,7 +174,9 @@ def distance(build: Lowering, x: str, y: str, p: float, eps: float, label: str) 
 def pairwise_distance(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     pair = floats(build, a["x1"], a["x2"])
     found = distance(build, pair[0], pair[1], a["p"], a["eps"], "distance") if pair is not None else None
-    return found and build.drop(found, [len(build[found].shape) - 1], a["keepdim"])
+    if found is None or node.dtype is None:
+        return None
+    return build.drop(float_result(build, found, node.dtype), [len(build[found].shape) - 1], a["keepdim"])
 
 
 @lowers("triplet_margin_loss", aten.triplet_margin_loss.default)
@@ -192,7 +196,7 @@ def triplet_margin_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str |
         far = build.pointwise("nearer", fn.smaller, [far, across], torch.float32)
     excess = build.pointwise("excess", lambda near, far: float(a["margin"]) + near - far, [near, far], torch.float32)
     loss = build.pointwise("loss", above_zero, [excess], torch.float32)
-    return reduced(build, build.drop(loss, [len(build[loss].shape) - 1], False), a["reduction"])
+    return reduced(build, node, build.drop(loss, [len(build[loss].shape) - 1], False), a["reduction"])
 
 
 @lowers("cosine_similarity", aten.cosine_similarity.default)
@@ -202,7 +206,7 @@ def cosine_similarity(build: Lowering, node: Node, a: dict[str, Any]) -> str | N
     Both squares name both tensors, so that one look at the two serves both.
     """
     pair = floats(build, a["x1"], a["x2"])
-    if pair is None or len(build[pair[0]].shape) != len(build[pair[1]].shape) or not build[pair[0]].shape:
+    if pair is None or len(build[pair[0]].shape) != len(build[pair[1]].shape) or not build[pair[0]].shape or node.dtype is None:
         return None
     dims = [a["dim"] % len(build[pair[0]].shape)]
     lengths = []
@@ -212,7 +216,7 @@ def cosine_similarity(build: Lowering, node: Node, a: dict[str, Any]) -> str | N
         length = build.pointwise(f"{label}_norm", lambda x: fn.larger(fn.sqrt(x), float(a["eps"])), [total], torch.float32, cost=4)
         lengths.append(length)
     cosine = build.pointwise("product", lambda x, y, xs, ys: (x / xs) * (y / ys), [*pair, *lengths], torch.float32, cost=8)
-    return build.drop(build.reduce("", "Sum", cosine, dims), dims, False)
+    return build.drop(float_result(build, build.reduce("", "Sum", cosine, dims), node.dtype), dims, False)
 
 
 # ---- of class numbers
@@ -236,17 +240,17 @@ def chosen(build: Lowering, scores: str, target: str, dim: int, ignored: int) ->
 
 
 def class_target(build: Lowering, scores: str, target: str) -> bool:
-    """Targets are class numbers, one for each row of scores of fp32 in a known number of classes."""
+    """Targets are class numbers, one for each row of scores that fp32 holds, in a known number of classes."""
     shape, rank = build[scores].shape, len(build[scores].shape)
     fits = rank >= 2 and len(build[target].shape) == rank - 1 and build[target].dtype is torch.int64
-    return fits and build[scores].dtype is torch.float32 and isinstance(shape[1], int)
+    return fits and build[scores].dtype in SUMMED_IN_FLOAT and isinstance(shape[1], int)
 
 
 def probable_target(build: Lowering, scores: str, target: str) -> bool:
-    """Targets are a probability for each class, of scores of fp32 in a known number of classes."""
+    """Targets are a probability for each class, of scores that fp32 holds, in a known number of classes."""
     shape, given = build[scores].shape, build[target].shape
     same = len(shape) == len(given) >= 2 and all(map(sizes.same, shape, given))
-    return same and build[scores].dtype is build[target].dtype is torch.float32 and isinstance(shape[1], int)
+    return same and {build[scores].dtype, build[target].dtype} <= set(SUMMED_IN_FLOAT) and isinstance(shape[1], int)
 
 
 def class_loss(x: Expr, log_total: Expr, largest: Expr, *factors: Expr) -> Expr:
@@ -254,7 +258,7 @@ def class_loss(x: Expr, log_total: Expr, largest: Expr, *factors: Expr) -> Expr:
     return product([log_total - (x - largest), *factors])
 
 
-def cross_entropy_of_probabilities(build: Lowering, scores: str, target: str, a: dict[str, Any]) -> str:
+def cross_entropy_of_probabilities(build: Lowering, node: Node, scores: str, target: str, a: dict[str, Any]) -> str:
     """Σ t (log Σ exp(x) − x), smoothed and weighed class by class; a mean is over rows."""
     smoothing, classes = a["label_smoothing"], build[scores].shape[1]
     if smoothing != 0:
@@ -265,7 +269,7 @@ def cross_entropy_of_probabilities(build: Lowering, scores: str, target: str, a:
     weights = class_weights(build, scores, a["weight"])
     names = [scores, log_total, largest, target, *([weights] if weights is not None else [])]
     loss = build.reduce("row_loss", "Sum", build.pointwise("class_loss", class_loss, names, torch.float32), [1])
-    return reduced(build, build.drop(loss, [1], False), a["reduction"])
+    return reduced(build, node, build.drop(loss, [1], False), a["reduction"])
 
 
 def class_weights(build: Lowering, scores: str, weight: Any) -> str | None:
@@ -276,19 +280,19 @@ def class_weights(build: Lowering, scores: str, weight: Any) -> str | None:
     return build.expand(build.reshape(value_of(build, weight), [shape[1], *[1] * (len(shape) - 2)]), shape)
 
 
-def rows_reduced(build: Lowering, loss: str, counts: str, reduction: int, weight: str | None = None) -> str:
+def rows_reduced(build: Lowering, node: Node, loss: str, counts: str, reduction: int, weight: str | None = None) -> str:
     """Rows that do not count are 0; a mean is over the others, each as often as its class weighs."""
     loss = build.pointwise("loss", lambda counts, x: select(counts, x, 0.0), [counts, loss], torch.float32)
     loss, counts = build.drop(loss, [1], False), build.drop(counts, [1], False)
     if reduction != MEAN:
-        return reduced(build, loss, reduction)
+        return reduced(build, node, loss, reduction)
     if weight is None:
         number = build.pointwise("number_counted", Arg(0), [counts, loss], torch.float32)  # beside the loss, in one pass
     else:
         names = [counts, build.drop(weight, [1], False), loss]
         number = build.pointwise("weight_counted", lambda counts, weight, _: select(counts, weight, 0.0), names, torch.float32)
     every = range(len(build[loss].shape))
-    return reduced(build, loss, MEAN, build.reduce("counted", "Sum", number, every))
+    return reduced(build, node, loss, MEAN, build.reduce("counted", "Sum", number, every))
 
 
 @lowers("cross_entropy", aten.cross_entropy_loss.default)
@@ -296,7 +300,7 @@ def cross_entropy(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """log Σ exp(x) − x[class], the maximum taken out first; smoothed, partly the mean of that over all classes."""
     scores, target, smoothing = value_of(build, a["self"]), value_of(build, a["target"]), a["label_smoothing"]
     if probable_target(build, scores, target):
-        return cross_entropy_of_probabilities(build, scores, target, a)
+        return cross_entropy_of_probabilities(build, node, scores, target, a)
     if not class_target(build, scores, target):
         return None
     weights = class_weights(build, scores, a["weight"])
@@ -312,7 +316,7 @@ def cross_entropy(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         others = build.reduce("others", "Sum", build.pointwise("class_loss", class_loss, names, torch.float32), [1])
         own, share = float(1 - smoothing), smoothing / build[scores].shape[1]
         loss = build.pointwise("smooth_loss", lambda one, all_: own * one + share * all_, [loss, others], torch.float32)
-    return rows_reduced(build, loss, counts, a["reduction"], weight)
+    return rows_reduced(build, node, loss, counts, a["reduction"], weight)
 
 
 @lowers("nll_loss", aten.nll_loss_nd.default)
@@ -327,8 +331,4 @@ def nll_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     weight = chosen(build, weights, target, 1, a["ignore_index"])[0] if weights is not None else None
     if weight is not None:
         loss = build.pointwise("weighted_loss", lambda x, weight: x * weight, [loss, weight], torch.float32)
-    return rows_reduced(build, loss, counts, a["reduction"], weight)
-
-
-def one_of(shape: Sequence[Any]) -> bool:
-    return all(sizes.is_one(size) for size in shape)
+    return rows_reduced(build, node, loss, counts, a["reduction"], weight)

@@ -15,6 +15,8 @@ from .declare import as_in_memory, dims_of, element_of, float_result, lowers, va
 from .lowering import Lowering
 from .registry import aten
 
+SUMMED_IN_FLOAT = (torch.float32, torch.float16, torch.bfloat16)  # and rounded once, to the type of the result
+
 
 @lowers("sum", aten.sum.default, aten.sum.dim_IntList)
 def sum_(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
@@ -86,8 +88,9 @@ def count_nonzero(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 @lowers("prod", aten.prod.default, aten.prod.dim_int)
 def prod(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     source = value_of(build, a["self"])
-    if build[source].dtype is not torch.float32 or node.dtype is not torch.float32:
+    if build[source].dtype not in SUMMED_IN_FLOAT or node.dtype not in SUMMED_IN_FLOAT:
         return None
+    source = float_result(build, source, node.dtype)
     dims = dims_of(a.get("dim"), len(build[source].shape))
     return build.drop(build.reduce("", "Product", source, dims), dims, a.get("keepdim", False))
 
@@ -130,9 +133,6 @@ def moments(
         return squares / (count if correction == 0 else fn.fmax(count - float(correction), 0.0))
 
     return mean_, build.pointwise(f"{label}var", divided, [squares, count], build[squares].dtype, cost=4)
-
-
-SUMMED_IN_FLOAT = (torch.float32, torch.float16, torch.bfloat16)  # and rounded once, to the type of the result
 
 
 def _correction(a: dict[str, Any]) -> float:

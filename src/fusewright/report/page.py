@@ -253,8 +253,8 @@ def _training(record: Record) -> str:
 
 
 def _law(rule: str) -> str:
-    """`name at file:line (module): identity`, its parts told apart."""
-    found = re.fullmatch(r"(?P<name>[^:]+?)(?: at (?P<where>\S+:\d+(?: \([^)]*\))?))?: (?P<identity>.+)", rule)
+    """`name at file:line (module), file:line (3 times): identity`, its parts told apart."""
+    found = re.fullmatch(r"(?P<name>[^:]+?)(?: at (?P<where>\S+:\d+.*?))?: (?P<identity>.+)", rule)
     if not found:
         return escape(rule)
     where = f' <span class="dim">{escape(found["where"])}</span>' if found["where"] else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from math import prod
 from typing import Any
 
@@ -28,6 +28,7 @@ from ..ir.prims import (
     View,
     Window,
 )
+from ..laws.law import Applied, each_once
 from ..target.machine import H200, Machine
 from .grouping import Grouping
 from .naming import name_kernels
@@ -486,11 +487,11 @@ def again(prim: Prim) -> float:
     return max(0.0, prod(prim.op.kernel) / prod(prim.op.stride) - 1)
 
 
-def plan(lowered: Lowered, rules: tuple[Any, ...] = (), channels_last: bool = False, machine: Machine = H200) -> Plan:
+def plan(lowered: Lowered, applied: Sequence[Applied] = (), channels_last: bool = False, machine: Machine = H200) -> Plan:
     planner = Planner(lowered, channels_last, machine=machine)
     steps = planner.run()
     if pools := planner.made_twice():
         steps = Planner(lowered, channels_last, pools, machine).run()
-    result = Plan(lowered.graph, lowered, steps, rules, machine=machine)
+    result = Plan(lowered.graph, lowered, steps, each_once(applied), machine=machine)
     name_kernels(result)
     return result

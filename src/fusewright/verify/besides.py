@@ -63,13 +63,12 @@ class Watch:
 def _shared(returned: Mapping[str, Tensor], others: Mapping[str, list[Tensor]]) -> list[str]:
     """Whoever writes into a result would change something else with it."""
     places = {name: {t.untyped_storage().data_ptr() for t in tensors if t.layout == torch.strided} for name, tensors in others.items()}
-    said, met = list[str](), dict[int, str]()
+    said, met = list[str](), dict[int, list[str]]()
     for name, t in returned.items():
         at = t.untyped_storage().data_ptr()
         said += [f"{name} lies in the memory of {other}" for other, where in places.items() if at in where]
-        if t.data_ptr() in met:
-            said.append(f"{name} lies in the memory of {met[t.data_ptr()]}")
-        met.setdefault(t.data_ptr(), name)
+        said += [f"{name} lies in the memory of {other}" for other in met.setdefault(at, [])]
+        met[at].append(name)
         if any(size > 1 and stride == 0 for size, stride in zip(t.shape, t.stride(), strict=True)):
             said.append(f"{name} has one place in memory for several elements")
     return said
