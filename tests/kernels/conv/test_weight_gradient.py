@@ -23,9 +23,9 @@ from fusewright.codegen.mma.weight_gradient import (
     gradient_tile,
     weight_gradient_kernel,
 )
-from fusewright.driver.choices import Choices
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
+from fusewright.driver.tuning.choices import Choices
 from fusewright.ir.expr import Pointer
 from fusewright.options import Options
 from fusewright.schedule.library import Convolution, Library
