@@ -23,7 +23,7 @@ from ..laws.rewrite import rewrite
 from ..ops.lower import lower
 from ..schedule import product_fusion, weight_gradients
 from ..schedule.bit_exact import bit_exact
-from ..schedule.fusion import take_over
+from ..schedule.fusion import take_over, written_alone
 from ..schedule.grouping import Cyclic
 from ..schedule.layout import spread
 from ..schedule.naming import named_gradients
@@ -144,6 +144,7 @@ def region_gradient(
         lowered = apart(exact, [name for name in wanted if graph[name].is_leaf], wanted)
         made = plan(lowered, channels_last=bool(regions.channels_last), machine=regions.plan.machine)
         made = weight_gradients.with_weight_gradients(replace(made, precision=regions.plan.precision), weights)
+        made = recomputed(made) if not regions.channels_last else made
         made = multiplied(made) if any(product_fusion.is_product(kernel) for kernel in regions.plan.kernels) else made
         made = laid_out(made, regions.channels_last, outputs, wanted)
         upstream, returned = ([f"grad_{name}" for name in names] for names in (outputs, returned_of(regions, outputs)))
@@ -272,6 +273,13 @@ def apart(lowered: Lowered, parameters: list[str], wanted: list[str]) -> Lowered
             value[node] = copy
         taken.add(behind.name)
     return replace(lowered, prims=prims, value=value)
+
+
+def recomputed(made: Plan) -> Plan:
+    """Convolutions that forward did not save, by kernels of ours where these are faster, and as exact as the library's."""
+    precision = made.precision
+    exact = replace(made, precision=replace(precision, split=True, bf16_parts=False, scaled=False) if precision is not None else None)
+    return replace(written_alone(exact), precision=precision)
 
 
 def multiplied(made: Plan) -> Plan:

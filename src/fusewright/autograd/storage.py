@@ -11,11 +11,11 @@ from ..codegen.loops.templates import kernel_text
 from ..codegen.loops.text import KernelText
 from ..codegen.mma.anchored import AnchoredText, anchored_kernel
 from ..codegen.mma.attended import attended_kernel
+from ..codegen.mma.conv_spec import Conv
 from ..ir import sizes
 from ..ir.graph import Dim
 from ..ir.plan import Call, Kernel
 from ..schedule.attention_fusion import Attended
-from ..schedule.product_fusion import is_product
 from .lifetimes import Lifetime, Slots, arena, last_steps, most
 from .regions import Regions
 
@@ -73,7 +73,7 @@ class Steps:
     def open_kernels(self) -> set[str]:
         """Convolutions that differ only in how many input channels they have, as those of dense blocks do: one text serves them."""
         fused = [kernel for kernel in self.plan.every_kernel if not isinstance(kernel.fused, Attended | None)]
-        convolutions = [kernel for kernel in fused if not is_product(kernel)]
+        convolutions = [kernel for kernel in fused if isinstance(kernel.fused.anchor.conv, Conv)]
         alike: dict[str, dict[str, int]] = {}
         for kernel in convolutions if len(convolutions) > 1 else ():
             shape = self.anchored_text(kernel, open_inputs=True).shape

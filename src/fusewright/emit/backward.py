@@ -13,6 +13,7 @@ from ..ir import sizes
 from ..ir.graph import Ref
 from ..ir.plan import Call, Kernel, Plan, operator_name
 from ..ir.prims import Load
+from ..schedule.product_fusion import is_product
 from ..schedule.weight_gradients import is_weight_gradient
 from .kernels import Shared, places, source_lines, worked_on
 from .launches import Body, Launches
@@ -125,8 +126,9 @@ class GradientFunction:
         return head + "\n".join(f"    {line}" for line in lines)
 
     def of_device(self) -> str:
-        """What gradients of weights ask of flags and GPU: forward may have kernels that ask for less, or none."""
-        texts = [self.launches.anchored[kernel.name] for kernel in self.plan.kernels if is_weight_gradient(kernel)]
+        """What convolutions and gradients of weights ask of flags and GPU: forward may have kernels that ask for less, or none."""
+        ours = [kernel for kernel in self.plan.kernels if kernel.fused is not None and not is_product(kernel)]
+        texts = [text for kernel in ours if (text := self.launches.anchored[kernel.name]).tensor_cores]
         if not texts:
             return ""
         allowed = "_tf32_allowed() and " if any(text.tf32 for text in texts) else ""

@@ -28,6 +28,7 @@ from .values import Values
 
 ALIGNED = 256  # bytes: parts of known size, and those of sizes that say nothing, fill a multiple of it
 AT_ONCE = 32  # elements: more than any thread reads in one piece
+LONGEST_SIZE = 100  # letters of a sum that stands in a line with others
 WIDEST = 16  # bytes: what one load takes; a part whose size is a multiple of it is left as it is
 
 
@@ -159,7 +160,11 @@ class Body(Storage):
         exact = sizes.tidy(sum(size for size in bytes_ if not isinstance(size, str)))
         words = [sizes.text(sizes.factored(sizes.tidy(sympy.Rational(1, 4) * exact)))] if exact != 0 else []
         words += [f"{size} // 4" for size in bytes_ if isinstance(size, str)]
-        lines += allocation(whole, (" + ".join(words),), (1,), torch.float32, "  # what only kernels see")
+        total = " + ".join(words)
+        if len(total) > LONGEST_SIZE:
+            total = self.launches.values.free_name("floats")
+            lines += wrapped(f"{total} = sum((", words, "))", limit=WIDTH)
+        lines += allocation(whole, (total,), (1,), torch.float32, "  # what only kernels see")
         start = f"{whole}.data_ptr()"
         for slot, size in zip(self.slots, bytes_, strict=True):
             first = slot[0].name

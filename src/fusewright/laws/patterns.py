@@ -336,9 +336,10 @@ class Convolution:
 
 def convolution_at(site: Site, node: Node) -> Convolution | None:
     """The convolution that a node is, with everything static, batched, and in floating point."""
-    if node.target not in CONVOLUTIONS and node.target not in TRANSPOSED:
+    if node.target not in EVERY_CONVOLUTION:
         return None
     a = node.bound()
+    transposed = a.get("transposed", node.target in TRANSPOSED)
     shape_in, weight = site.shape(a["input"]), site.shape(a["weight"])
     kernel = weight[2:]
     rank = len(kernel)
@@ -363,7 +364,7 @@ def convolution_at(site: Site, node: Node) -> Convolution | None:
         return None  # what an output is to measure may say how much is added to it
     return Convolution(
         *(a["input"], a["weight"], a["bias"], tuple(kernel), stride, padding, dilation),
-        *(a["groups"], node.target in TRANSPOSED, more, shape_in[1], node.shape[1]),
+        *(a["groups"], transposed, more, shape_in[1], node.shape[1]),
     )
 
 

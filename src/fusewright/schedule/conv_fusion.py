@@ -33,7 +33,7 @@ from ..ir.graph import Node, Ref
 from ..ir.plan import Kernel, Plan
 from ..ir.prims import Coordinates, Pointwise, Prim, Reshape, Window
 from ..laws.law import Site
-from ..laws.patterns import TRANSPOSED, convolution_at
+from ..laws.patterns import convolution_at
 from ..target.machine import H200, Machine
 from .library import Convolution
 
@@ -144,7 +144,7 @@ def anchor_of(node: Node, plan: Plan) -> Anchor | None:
     found = convolution_at(Site(graph, node, {}), node)
     if found is None or node.dtype not in DTYPES or node.shape is None:
         return None
-    transposed = node.target in TRANSPOSED
+    transposed = found.transposed
     strided = any(s != 1 for s in found.stride)
     if transposed and (any(found.output_padding) if not strided else any(d != 1 for d in found.dilation)):
         return None

@@ -65,6 +65,19 @@ def take_over(
     return with_shortcuts(result_plan, own)
 
 
+def written_alone(plan: Plan) -> Plan:
+    """The plan with convolutions by kernels of ours that only write them, where these are predicted faster than the library's."""
+    steps = list(plan.steps)
+    for call in plan.calls:
+        anchor = anchor_of(call.node, plan)
+        anchor = own_result(anchor, plan) if anchor is not None else None
+        fusion = written_fusion(anchor, plan) if anchor is not None else None
+        if anchor is not None and fusion is not None and pays(anchor, (), fusion, plan):
+            at = next(i for i, step in enumerate(steps) if step is call)
+            steps[at : at + 1] = fusion.kernels[0]
+    return replace(plan, steps=tuple(steps))
+
+
 def without_unread(steps: Sequence[Kernel | Call], plan: Plan) -> list[Kernel | Call]:
     """Without the copies that library calls would have read: our products read what they are copies of."""
     value, made = plan.lowered.value, replace(plan, steps=tuple(steps))

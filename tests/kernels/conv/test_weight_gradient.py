@@ -298,3 +298,44 @@ def test_arguments_are_in_order() -> None:
     text = weight_gradient_kernel("k", WeightGradient(plain(8, 16, 3)), GradientTile(1, 3, 1, 1, 4, 2, 32, slices=3))
     assert [arg.name for arg in text.launcher_args][:4] == ["upstream", "input", "out", "sums"]
     assert all(isinstance(arg.kind, Pointer) for arg in text.launcher_args[:4])
+
+
+TWO_CONVOLUTIONS = (
+    "self.first, self.second = nn.Conv2d(4, 16, 3, padding=1), nn.Conv2d(6, 16, 3, padding=1)",
+    "(torch.tanh(self.first(x)) + torch.sigmoid(self.second(y))).mean(1)",
+)
+
+
+def test_two_convolutions_of_one_region(tmp_path: Path) -> None:
+    init, forward = TWO_CONVOLUTIONS
+    problem = problem_of(tmp_path, forward, "torch.randn(2, 4, 9, 11)", "torch.randn(2, 6, 9, 11)", init=init)
+    front = read_problem(problem, Options(target="host"))
+    own = frozenset(node.name for node in front.graph.nodes if "conv" in str(node.target))
+    text = front.finish(Choices(own=own, training=every(front)))[1].text
+    assert '_launch("first_weight_grad"' in text and '_launch("second_weight_grad"' in text
+    verdict = verify(problem, load_candidate(text, "host", name="new.py"), graph=front.graph, options=Options(target="host"))
+    assert verdict.passed, verdict.worst
+
+
+def test_what_forward_did_not_save_is_computed_again_by_a_kernel(tmp_path: Path) -> None:
+    """Where ours is the faster, and as exact as the library's: in float32, although forward may round to TF32."""
+    problem = problem_of(
+        tmp_path, "torch.logsumexp(torch.tanh(self.norm(self.conv(x))), 1)", "torch.rand(64, 8, 64, 64)",
+        init="self.conv, self.norm = nn.Conv2d(8, 64, 3), nn.GroupNorm(16, 64)",
+    )  # fmt: skip
+    front = read_problem(problem, Options(target="host"))
+    own = frozenset(node.name for node in front.graph.nodes if "conv" in str(node.target))
+    text = front.finish(Choices(own=own))[1].text
+    backward = text[text.index("_CUDA_GRADIENTS = ") :]
+    assert "namespace conv_grad_detail" in backward and "split(" in backward.partition("conv_grad_detail")[2]
+    function = backward[backward.index("_grad(sizes, tensors)") :]
+    assert '_launch("conv_grad"' in function and "aten.convolution(" not in function.partition("\n\n\n")[0]
+    new, old = load_candidate(text, "host", name="new.py").build_model(problem), problem.model()
+    new.load_state_dict(old.state_dict())
+    exact = problem.model().double()
+    exact.load_state_dict(old.state_dict())
+    x = torch.rand(2, 8, 13, 15)
+    for model, of in ((new, x), (exact, x.double())):
+        model(of).square().sum().backward()
+    for ours, right in zip(new.parameters(), exact.parameters(), strict=True):
+        assert (ours.grad - right.grad).abs().max() < 1e-4 * right.grad.square().mean().sqrt()
