@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 
 from ..ir.plan import Plan
 from ..schedule.training import AS_PREDICTED, KERNELS, KERNELS_FORWARD, LIBRARY_BACKWARD, PYTORCH, Training
+from ..schedule.weight_gradients import WeightOf, forward_weight
+from .flow import trainable
 from .gradients import Gradients, RegionGradient, find_gradients
 from .regions import Region, Regions, with_overwrites
 from .saved import storing
@@ -22,6 +24,7 @@ class JointPlan:
     regions: Regions  # of the plan in which kernels also store what backward is handed
     gradients: Mapping[str, RegionGradient]  # by region; PyTorch's operators compute those of the others
     training: Training
+    weights: Mapping[str, WeightOf] = field(default_factory=dict)  # of convolutions of the library, by node, whose gradient is our kernel's
 
     @property
     def plan(self) -> Plan:
@@ -53,4 +56,15 @@ def plan_joint(
     regions = Regions(with_overwrites(Regions(plan), model))
     found = find_gradients(regions, model, training.by_pytorch, traces, training.own_weights) if ours else Gradients({})
     regions = storing({name: gradient.saved for name, gradient in found.regions.items()}, regions)
-    return JointPlan(regions, found.regions, replace(training, heavy=found.heavy))
+    weights = library_weights(regions, model, training.own_weights) if ours else {}
+    return JointPlan(regions, found.regions, replace(training, heavy=found.heavy), weights)
+
+
+def library_weights(regions: Regions, model: nn.Module, own: frozenset[str] | None) -> dict[str, WeightOf]:
+    """Weights of convolutions that the library computes forward, whose gradients kernels of ours compute: on plain data."""
+    if regions.channels_last:
+        return {}
+    plan, asked = regions.plan, trainable(regions.graph, model)
+    calls = [call.node for call in plan.calls if call.node.name in regions.flow.smooth]
+    found = {node.name: forward_weight(node, plan.graph, plan.precision) for node in calls}
+    return {node: of for node, of in found.items() if of is not None and of.name in asked and of.is_ours(own, plan.machine)}

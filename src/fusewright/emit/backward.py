@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..autograd.gradients import OneRegion, RegionGradient, Result
 from ..autograd.regions import Region, Regions
+from ..codegen.mma.anchored import AnchoredText, weight_gradient_text
 from ..codegen.mma.conv_spec import triple
+from ..codegen.mma.weight_gradient import WeightGradient
 from ..ir import sizes
 from ..ir.graph import Ref
 from ..ir.plan import Call, Kernel, Plan, operator_name
 from ..ir.prims import Load
+from ..schedule.naming import BACKWARD, free, joined, value_words
 from ..schedule.product_fusion import is_product
-from ..schedule.weight_gradients import is_weight_gradient
+from ..schedule.weight_gradients import WeightOf, is_weight_gradient
 from .kernels import Shared, places, source_lines, worked_on
 from .launches import Body, Launches
 from .lines import given_lines, unpacked
@@ -37,9 +40,10 @@ class WeightKernel:
 
 
 class Backward:
-    """The kernels of backward, a unit of its own: who only infers never builds it."""
+    """The kernels of backward, a unit of its own: who only infers never builds it. `weights` are those of convolutions that the library
+    computes forward."""
 
-    def __init__(self, gradients: Mapping[str, RegionGradient], regions: Regions):
+    def __init__(self, gradients: Mapping[str, RegionGradient], regions: Regions, weights: Mapping[str, WeightOf]):
         self.unit, self.kernels = Shared(), list[str]()  # those that stand in the file
         self.functions: dict[str, str] = {}  # by region
         self.steps = False  # some read a gradient with a step
@@ -55,6 +59,24 @@ class Backward:
             self.flags |= {"convolves"} if any(text.tf32 for text in function.launches.on_tensor_cores) else set()
             self.weight_kernels += function.weight_kernels()
             self.kernels += [kernel.name for kernel in function.plan.kernels if function.launches.is_first(kernel)]
+        self.convolved: dict[str, str] = {}  # by node: of the kernel for its weight, what `_convolved` is told, as Python
+        taken = {kernel.name for gradient in gradients.values() for kernel in gradient.plan.kernels}
+        for node, of in weights.items():
+            self.convolved[node] = self.add_weight(node, of, regions.plan, taken)
+
+    def add_weight(self, node: str, of: WeightOf, plan: Plan, taken: set[str]) -> str:
+        graph = plan.graph
+        name, tile = free(joined(value_words([graph[of.name]], graph)), BACKWARD, taken), of.tile(plan.machine)
+        assert tile is not None
+        comment = [f"{name} replaces the gradient of a weight", *source_lines([graph[node]], graph), f"  {of.gradient.arithmetic}"]
+        text = self.unit.add_anchored(name, weight_gradient_text(name, of.gradient, tile, plan.machine, comment))
+        launched = text.launches[0].name
+        self.kernels += [name] if launched == name else []
+        self.flags |= {"tensor cores", *(["convolves"] if text.tf32 else [])}
+        shapes = [tuple(map(graph.hint, graph[n].shape or ())) for n in (node, graph[node].args[0].name)]
+        still, moved = reversed(shapes) if of.gradient.conv.transposed else shapes
+        self.weight_kernels.append(weight_kernel(launched, of.name, of.gradient, text, still, moved, graph[of.name].shape or ()))
+        return f'("{launched}", {floats_of(text)}, {text.shared_bytes}, {text.tf32})'
 
 
     def weights(self) -> tuple[WeightKernel, ...]:
@@ -140,14 +162,8 @@ class GradientFunction:
             if not is_weight_gradient(kernel):
                 continue
             anchor, text = kernel.fused.anchor, self.launches.anchored[kernel.name]
-            conv = anchor.conv.conv
-            operands = tuple(tuple(map(self.graph.hint, shape)) for shape in anchor.shapes)
-            sizes_ = [triple(shape[2:], 1) for shape in operands]
-            settings = (list(conv.stride), list(conv.padding), list(conv.dilation), conv.transposed, list(conv.output_padding), conv.groups)
-            yield WeightKernel(
-                self.launches.launchers(kernel)[0], frozenset({anchor.of}), operands, tuple(anchor.out_shape),
-                sum(int(words) for _, words in text.workspace), (operands[0][0], *sizes_[0], *sizes_[1]), settings, conv.transposed,
-            )  # fmt: skip
+            still, moved = (tuple(map(self.graph.hint, shape)) for shape in anchor.shapes)
+            yield weight_kernel(self.launches.launchers(kernel)[0], anchor.of, anchor.conv, text, still, moved, anchor.out_shape)
 
     def is_passed_on(self, node: str) -> bool:
         """It is a gradient that was handed in, which kernels read by one number where that stands for all of it."""
@@ -162,3 +178,18 @@ class GradientFunction:
         if result is None:
             return "None"
         return self.passed.get(result.node, self.values.text(result.node)) + (".clone()" if result.copied else "")
+
+
+def weight_kernel(
+    name: str, weight: str, gradient: WeightGradient, text: AnchoredText, still: Sequence[int], moved: Sequence[int], shape: Sequence[int]
+) -> WeightKernel:
+    conv = gradient.conv
+    settings = (list(conv.stride), list(conv.padding), list(conv.dilation), conv.transposed, list(conv.output_padding), conv.groups)
+    sizes_ = (still[0], *triple(tuple(still[2:]), 1), *triple(tuple(moved[2:]), 1))
+    operands = (tuple(still), tuple(moved))
+    return WeightKernel(name, frozenset({weight}), operands, tuple(shape), floats_of(text), sizes_, settings, conv.transposed)
+
+
+def floats_of(text: AnchoredText) -> int:
+    """Of its workspace, which is the same for all sizes."""
+    return sum(int(words) for _, words in text.workspace)

@@ -73,8 +73,8 @@ def constructed(around: Surroundings) -> tuple[str, str]:
 def with_kernels(joint: JointPlan, source: str, model: nn.Module, around: Surroundings) -> Emitted:
     """The file. Regions are written first, then `forward`: only then is known what is read of the model."""
     regions, plan, training = joint.regions, joint.plan, joint.training
-    backward = Backward(joint.gradients, regions)
-    values, signature = ForwardValues(regions, model), Signature(plan.graph, model)
+    backward = Backward(joint.gradients, regions, joint.weights)
+    values, signature = ForwardValues(regions, model, backward.convolved), Signature(plan.graph, model)
     launches = Launches(values, Shared())
     unused = {name for shortcut in plan.shortcuts for name in shortcut.steps} if training.original else set()  # training's alone
     kernels = [kernel for kernel in plan.every_kernel if label(kernel) not in unused]
@@ -99,7 +99,7 @@ def with_kernels(joint: JointPlan, source: str, model: nn.Module, around: Surrou
     there = {
         "needs gradients": looks, "trains": at_once or plan.graph.own_gradients, "trained": at_once, "copies": values.copies,
         "laid out": values.lays_out,
-        "plain gradients": values.plain_gradients,
+        "plain gradients": values.plain_gradients, "convolved": backward.convolved,
         "elsewhere": not source and assumptions.names_its_own, "model": True,
         "constants": values.constants, "packed": values.packs, "backward": backward.kernels, "apart": launches.apart,
         "steps": backward.steps, "unfit": backward.unfit, "versions": forward.versions,

@@ -233,6 +233,39 @@ class _PlainGradients(torch.autograd.Function):  # if: plain gradients
 _differentiated_plainly = _PlainGradients.apply  # if: plain gradients
 
 
+class _Convolution(torch.autograd.Function):  # if: convolved
+    """The library's convolution. A kernel of ours computes the gradient of its weight."""
+
+    @staticmethod
+    def forward(ctx, own, x, weight, bias, *settings):
+        ctx.save_for_backward(x, weight)
+        ctx.own, ctx.settings, ctx.biases = own, settings, None if bias is None else [*bias.shape]
+        return torch.convolution(x, weight, bias, *settings)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x, weight), needed, found = ctx.saved_tensors, [*ctx.needs_input_grad[1:4]], [None, None, None]
+        (kernel, floats, shared_bytes, rounds), of_weight = ctx.own, None
+        able = _has_tensor_cores(x.device, shared_bytes) and (not rounds or _tf32_allowed())  # if: convolves
+        able = _has_tensor_cores(x.device, shared_bytes)  # unless: convolves
+        if needed[1] and able and not torch.is_grad_enabled() and not torch.is_autocast_enabled():  # no second derivative is asked for
+            needed[1] = False
+            still, moved = map(torch.Tensor.contiguous, (x, gradient) if ctx.settings[3] else (gradient, x))
+            of_weight = torch.empty_like(weight, memory_format=torch.contiguous_format)
+            sums = [of_weight.new_empty(floats)] if floats else []  # of the blocks that share a sum
+            sizes = [size for t in (still, moved) for size in (*[1] * (5 - t.dim()), *t.shape[2:])]
+            _launch(kernel, still, moved, of_weight, *sums, len(still), *sizes)
+        if any(needed):
+            found = aten.convolution_backward(gradient, x, weight, ctx.biases, *ctx.settings, needed)
+        of_x, by_library, of_bias = [g if need else None for g, need in zip(found, needed)]
+        return (None, of_x, by_library if of_weight is None else of_weight, of_bias, *[None] * len(ctx.settings))
+
+
+def _convolved(own, x, weight, bias, *settings):  # if: convolved
+    trained = torch.is_grad_enabled() and weight.requires_grad
+    return _Convolution.apply(own, x, weight, bias, *settings) if trained else torch.convolution(x, weight, bias, *settings)
+
+
 class _Region:  # if: regions
     """Kernels that run one after another, a step of autograd. `reference` computes the same by PyTorch's operators."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from ..ir.graph import Dim, Graph, Node, Output, refs
 from ..ir.plan import operator_name
 from ..ir.prims import Diagonal, Expand, Permute, Reshape, Slice, Unfold
 from ..ir.pytext import attribute_text, call_pieces, plain_text, shape_text
+from ..laws.law import Site
+from ..laws.patterns import convolution_at
 from ..schedule.layout import is_convolution, memory_format, with_coarse_gradients
 from .lines import WIDTH
 from .views import shorter
@@ -119,8 +122,9 @@ class Values(Variables):
 class ForwardValues(Values):
     """In `forward`: regions return nodes under their names, and leaves are looked up in the model."""
 
-    def __init__(self, regions: Regions, model: nn.Module):
+    def __init__(self, regions: Regions, model: nn.Module, convolved: Mapping[str, str] = MappingProxyType({})):
         super().__init__(regions)
+        self.convolved = convolved  # nodes whose weight's gradient is a kernel's, and what the convolution is told of it
         self.model = model
         self.held: dict[str, Node] = {}  # path -> leaf: the tensors of the model that `forward` reads
         self.constants: dict[str, str] = {}
@@ -128,13 +132,14 @@ class ForwardValues(Values):
         self.plain_gradients = False  # of some convolutions on channels-last data
 
     def library_call(self, node: Node) -> tuple[str, list[str], str]:
-        convolution = with_coarse_gradients(self.plan, node)
+        own = self.convolved.get(node.name, "")
+        convolution = convolution_at(Site(self.graph, node, {}), node) if own else with_coarse_gradients(self.plan, node)
         if convolution is None or node.name not in self.regions.flow.smooth:
             return super().library_call(node)
-        self.plain_gradients, c = True, convolution
+        self.plain_gradients, c = self.plain_gradients or not own, convolution
         operands = [self.operand(node, x.name) if x is not None else "None" for x in (c.input, c.weight, c.bias)]
         settings = (list(c.stride), list(c.padding), list(c.dilation), c.transposed, list(c.output_padding), c.groups)
-        return "_differentiated_plainly(", [*operands, *map(str, settings)], ")"
+        return f"_convolved({own}, " if own else "_differentiated_plainly(", [*operands, *map(str, settings)], ")"
 
     def text(self, name: str) -> str:
         """A node's value; of what is in memory with a gradient that the node itself stops, without it."""

@@ -6,7 +6,7 @@ one that a kernel computes, and what is left of the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -15,11 +15,13 @@ import torch
 
 from ..codegen.mma.anchor import Anchor, Fused
 from ..codegen.mma.conv_spec import Conv, Epilogue
-from ..codegen.mma.weight_gradient import WeightGradient, gradient_ms, gradient_tile
+from ..codegen.mma.weight_gradient import GradientTile, WeightGradient, gradient_ms, gradient_tile
 from ..ir.graph import Graph, Node, Ref, map_refs
 from ..ir.plan import Call, Kernel, Plan
 from ..ir.prims import Reshape
+from ..laws.law import Site as LawSite
 from ..laws.law import is_view
+from ..laws.patterns import convolution_at
 from ..target.machine import Machine
 from .conv_fusion import called, tf32_allowed
 from .training import EVERY_WEIGHT
@@ -36,29 +38,46 @@ LIBRARY_LEAST_MS = 0.02  # its kernels before and behind the product
 
 
 @dataclass(frozen=True)
-class Site:
-    """A call that computes the gradient of a weight, among others."""
+class WeightOf:
+    """A convolution's weight, and the kernel of ours that could compute its gradient."""
 
-    call: Node
-    element: Node  # the getitem that is the weight's gradient
-    weight: str  # in the forward graph
+    name: str  # in the forward graph
     gradient: WeightGradient
-    upstream: str
-    input: str  # where a transposed convolution's gradient comes in, and the other way round
     batch: int
     positions: tuple[int, ...]
     rounded: bool  # by the library
 
     def ms(self, machine: Machine) -> float | None:
         """Predicted of our kernel; None where no tile fits."""
-        tile = gradient_tile(self.gradient, self.batch, self.positions, machine)
+        tile = self.tile(machine)
         return gradient_ms(self.gradient, tile, self.batch, self.positions, machine) if tile is not None else None
+
+    def tile(self, machine: Machine) -> GradientTile | None:
+        return gradient_tile(self.gradient, self.batch, self.positions, machine)
 
     def library_ms(self, machine: Machine) -> float:
         moved = 4e-9 * self.batch * prod(self.positions) * sum(self.gradient.channels)
         rate = machine.by_tensor_cores(LIBRARY_TF32_TFLOPS) if self.rounded else machine.by_fp32(LIBRARY_FP32_TFLOPS)
         operations = 2e-9 * self.batch * prod(self.positions) * self.gradient.weights
         return LIBRARY_LEAST_MS + LIBRARY_SWEEPS * moved / machine.by_memory(MEMORY_TB_PER_S) + operations / rate
+
+    def is_ours(self, own: frozenset[str] | None, machine: Machine) -> bool:
+        """Named in `own`, and it could win; or else it is predicted to pay."""
+        if own is not None and own != EVERY_WEIGHT and self.name not in own:
+            return False
+        ms = self.ms(machine)
+        return ms is not None and ms < (MARGIN if own is None else WORTH_TRYING) * self.library_ms(machine)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A call that computes the gradient of a weight, among others."""
+
+    call: Node
+    element: Node  # the getitem that is the weight's gradient
+    of: WeightOf
+    upstream: str
+    input: str  # where a transposed convolution's gradient comes in, and the other way round
 
 
 def is_weight_gradient(kernel: Kernel) -> bool:
@@ -75,17 +94,45 @@ def sites(graph: Graph, precision: Any = None) -> Iterator[Site]:
         a = node.bound()
         weight, x, above = (graph[a[name].name] for name in ("weight", "input", "grad_output"))
         elements = [graph[user] for user in users[node.name] if user in graph.index and graph[user].args[1] == 1]
-        if len(elements) != 1 or not a["output_mask"][1] or {weight.dtype, x.dtype, above.dtype} != {torch.float32}:
+        if len(elements) != 1 or not a["output_mask"][1]:
             continue
-        gradient = gradient_of(a, graph)
-        if gradient is None:
-            continue
-        rounded = tf32_allowed() and (precision is None or precision.rounds_weight_gradient(called(gradient.conv)))
-        conv = gradient.conv
-        still, moved = (x, above) if conv.transposed else (above, x)
-        batch, _, *positions = map(graph.hint, still.shape or ())
-        found = WeightGradient(conv, split=not rounded)
-        yield Site(node, elements[0], undetached(weight, graph).name, found, still.name, moved.name, batch, tuple(positions), rounded)
+        settings = [tuple(a[name]) for name in ("stride", "padding", "dilation", "output_padding")]
+        found = weight_of(undetached(weight, graph), x, above, settings, bool(a["transposed"]), int(a["groups"]), graph, precision)
+        if found is not None:
+            still, moved = (x, above) if found.gradient.conv.transposed else (above, x)
+            yield Site(node, elements[0], found, still.name, moved.name)
+
+
+def forward_weight(node: Node, graph: Graph, precision: Any = None) -> WeightOf | None:
+    """Of a convolution that the library computes forward."""
+    at = convolution_at(LawSite(graph, node, {}), node)
+    if at is None:
+        return None
+    settings = [at.stride, at.padding, at.dilation, at.output_padding]
+    return weight_of(graph[at.weight.name], graph[at.input.name], node, settings, at.transposed, at.groups, graph, precision)
+
+
+def weight_of(
+    weight: Node, x: Node, result: Node, settings: Sequence[tuple[Any, ...]], transposed: bool, groups: int, graph: Graph, precision: Any
+) -> WeightOf | None:
+    """The weight of a convolution of `x`, of which `result` has the shape; None where no kernel knows it, or has nothing to multiply."""
+    shape, read, made = weight.shape, x.shape, result.shape
+    if {weight.dtype, x.dtype, result.dtype} != {torch.float32} or shape is None or read is None or made is None:
+        return None
+    if not all(isinstance(size, int) for size in (*shape, read[1], made[1])) or not 3 <= len(shape) <= 5:
+        return None
+    if len(read) != len(shape) or not all(isinstance(number, int) for values in settings for number in values):
+        return None
+    stride, padding, dilation, more = (tuple(values) for values in settings)
+    conv = Conv(
+        len(shape) - 2, read[1], made[1], tuple(shape[2:]), stride, padding, dilation, groups,
+        bias=False, transposed=transposed, output_padding=more,
+    )  # fmt: skip
+    rounded = tf32_allowed() and (precision is None or precision.rounds_weight_gradient(called(conv)))
+    gradient = WeightGradient(conv, split=not rounded)
+    batch, _, *positions = map(graph.hint, read if transposed else made)
+    large_enough = gradient.rows >= LEAST_ROWS and gradient.columns >= LEAST_COLUMNS
+    return WeightOf(weight.name, gradient, batch, tuple(positions), rounded) if large_enough else None
 
 
 def undetached(node: Node, graph: Graph) -> Node:
@@ -95,30 +142,9 @@ def undetached(node: Node, graph: Graph) -> Node:
     return node
 
 
-def gradient_of(a: dict[str, Any], graph: Graph) -> WeightGradient | None:
-    """Of a call's arguments; None where a kernel does not know such a convolution, or has nothing to multiply."""
-    weight, x, above = (graph[a[name].name].shape for name in ("weight", "input", "grad_output"))
-    assert weight is not None and x is not None and above is not None
-    if not all(isinstance(size, int) for size in (*weight, x[1], above[1])) or not 3 <= len(weight) <= 5:
-        return None
-    settings = [tuple(a[name]) for name in ("stride", "padding", "dilation", "output_padding")]
-    if not all(isinstance(number, int) for values in settings for number in values):
-        return None
-    stride, padding, dilation, more = settings
-    transposed, groups = bool(a["transposed"]), int(a["groups"])
-    conv = Conv(
-        len(weight) - 2, x[1], above[1], tuple(weight[2:]), stride, padding, dilation, groups,
-        bias=False, transposed=transposed, output_padding=more,
-    )  # fmt: skip
-    gradient = WeightGradient(conv)
-    return gradient if gradient.rows >= LEAST_ROWS and gradient.columns >= LEAST_COLUMNS else None
-
-
 def chosen(graph: Graph, own: frozenset[str] | None, precision: Any, machine: Machine) -> list[Site]:
     """Those that kernels of ours compute: of the weights named in `own` what could win, or else those that are predicted to pay."""
-    named = (site for site in sites(graph, precision) if own is None or own == EVERY_WEIGHT or site.weight in own)
-    most = MARGIN if own is None else WORTH_TRYING
-    return [site for site in named if (ms := site.ms(machine)) is not None and ms < most * site.library_ms(machine)]
+    return [site for site in sites(graph, precision) if site.of.is_ours(own, machine)]
 
 
 def separated(graph: Graph, found: list[Site]) -> Graph:
@@ -164,10 +190,10 @@ def free_name(name: str, graph: Graph) -> str:
 
 def with_weight_gradients(made: Plan, found: list[Site]) -> Plan:
     """The plan with kernels in the place of those calls whose operands lie in memory as the kernels read them."""
-    weights = {site.weight for site in found}
+    weights = {site.of.name for site in found}
     steps = list(made.steps)
     for site in sites(made.graph, made.precision):
-        anchor = anchor_of(site, made) if site.weight in weights and site.call.bound()["output_mask"] == [False, True, False] else None
+        anchor = anchor_of(site, made) if site.of.name in weights and site.call.bound()["output_mask"] == [False, True, False] else None
         if anchor is None:
             continue
         shape = site.element.shape
@@ -189,8 +215,8 @@ def anchor_of(site: Site, made: Plan) -> Anchor | None:
     value = made.lowered.value[site.element.name]
     shape, *shapes = (made.graph[name].shape or () for name in (site.element.name, site.upstream, site.input))
     return Anchor(
-        site.gradient, value, upstream, moved, None, shape, site.element.name,
-        shapes=tuple(shapes), of=site.weight, exact=not site.rounded,
+        site.of.gradient, value, upstream, moved, None, shape, site.element.name,
+        shapes=tuple(shapes), of=site.of.name, exact=not site.of.rounded,
     )  # fmt: skip
 
 

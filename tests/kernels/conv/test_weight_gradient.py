@@ -339,3 +339,50 @@ def test_what_forward_did_not_save_is_computed_again_by_a_kernel(tmp_path: Path)
         model(of).square().sum().backward()
     for ours, right in zip(new.parameters(), exact.parameters(), strict=True):
         assert (ours.grad - right.grad).abs().max() < 1e-4 * right.grad.square().mean().sqrt()
+
+
+LIBRARY_FORWARD = {  # the constructor's statement, what is returned, the input
+    "plain": ("self.conv = nn.Conv2d(8, 24, 3, padding='same')", "torch.relu(self.conv(torch.tanh(x)))", "torch.randn(2, 8, 9, 11)"),
+    "no bias, strided": ("self.conv = nn.Conv1d(8, 16, 5, 2, bias=False)", "self.conv(x).cumsum(-1)", "torch.randn(2, 8, 33)"),
+    "transposed": ("self.conv = nn.ConvTranspose2d(8, 12, 4, 2, 1, output_padding=1)", "self.conv(x).sin()", "torch.randn(2, 8, 5, 7)"),
+    "in groups, a volume": ("self.conv = nn.Conv3d(8, 16, 3, groups=2)", "self.conv(x).exp().sum(1)", "torch.randn(2, 8, 4, 5, 6)"),
+}
+
+
+@pytest.mark.parametrize("case", LIBRARY_FORWARD, ids=lambda name: name.replace(" ", "-"))
+def test_convolutions_that_the_library_computes(case: str, tmp_path: Path) -> None:
+    """Forward is the library's, the gradient of the weight ours. Who asks for no gradient, or for a second one, has PyTorch's operators."""
+    init, forward, x = LIBRARY_FORWARD[case]
+    problem = problem_of(tmp_path, forward, x, init=init)
+    front = read_problem(problem, Options(target="host", arithmetic="ieee"))
+    text = front.finish(Choices(own=frozenset(), training=every(front)))[1].text
+    candidate = load_candidate(text, "host", name="new.py")
+    verdict = verify(problem, candidate, graph=front.graph, options=Options(target="host", arithmetic="ieee"))
+    assert verdict.passed, verdict.worst
+    new, (given,) = candidate.build_model(problem), problem.inputs()
+    with candidate.launches() as without, torch.no_grad():
+        new(given)
+    with candidate.launches() as once:
+        result = new(given)
+        torch.autograd.grad(result.square().sum(), new.conv.weight)
+    with candidate.launches() as twice:
+        torch.autograd.grad(new(given).square().sum(), new.conv.weight, create_graph=True)
+    assert "conv_weight_grad" in once and "conv_weight_grad" not in [*without, *twice]
+    library = front.finish(Choices(own=frozenset(), training=Training(own_weights=frozenset())))[1].text
+    assert "_convolved(" in text and "_convolved(" not in library
+
+
+def test_layers_of_one_shape_share_a_kernel(tmp_path: Path) -> None:
+    problem = problem_of(
+        tmp_path, "self.b(torch.relu(self.a(x)))", "torch.randn(2, 8, 9, 11)",
+        init="self.a, self.b = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)",
+    )  # fmt: skip
+    front = read_problem(problem, Options(target="host"))
+    made, emitted = front.finish(Choices(own=frozenset(), training=every(front)))
+    assert emitted.text.count("_weight_grad_detail {") == 1 and emitted.text.count('_convolved(("a_weight_grad"') == 2
+    assert [kernel.weights for kernel in emitted.weights] == [frozenset({"a_weight", "b_weight"})]
+    verdict = verify(problem, load_candidate(emitted.text, "host", name="new.py"), graph=front.graph, options=Options(target="host"))
+    assert verdict.passed, verdict.worst
+    frozen = problem_of(tmp_path, "self.a(torch.relu(x))", "torch.randn(2, 8, 9, 11)", init="self.a = nn.Conv2d(8, 8, 3).requires_grad_(False)")
+    front = read_problem(frozen, Options(target="host"))
+    assert "_weight_grad" not in front.finish(Choices(own=frozenset(), training=every(front)))[1].text

@@ -62,9 +62,7 @@ def input_sizes(anchor: Anchor, plan: Plan) -> tuple[int, ...]:
 def arithmetic(anchor: Anchor, plan: Plan) -> str:
     """How a convolution on the tensor cores multiplies float32 numbers, and why, in words."""
     if isinstance(anchor.conv, WeightGradient):
-        if not anchor.conv.split:
-            return "one TF32 product, as the library has it or the flags allow"
-        return "three products of TF32 parts, as exact as float32"
+        return anchor.conv.arithmetic
     conv, followed = anchor.conv, plan.precision is not None and plan.precision.library is not None
     if conv.is_strict:
         asked = plan.precision is not None and plan.precision.arithmetic == "ieee"

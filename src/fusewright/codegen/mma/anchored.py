@@ -18,6 +18,7 @@ from ...ir.plan import Kernel, Plan
 from ...ir.prims import C_TYPES, Coordinates, Prim
 from ...ir.stmt import Assign, Declare, Do, For, If, Return, Statement, block, const, names_declared, names_read
 from ...target.helpers import Helper
+from ...target.machine import Machine
 from ..loops import text
 from ..loops.accumulators import WORDS, accumulators, kind_of
 from ..loops.evaluator import Evaluator, converted_to
@@ -30,7 +31,7 @@ from .conv_tiles import best_tile, for_sizes
 from .depthwise import depthwise_kernel, is_depthwise
 from .product import Product, most_split_rows, product_kernel, product_tile
 from .shortened import shortened
-from .weight_gradient import WeightGradient, gradient_tile, weight_gradient_kernel
+from .weight_gradient import GradientTile, WeightGradient, gradient_tile, weight_gradient_kernel
 
 
 def body_of(
@@ -242,21 +243,29 @@ def anchored_weight_gradient(
     kernel: Kernel, anchor: Anchor, plan: Plan, comment: list[str], argument: Any, own: str
 ) -> AnchoredText:
     """As above, for the gradient of a convolution's weight."""
-    gradient = anchor.conv
     batch, _, *positions = map(plan.graph.hint, anchor.shapes[0])
-    tile = gradient_tile(gradient, batch, tuple(positions), plan.machine)
+    tile = gradient_tile(anchor.conv, batch, tuple(positions), plan.machine)
     assert tile is not None  # who made the anchor has asked
-    made = weight_gradient_kernel(kernel.name, gradient, tile, plan.machine)
-    shape = weight_gradient_kernel("@", gradient, tile, plan.machine)
     texts = {"upstream": argument(anchor.input), "input": argument(anchor.weight), "out": kernel.stores[0], "sums": f"sums{own}"}
     named = (("batch", "out_d", "out_h", "out_w"), ("", "in_d", "in_h", "in_w"))
     for axes, (first, _, *spatial) in zip(named, anchor.shapes, strict=True):
         texts |= dict(zip(axes, map(sizes.text, (first, *[1] * (3 - len(spatial)), *spatial)), strict=True))
-    workspace = {f"{name}{own}": sizes.tidy(int(words)) for name, words in made.workspace.items()}
-    handed = tuple(texts[param.name] for param in made.launcher_args)
+    text = weight_gradient_text(kernel.name, anchor.conv, tile, plan.machine, [*comment, f"  {arithmetic(anchor, plan)}"])
+    handed = tuple(texts[name] for name in text.launches[0].rows[0][0])
+    workspace = tuple((f"{name}{own}", words) for name, words in text.workspace)
+    return replace(text, workspace=workspace, launches=(Launch(kernel.name, ((handed, ""),)),))
+
+
+def weight_gradient_text(
+    name: str, gradient: WeightGradient, tile: GradientTile, machine: Machine, comment: list[str]
+) -> AnchoredText:
+    """The kernel by itself: its launch is handed what the launcher calls its arguments."""
+    made, shape = (weight_gradient_kernel(called, gradient, tile, machine) for called in (name, "@"))
+    workspace = tuple((buffer, sizes.tidy(int(words))) for buffer, words in made.workspace.items())
+    handed = tuple(param.name for param in made.launcher_args)
     return AnchoredText(
-        made.source, shape.source, (*comment, f"  {arithmetic(anchor, plan)}"), made.calls, made.support, made.smem, (),
-        tuple(workspace.items()), (Launch(kernel.name, ((handed, ""),)),), tile, tf32=gradient.tf32,
+        made.source, shape.source, tuple(comment), made.calls, made.support, made.smem, (), workspace,
+        (Launch(name, ((handed, ""),)),), tile, tf32=gradient.tf32,
     )  # fmt: skip
 
 

@@ -58,6 +58,12 @@ class WeightGradient:
         return not self.split
 
     @property
+    def arithmetic(self) -> str:
+        """How it multiplies, in words."""
+        exact = "three products of TF32 parts, as exact as float32"
+        return exact if self.split else "one TF32 product, as the library has it or the flags allow"
+
+    @property
     def groups(self) -> int:
         return self.conv.groups
 
