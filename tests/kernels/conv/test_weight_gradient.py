@@ -108,6 +108,7 @@ def drawn(conv: Conv, batch: int, sizes: tuple[int, ...]) -> tuple[Tensor, Tenso
     return torch.randn(batch, conv.in_channels, *sizes), torch.randn(batch, conv.out_channels, *conv.out_sizes(sizes))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("split", [True, False], ids=["split", "tf32"])
 @pytest.mark.parametrize("case", CASES, ids=lambda name: name.replace(" ", "-"))
 def test_shapes(case: str, split: bool) -> None:
@@ -244,6 +245,7 @@ def every(front: Front) -> Training:
     return Training(own_weights=frozenset(node.name for node in front.graph.nodes))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", FORWARDS, ids=lambda name: name.replace(" ", "-"))
 def test_models(case: str, tmp_path: Path) -> None:
     """Whole models verify with such gradients; the library computes none then, and all where it is to."""
@@ -349,6 +351,7 @@ LIBRARY_FORWARD = {  # the constructor's statement, what is returned, the input
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", LIBRARY_FORWARD, ids=lambda name: name.replace(" ", "-"))
 def test_convolutions_that_the_library_computes(case: str, tmp_path: Path) -> None:
     """Forward is the library's, the gradient of the weight ours. Who asks for no gradient, or for a second one, has PyTorch's operators."""
@@ -378,11 +381,12 @@ def test_layers_of_one_shape_share_a_kernel(tmp_path: Path) -> None:
         init="self.a, self.b = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)",
     )  # fmt: skip
     front = read_problem(problem, Options(target="host"))
-    made, emitted = front.finish(Choices(own=frozenset(), training=every(front)))
+    _, emitted = front.finish(Choices(own=frozenset(), training=every(front)))
     assert emitted.text.count("_weight_grad_detail {") == 1 and emitted.text.count('_convolved(("a_weight_grad"') == 2
     assert [kernel.weights for kernel in emitted.weights] == [frozenset({"a_weight", "b_weight"})]
     verdict = verify(problem, load_candidate(emitted.text, "host", name="new.py"), graph=front.graph, options=Options(target="host"))
     assert verdict.passed, verdict.worst
-    frozen = problem_of(tmp_path, "self.a(torch.relu(x))", "torch.randn(2, 8, 9, 11)", init="self.a = nn.Conv2d(8, 8, 3).requires_grad_(False)")
+    still = "self.a = nn.Conv2d(8, 8, 3).requires_grad_(False)"
+    frozen = problem_of(tmp_path, "self.a(torch.relu(x))", "torch.randn(2, 8, 9, 11)", init=still)
     front = read_problem(frozen, Options(target="host"))
     assert "_weight_grad" not in front.finish(Choices(own=frozenset(), training=every(front)))[1].text

@@ -30,6 +30,7 @@ TEMPLATE, SUPPORT = (Template((HERE / name).read_text()) for name in ("weight_gr
 MERGED_AT_ONCE = 32  # elements of a block of the merging kernel
 SIZES = ("batch", "out_d", "out_h", "out_w", "in_d", "in_h", "in_w")
 MOST_SLICES = 1024
+SMALL_SHARE, SMALL = 64, 2 << 20  # of what is read, and bytes: sums that leave a step within eager's memory
 MOST_SHAPES = 12  # of warps, that steps are tried with
 WARPS = [(m, n, k) for m in (1, 2, 4) for n in (1, 2, 3, 4, 6, 8) for k in (1, 2, 4, 8) if m * n * k in (4, 6, 8)]
 # Counted, not measured: what the tensor cores take is as in convolutions on an H200 (`Machine.warp_tf32_tflops`).
@@ -249,7 +250,7 @@ def with_slices(gradient: WeightGradient, tile: GradientTile, batch: int, out_si
     count, tiles = steps_of(tile, batch, out_sizes), tiles_of(gradient, tile)
     room = machine.multiprocessors * blocks_per_sm(gradient, tile, machine)
     read = 4 * batch * prod(out_sizes) * sum(gradient.channels)
-    most = max(1, min(MOST_SLICES, count, (read // 32 + (4 << 20)) // (4 * gradient.weights)))
+    most = max(1, min(MOST_SLICES, count, (read // SMALL_SHARE + SMALL) // (4 * gradient.weights)))
     return replace(tile, slices=min(most, max(1, room // tiles)))
 
 
