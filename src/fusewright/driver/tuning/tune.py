@@ -176,9 +176,9 @@ class Tuner:
             self.build([variant], training=True)
             fault = self.started(variant, training=True)
             if fault is not None:
-                self.notes.append(f"training steps were not timed: {fault}")
+                self.degraded.append(f"the original's forward is kept for training: {fault}")
                 self.whole = False
-                return AS_PREDICTED
+                return Training(original=True)
             assert variant.candidate is not None and variant.module is not None and variant.emitted is not None
             space = vars(variant.candidate.module)
             trainer = Trainer(variant.emitted, space, variant.module, self.eager.module, self.inputs, self.clock, self.seconds, self.say)
