@@ -4,6 +4,7 @@ do what a faulty one would."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -141,14 +142,14 @@ def test_too_little_memory_there_is_no_fault(front: Front, prices: Prices, probe
     assert probe.notes == ["not every file was run in a process of its own first: memory ran out there"]
 
 
-def test_gradients_that_crash_are_not_timed(front: Front, prices: Prices, probe: Probe) -> None:
+def test_gradients_that_crash_are_not_taken(front: Front, prices: Prices, probe: Probe) -> None:
     def trained(choices: Choices) -> tuple[Plan, Emitted]:
         made, emitted = front.finish(choices)
         return made, doing(emitted, SEGFAULT, r"\w+_grad\w*")
 
     found = tune(front.problem, altered(front), prices, "host", seconds=0.0, trained=trained, probe=probe)
-    assert found.steps == () and not found.whole and not found.choices.plain
-    assert "training steps were not timed: first training steps in a process apart ended by SIGSEGV" in found.notes
+    assert found.steps == () and not found.whole and not found.choices.plain and found.choices.training.original
+    assert found.degraded == ("the original's forward is kept for training: first training steps in a process apart ended by SIGSEGV",)
 
 
 @pytest.mark.parametrize("worker", ["fusewright.nothing", ""])
@@ -197,11 +198,12 @@ def test_what_raises_raises_here(front: Front, probe: Probe) -> None:
 class Answers:
     """Of a process on a GPU: an error, and whether the GPU works afterwards."""
 
-    def __init__(self, error: Exception, works: bool | None):
+    def __init__(self, error: Exception | None, works: bool | None):
         self.error, self.works, self.how = error, works, ""
 
     def answer(self, within: float) -> Any:
-        raise self.error
+        if self.error is not None:
+            raise self.error
 
     def ask(self, what: str, within: float) -> Any:
         if self.works is None:
@@ -219,16 +221,18 @@ class Answers:
         (Raised("RuntimeError: too much shared memory"), True, False),
         (torch.OutOfMemoryError("CUDA out of memory"), True, False),
         (torch.OutOfMemoryError("CUDA out of memory"), False, False),
+        (None, True, False),
+        (None, False, True),
     ],
 )
-def test_an_error_that_stays_is_a_fault(error: Exception, works: bool | None, fault: bool, front: Front, probe: Probe) -> None:
+def test_an_error_that_stays_is_a_fault(error: Exception | None, works: bool | None, fault: bool, front: Front, probe: Probe) -> None:
     first = probe._peer
     assert first is not None
     probe._peer = Answers(error, works)  # type: ignore[assignment]
-    found = probe._answer(training=False)
+    found = probe._answer(training=False, sizes=())
     assert (found is not None) == fault and (probe._peer is not None)
     assert isinstance(probe._peer, Answers) == (works is True)
-    assert not fault or str(found) == f"a first run in a process apart stopped the GPU: {error}"
+    assert not fault or str(found) == "a first run in a process apart stopped the GPU" + (f": {error}" if error else "")
     first.kill()
 
 
@@ -403,6 +407,33 @@ def test_all_variants_go_on_after_one_that_crashes(front: Front, monkeypatch: py
         found = {one.name: one for one in pipeline.try_all(front, few, "host", judge, {}, lambda detail: None)}
     assert found["our convolutions"].outcome == "does not run" and "SIGSEGV" in found["our convolutions"].detail
     assert found["our convolutions"].wrong and not found[LIBRARY_CHANNELS_LAST].wrong
+
+
+def test_the_whole_line_takes_the_best_that_runs(front: Front, prices: Prices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And tries again the next time."""
+    as_on_a_gpu(monkeypatch, lambda choices, gradients, emitted: doing(emitted, SEGFAULT) if is_ours(choices) else emitted)
+    for name, value in {
+        "fusewright.driver.pipeline.gpu_works": lambda: True,
+        "fusewright.driver.pipeline.tune": functools.partial(tune, target="host", seconds=0.0),
+        "fusewright.driver.pipeline.Gpu": lambda device: prices,
+        "torch.cuda.get_device_name": lambda: "some GPU",
+        "torch.cuda.current_device": lambda: 0,
+    }.items():
+        monkeypatch.setattr(name, value)
+    monkeypatch.setenv("FUSEWRIGHT_CACHE", str(tmp_path / "cache"))
+    prices.kernels = {"conv_": 50.0}
+    run = pipeline.optimize(front.problem, Options(target="cuda", bench=False, seeds=1, forward_only=True))
+    assert run.verdict.passed and not run.report["plain"] and not run.choices.own
+    why = "the variant 'our convolutions' was left out of tuning: a first run in a process apart ended by SIGSEGV"
+    assert run.degraded == [why] and why in run.report["notes"]
+    assert not (tmp_path / "cache" / "choices").exists()
+
+
+def test_such_a_process_starts_no_other(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The original's file may optimise something when it is imported."""
+    monkeypatch.setattr(probing, "_inside", True)
+    with Probe(front.problem, "host") as probe:
+        assert probe.first_run(candidate_of(front)) is None and probe._peer is None
 
 
 def test_what_was_not_run_first_is_said(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,15 @@ LEAST, TIMES = 20.0, 50.0  # seconds, and calls of eager's, beside the time that
 MOST_BYTES = 1 << 30  # of a module that is no file's, for handing it over
 
 
+_inside = False  # this process is one for first runs
+
+
+def inside() -> None:
+    """Said in such a process: a file that optimises something when it is imported starts no other from there, which would do the same."""
+    global _inside
+    _inside = True
+
+
 @dataclass(frozen=True)
 class Fault:
     """What a first run of a file came to."""
@@ -71,14 +80,18 @@ class Probe:
         self.problem, self.target = problem, target
         self.why = ""  # no process can be had: nothing is tried any more
         self.short = False  # memory ran out there
-        self._folder = tempfile.TemporaryDirectory(prefix="fusewright-")
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._peer: Peer | None = None
         self._asked = math.nan  # when it was told what to load; nan: not yet
         self._limit = math.nan  # seconds for an answer; nan: it has not loaded yet
         self._known: dict[tuple[str, bool, tuple[Sizes, ...]], Fault | None] = {}  # by a file's text and how it was run
 
     def __enter__(self) -> Probe:
+        if _inside:
+            self.why = "this is such a process"
+            return self
         try:
+            self._folder = tempfile.TemporaryDirectory(prefix="fusewright-")
             self._parcel = pack(self.problem, Path(self._folder.name))
             self._start()
         except Exception as error:  # pickle raises many kinds, of the user's classes; no process can be started, no file written
@@ -93,7 +106,8 @@ class Probe:
         if self._peer is not None:
             self._peer.kill()
             self._peer = None
-        self._folder.cleanup()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     @property
     def notes(self) -> list[str]:
@@ -181,7 +195,7 @@ class Probe:
 
     def _answer(self, training: bool, sizes: Sequence[Sizes]) -> Fault | None:
         assert self._peer is not None
-        peer, in_training = self._peer, False
+        peer, in_training, what = self._peer, False, "stopped the GPU"
         try:
             peer.answer(self._limit)
             if sizes:
@@ -189,20 +203,18 @@ class Probe:
             if training:
                 in_training = True
                 peer.ask("others", self._limit, training=True) if sizes else peer.ask("steps", self._limit)
-            peer.ask("free", LEAST)
-            return None
         except torch.OutOfMemoryError:  # this process holds what the other one lacks: no fault of the file's
             self.short, what = True, ""
         except (Refused, Raised) as error:
             what = peer.how or f"stopped the GPU: {first_line(error)}"
-        if not peer.how and self._works(peer):
+        if not peer.how and self._works(peer):  # and where the file raised, it does so here too
             return None
         self._again()
         return Fault(what, in_training) if what else None
 
     @staticmethod
     def _works(peer: Peer) -> bool:
-        """Where a file only raised, it does so here too."""
+        """And its memory is free again."""
         try:
             return peer.ask("works", LEAST)["works"] is True
         except (Refused, Raised, RuntimeError):

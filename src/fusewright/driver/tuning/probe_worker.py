@@ -23,7 +23,7 @@ from ...verify.subjects import TWIN_SECONDS
 from ...verify.variants import CPU, Source, Variant
 from ...verify.worker import serve
 from . import building
-from .probe import unpacked
+from .probe import inside, unpacked
 from .training import NoGradients, Step
 
 CALLS = 2  # without gradients: what a first one leaves behind, the second finds
@@ -72,6 +72,7 @@ class Worker:
         return {}
 
     def forward(self, text: str, name: str, place: str | None, libraries: list[str], training: bool) -> dict[str, Any]:
+        """Its own calls at the example's sizes. `training`: libraries for steps are among these."""
         at = None if place is None else Path(place)
         candidate = load_candidate(text, self.target, "", name, at, behind=self.problem.behind)
         building.load_from(building.units_of(candidate, training), libraries)
@@ -89,22 +90,23 @@ class Worker:
         return {}
 
     def steps(self) -> dict[str, Any]:
+        """Those of training, at the example's sizes."""
         with contextlib.suppress(NoGradients):
             self.step(self.inputs)
         return {}
 
     def works(self) -> dict[str, Any]:
+        """Nothing is held any more, and the GPU can be used."""
         self.free()
         return {"works": self.target != "cuda" or gpu_works()}
 
-    def free(self) -> dict[str, Any]:
+    # ----
+
+    def free(self) -> None:
         """The GPU's memory is the other process's."""
         self.module = None
         with contextlib.suppress(RuntimeError):
             release()
-        return {}
-
-    # ----
 
     def call(self, inputs: list[Any] | None = None) -> None:
         assert self.module is not None
@@ -137,4 +139,5 @@ def end_with(parent: int) -> None:
 
 if __name__ == "__main__":
     end_with(os.getppid())
+    inside()
     serve(Worker(), {})

@@ -179,6 +179,10 @@ class Tuner:
             trainer = Trainer(variant.emitted, space, variant.module, self.eager.module, self.inputs, self.clock, self.seconds, self.say)
             found = trainer.run()
             self.synchronize()
+        except Stopped as stopped:
+            self.degraded.append(f"the original's forward is kept for training: {stopped}")
+            self.whole = False
+            return Training(original=True)
         except (Refused, RuntimeError, OSError) as error:  # out of memory, too: what trains takes more than what infers
             first, self.whole = first_line(error), False
             if self.device.type == "cuda" and not gpu_works():
@@ -193,7 +197,9 @@ class Tuner:
         try:
             variant = self.started_in_training(replace(choices, training=EVERY_KERNEL_OF_OURS))
         except Stopped as stopped:
-            self.notes.append(f"gradients of weights by the library: {stopped}")
+            if self.ahead is None or self.ahead.emitted is None or not self.ahead.emitted.weights:
+                raise  # these are not at fault
+            self.degraded.append(f"gradients of weights are the library's: {stopped}")
             self.whole = False
             return self.started_in_training(replace(choices, training=Training(own_weights=frozenset()))), frozenset()
         assert variant.candidate is not None and variant.emitted is not None
