@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from ..ir.plan import Plan
-from ..schedule.training import AS_PREDICTED, KERNELS, KERNELS_FORWARD, LIBRARY_BACKWARD, PYTORCH, Training
-from .gradients import Gradients, RegionGradient, find_gradients
+from ..schedule.training import AS_PREDICTED, KERNELS, KERNELS_FORWARD, LIBRARY_BACKWARD, PYTORCH, UNTRAINED, Training
+from .flow import trainable
+from .gradients import Gradients, RegionGradient, find_gradients, wanted_of
 from .regions import Region, Regions, with_overwrites
 from .saved import storing
 from .trace import Trace
@@ -22,6 +23,7 @@ class JointPlan:
     regions: Regions  # of the plan in which kernels also store what backward is handed
     gradients: Mapping[str, RegionGradient]  # by region; PyTorch's operators compute those of the others
     training: Training
+    untrained: frozenset[str] = frozenset()  # regions that read nothing of which training asks gradients
 
     @property
     def plan(self) -> Plan:
@@ -36,7 +38,9 @@ class JointPlan:
         """What computes it where gradients are asked for. Without kernels for them, ours forward would be computed beside PyTorch's."""
         if region.name in self.gradients:
             return KERNELS if self.gradients[region.name].plan.kernels else LIBRARY_BACKWARD
-        return PYTORCH if self.regions.referable(region) and not self.training.never else KERNELS_FORWARD
+        if not self.regions.referable(region) or self.training.never:
+            return KERNELS_FORWARD
+        return UNTRAINED if region.name in self.untrained else PYTORCH
 
 
 def plan_joint(
@@ -53,4 +57,6 @@ def plan_joint(
     regions = Regions(with_overwrites(Regions(plan), model))
     found = find_gradients(regions, model, training.by_pytorch, traces) if ours else Gradients({})
     regions = storing({name: gradient.saved for name, gradient in found.regions.items()}, regions)
-    return JointPlan(regions, found.regions, replace(training, heavy=found.heavy))
+    asked = trainable(regions.graph, model)
+    untrained = frozenset(region.name for region in regions if not by_itself and not wanted_of(region, regions, asked))
+    return JointPlan(regions, found.regions, replace(training, heavy=found.heavy), untrained)
