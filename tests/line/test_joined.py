@@ -81,6 +81,9 @@ CASES = {
     "in memory, read by what has two results": (
         "return torch.cat([x, y], 1).max(1)[0] * 2", "torch.randn(3, 8), torch.randn(3, 5)", 1, 0,
     ),
+    "more parts in memory, read by statistics": (
+        "return self.norm(torch.cat([x, x[:, :2], x[:, :2], x[:, 2:]], 1)).relu()", "torch.randn(2, 4, 7, 6)", 1, 1,
+    ),
     "a single part": ("return self.conv(torch.cat([x], 1))", "torch.randn(2, 4, 5, 5)", 0, 0),
     "moved for the library alone": (
         "return self.conv(torch.cat([x[:, :1], y], 1))",
