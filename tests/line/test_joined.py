@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusewright.driver.front import Front
 from fusewright.driver.pipeline import read_problem
@@ -78,6 +80,9 @@ CASES = {
     ),
     "in memory, read by what has two results": (
         "return torch.cat([x, y], 1).max(1)[0] * 2", "torch.randn(3, 8), torch.randn(3, 5)", 1, 0,
+    ),
+    "more parts in memory, read by statistics": (
+        "return self.norm(torch.cat([x, x[:, :2], x[:, :2], x[:, 2:]], 1)).relu()", "torch.randn(2, 4, 7, 6)", 1, 1,
     ),
     "a single part": ("return self.conv(torch.cat([x], 1))", "torch.randn(2, 4, 5, 5)", 0, 0),
     "moved for the library alone": (
@@ -168,3 +173,57 @@ def test_results_made_of_results(case: str, tmp_path: Path) -> None:
     got, expected = load_candidate(emitted.text, "host").build_model(front.problem)(x), front.problem.model()(x)
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+class Called(TorchDispatchMode):
+    """The operators of PyTorch that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func._schema.name.removeprefix("aten::"))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("made", "copies"),
+    [
+        ("x.tanh().transpose(1, 2)", False),  # each row of the map is a column of what the kernel makes
+        ("F.layer_norm(x, (6,)).transpose(1, 2)", False),
+        ("x.tanh().unflatten(1, (5, 1)).permute(0, 2, 3, 1)", False),
+        ("x.transpose(1, 2)", True),  # no kernel makes it
+    ],
+)
+def test_a_linear_map_is_given_rows(made: str, copies: bool, tmp_path: Path) -> None:
+    """PyTorch would flatten what it is given by a copy, and add the bias in a sweep of its own."""
+    (tmp_path / "model.py").write_text(f"""import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(5, 4)
+
+    def forward(self, x):
+        return self.map({made}).relu() * 2
+
+
+def get_inputs():
+    return [torch.randn(3, 5, 6)]
+
+
+def get_init_inputs():
+    return []
+""")
+    front = read_problem(load_problem(tmp_path / "model.py"), Options(target="host"))
+    _, emitted = front.finish(Choices())
+    original, new = front.problem.model(), load_candidate(emitted.text, "host", name="new.py").build_model(front.problem)
+    new.load_state_dict(original.state_dict())
+    with Called() as called:
+        new(*front.problem.inputs())
+    assert ("clone" in called.names or "add_" in called.names) == copies, called.names
+    same_values(original, new, front.problem.inputs)

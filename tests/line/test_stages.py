@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from doors.models import quickly
 from torch import nn
 
@@ -325,3 +327,24 @@ def get_init_inputs():
     problem = load_problem(tmp_path / "model.py")
     with pytest.raises(Unsupported, match=r"model\.py:11: forward\(\) raised RuntimeError: mat1 and mat2 .*\(4x6 and 7x3\)"):
         compile_problem(problem, Options(target="host"))
+
+
+@pytest.mark.parametrize(
+    ("function", "symbols"),
+    [
+        (lambda x, a: torch.softmax(torch.where(a > 0, x @ x.T, -1e9), -1) @ x, 1),  # between as many things as there are rows
+        (lambda x, a: a @ x.relu(), 2),
+        (lambda x, a: (a * a.sum(1, keepdim=True).rsqrt() + torch.eye(a.shape[0])) @ x, 1),
+        (lambda x, a: F.linear(a, torch.ones(3, 11)) * x[:, :1], 1),  # rows of eleven features
+    ],
+)
+def test_a_square_of_any_size(function: Callable[..., torch.Tensor], symbols: int) -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor, adjacency: torch.Tensor) -> torch.Tensor:
+            return function(x, adjacency)
+
+    graph = capture(Model(), [torch.randn(11, 5), torch.rand(11, 11)])
+    assert len(graph.symbols) == symbols, graph.symbols
+    free = not isinstance(graph["adjacency"].shape[1], int)
+    inputs = [torch.randn(7, 5), torch.rand(7, 7 if free else 11)]
+    torch.testing.assert_close(interpret(graph, Model(), inputs)[0], Model()(*inputs))

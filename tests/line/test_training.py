@@ -25,7 +25,7 @@ from fusewright.emit import Emitted
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
 from fusewright.schedule.attention_fusion import attentions
-from fusewright.schedule.training import KERNELS, KERNELS_FORWARD, LIBRARY_BACKWARD, PYTORCH, WHOLE, Training
+from fusewright.schedule.training import KERNELS, KERNELS_FORWARD, LIBRARY_BACKWARD, PYTORCH, UNTRAINED, WHOLE, Training
 from fusewright.verify.candidate import Candidate, load_candidate
 from fusewright.verify.verifier import verify
 
@@ -377,6 +377,37 @@ def test_what_runs_in_training_is_said(tmp_path: Path) -> None:
     assert [region["by"] for region in run.report["training"]["regions"]] == [PYTORCH, PYTORCH]
     assert all("no kernels for its gradients" in region["why"] for region in run.report["training"]["regions"])
     assert "# training: PyTorch's operators forward and backward (no kernels" in run.text
+
+
+PREPARED = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(9, 5)
+
+    def forward(self, x):
+        return torch.tanh(self.lin((x - 0.5).exp())) * 2
+
+def get_inputs():
+    return [torch.randn(4, 9)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_what_reads_inputs_alone_runs_its_kernels_in_training(tmp_path: Path) -> None:
+    """It was said to be computed by PyTorch's operators there: those run only where gradients of inputs are asked for."""
+    (tmp_path / "model.py").write_text(PREPARED)
+    run = pipeline.optimize(load_problem(tmp_path / "model.py"), Options(target="host", seeds=1))
+    assert [region["by"] for region in run.report["training"]["regions"]] == [UNTRAINED, KERNELS] and run.verdict.passed
+    candidate = load_candidate(run.text, "host")
+    with candidate.launches() as launched:
+        candidate.module.ModelNew()(*candidate.module.get_inputs()).sum().backward()
+    assert len(launched) >= 3  # forward twice, and backward
 
 
 def test_choices_for_training_are_kept() -> None:

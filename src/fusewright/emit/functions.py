@@ -21,7 +21,7 @@ from ..ir.graph import Node, Ref
 from ..ir.plan import Call, Shortcut, label
 from ..ir.pytext import call_pieces
 from ..schedule.layout import memory_format
-from ..schedule.training import KERNELS, PYTORCH, why
+from ..schedule.training import KERNELS, PYTORCH, UNTRAINED, why
 from ..target.machine import LEAST_SHARED
 from .launches import Body, Launches
 from .lines import WIDTH, given_lines, unpacked
@@ -200,7 +200,7 @@ class Functions:
         others |= {"changed": changed} if changed else {}
         others |= {"shared_bytes": shared} if (shared := self.guarded(region)) else {}
         what = self.joint.in_training(region)
-        others |= {"by_pytorch": True} if what == PYTORCH else {}
+        others |= {"by_pytorch": True} if what in (PYTORCH, UNTRAINED) else {}
         self.features |= {"regions", *others}
         given = [region.name, f"{region.name}_reference", *(f"{name}={value}" for name, value in others.items())]
         silent = what == KERNELS and region.name not in self.training.reasons()  # as the kernels beside it say

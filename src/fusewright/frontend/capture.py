@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -347,9 +347,29 @@ def assigned_at(file: str, attribute: str) -> int | None:
 
 
 def _capture(model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool, in_order: bool = False) -> tuple[Graph, Watch]:
-    """`in_order`: it depends on how inputs and parameters lie in memory, too."""
+    """`in_order`: it depends on how inputs and parameters lie in memory, too. Where that fixes the first size of an input, what is square
+    may be so of any size (an adjacency, a mask): as features of a row its second size would fix its first, and others."""
+    found = _capture_with(_dynamic_dims, model, inputs, file, dynamic, in_order)
+    first = [shape[0] for shape in (found[0][name].shape for name in found[0].inputs) if shape]
+    fixed = any(isinstance(size, int) and size > 1 for size in first)
+    if not dynamic or not fixed or not any(map(_is_square, pytree.tree_leaves(list(inputs)))):
+        return found
+    try:
+        other = _capture_with(_dynamic_squares, model, inputs, file, dynamic, in_order)
+    except Unsupported:
+        return found
+    return max(found, other, key=lambda made: _free_sizes(made[0]))
+
+
+def _free_sizes(graph: Graph) -> int:
+    return sum(not isinstance(size, int) for name in graph.inputs for size in graph[name].shape or ())
+
+
+def _capture_with(
+    dims: Callable[[Any], dict[int, Any] | None], model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool, in_order: bool
+) -> tuple[Graph, Watch]:
     given = tuple(inputs)
-    every = tuple(pytree.tree_map(_dynamic_dims, argument) for argument in given)
+    every = tuple(pytree.tree_map(dims, argument) for argument in given)
     batches = tuple(pytree.tree_map(_dynamic_batch, argument) for argument in given)
     failure: Exception | None = None
     odd: torch.fx.Node | None = None
@@ -473,6 +493,15 @@ def _dynamic_dims(argument: Any) -> dict[int, Any] | None:
     rank = argument.dim()
     fixed = {1} if (rank >= 4 or rank == 2) and argument.is_floating_point() else set()
     return {dim: ExportDim.STATIC if dim in fixed else ExportDim.AUTO for dim in range(rank)}
+
+
+def _is_square(argument: Any) -> bool:
+    return isinstance(argument, torch.Tensor) and argument.dim() == 2 and argument.shape[0] == argument.shape[1] > 1
+
+
+def _dynamic_squares(argument: Any) -> dict[int, Any] | None:
+    """Both sizes of what is square vary, too."""
+    return dict.fromkeys(range(2), ExportDim.AUTO) if _is_square(argument) else _dynamic_dims(argument)
 
 
 def _dynamic_batch(argument: Any) -> dict[int, Any] | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import heapq
+from dataclasses import replace
 
+from ..ir import sizes
 from ..ir.access import in_steps
-from ..ir.graph import Ref, draws
+from ..ir.graph import Node, Ref, draws
 from ..ir.lowered import Lowered
 from ..ir.plan import Call, Kernel, counts_up
 from ..ir.prims import (
@@ -13,7 +15,7 @@ from ..ir.prims import (
     Reshape,
     View,
 )
-from ..laws.patterns import EVERY_CONVOLUTION, PRODUCTS
+from ..laws.patterns import EVERY_CONVOLUTION, LINEAR, PRODUCTS
 
 
 class Grouping:
@@ -45,7 +47,11 @@ class Grouping:
             node = self.graph[name]
             if node.name in self.lowered.library:
                 self.live_calls.add(name)
-                pending += node.inputs
+                copied = self.flattened_for(node)
+                if copied:
+                    self.wanted.add(copied)
+                    pending += self.loads_behind(copied)
+                pending += [source for source in node.inputs if not copied or source != node.args[0].name]
             elif not node.is_leaf:
                 for stored in self.want(self.lowered.value[name]):
                     pending += self.loads_behind(stored)
@@ -62,6 +68,19 @@ class Grouping:
         if not found.is_load:
             self.wanted.add(found.name)
         return [found.name]
+
+    def flattened_for(self, node: Node) -> str:
+        """A linear map has PyTorch flatten what it reads into rows. Where that would take a copy of what a kernel makes, and another sweep
+        for the bias, the kernel writes it in that order: its primitive, or ""."""
+        name = node.args[0].name if node.target is LINEAR else ""
+        if name not in self.lowered.value or len(self.graph[name].shape or ()) < 3:
+            return ""
+        views = [self.prims[self.lowered.value[name]]]
+        while isinstance(views[-1].op, View) and views[-1].op.is_free:
+            views.append(self.prims[views[-1].inputs[0]])
+        *rows, depth = views[0].shape
+        flat = replace(views[0], name="rows", op=Reshape(), inputs=(views[0].name,), shape=(sizes.product(rows), depth))
+        return views[0].name if not views[-1].is_load and in_steps(views) and not in_steps([flat, *views]) else ""
 
     def lies_in_order(self, prim: Prim) -> bool:
         """Its order in memory is known. Some library calls leave a result in an order of their own, of which a view may be free."""
@@ -205,7 +224,8 @@ class Grouping:
                     if source in call_at:
                         wanted.add(call_at[source])
                     elif source in self.lowered.value:
-                        wanted |= {made_by[name] for name in self.want(self.lowered.value[source]) if name in made_by}
+                        flat = self.flattened_for(step.node) if source == step.node.inputs[0] else ""
+                        wanted |= {made_by[name] for name in ([flat] if flat else self.want(self.lowered.value[source])) if name in made_by}
                 needs.append(wanted)
         done = earliest_first(needs, list(map(self.first_position, steps)))
         return tuple(steps[i] for i in done)

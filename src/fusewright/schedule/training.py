@@ -15,6 +15,7 @@ KERNELS = "kernels forward and backward"
 LIBRARY_BACKWARD = "kernels forward, the library's gradients backward"  # of what forward read: nothing is computed again
 KERNELS_FORWARD = "kernels forward, PyTorch's operators backward"
 PYTORCH = "PyTorch's operators forward and backward"
+UNTRAINED = "kernels forward, nothing to train"  # it reads inputs alone, of which training asks no gradients
 BY_KERNELS = KERNELS, LIBRARY_BACKWARD  # what may be left to PyTorch's operators instead
 WHOLE = ""  # in the place of a region's name: the whole model
 EVERY_WEIGHT = frozenset("*")  # in the place of weights' names: all whose gradients kernels of ours could be the faster for
@@ -64,6 +65,7 @@ def why(name: str, what: str, training: Training) -> str:
     return {
         KERNELS: "predicted",
         LIBRARY_BACKWARD: "predicted",
+        UNTRAINED: "gradients of inputs, where some are asked for, are PyTorch's operators'",
         PYTORCH: "no kernels for its gradients: those forward would be computed beside PyTorch's operators",
         KERNELS_FORWARD: "no kernels for its gradients, and PyTorch's operators cannot write all that it leaves",
     }[what]
