@@ -158,7 +158,8 @@ class Body(Storage):
             bytes_ = [name if size == often else size for size in bytes_]
         exact = sizes.tidy(sum(size for size in bytes_ if not isinstance(size, str)))
         words = [sizes.text(sizes.factored(sizes.tidy(sympy.Rational(1, 4) * exact)))] if exact != 0 else []
-        words += [f"{size} // 4" for size in bytes_ if isinstance(size, str)]
+        counts = Counter(size for size in bytes_ if isinstance(size, str))
+        words += [f"{size} // 4" if count == 1 else f"{count} * {size} // 4" for size, count in counts.items()]
         lines += allocation(whole, (" + ".join(words),), (1,), torch.float32, "  # what only kernels see")
         start = f"{whole}.data_ptr()"
         for slot, size in zip(self.slots, bytes_, strict=True):
