@@ -41,6 +41,8 @@ BATCH_NORMS = (aten._native_batch_norm_legit_functional.default, aten._native_ba
 # Formulas that are short where PyTorch has looked at the values (no zero among them) and long in a graph, which cannot look.
 LOOK_FIRST = (aten.cumprod.default,)
 
+SHORTER = {getattr(aten, f"max_pool{d}d_with_indices_backward").default: f"max_pool{d}d_grad" for d in (2, 3)}
+
 EXTREMES = (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default)
 
 
@@ -251,16 +253,22 @@ class _Differentiated(Tracer):
         self.rename = trace.rename
         self.taken = set(RESERVED) | {node.name for node in given} | set(trace.extent)
 
-    def name(self, fx_name: str) -> str:
-        if fx_name not in self.names:
-            self.names[fx_name] = super().name(fx_name.replace("_with_indices_backward", "_grad"))
-        return self.names[fx_name]
+    def name_gradients(self) -> None:
+        """Shorter than their operators are called."""
+        for fx in self.trace.graph.nodes:
+            if fx.target in SHORTER:
+                label, count = SHORTER[fx.target], 1
+                while label in self.taken:
+                    label, count = f"{SHORTER[fx.target]}_{count}", count + 1
+                self.taken.add(label)
+                self.names[fx.name] = label
 
     def read(self) -> Graph | None:
         called = [node.name for node in self.given] + [f"grad_{node.name}" for node in self.results]
         nodes: list[Node] = []
         placeholders = [fx for fx in self.trace.graph.nodes if fx.op == "placeholder"]
         saved = set(placeholders[len(self.trace.given) : len(self.trace.given) + len(self.trace.saved)])
+        self.name_gradients()
         for fx, name, like in zip(placeholders, called, [*self.given, *self.results], strict=False):  # the sizes come last
             self.names[fx.name] = name
             self.taken.add(name)
