@@ -31,7 +31,7 @@ from ..schedule.planner import plan
 from .flow import trainable
 from .peak import by_kernels, by_pytorch, too_heavy
 from .regions import Region, Regions
-from .saved import worth_saving
+from .saved import of_norms, worth_saving
 from .storage import Steps, Storage, Variables
 from .trace import Trace, gradient_graph, saved_extremes
 
@@ -128,11 +128,12 @@ def region_gradient(
     if not wanted or not outputs:
         return None
     saved = worth_saving(region, regions)
-    found = gradient_graph(graph, regions.reference_nodes(region), arguments, outputs, wanted, traces, list(saved))
+    nodes = regions.reference_nodes(region)
+    found = gradient_graph(graph, nodes, arguments, outputs, wanted, traces, list(saved), of_norms(saved, regions))
     extremes = saved_extremes(found, graph, saved) if found is not None else set()
     if extremes:
         saved = {name: prim for name, prim in saved.items() if name not in extremes}
-        found = gradient_graph(graph, regions.reference_nodes(region), arguments, outputs, wanted, traces, list(saved))
+        found = gradient_graph(graph, nodes, arguments, outputs, wanted, traces, list(saved), of_norms(saved, regions))
     if found is None:
         return None
     saved = {name: prim for name, prim in saved.items() if name in found.inputs}

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
+import torch
+
 from ..codegen.mma.conv_tiles import SECTOR
 from ..ir import sizes
-from ..ir.graph import Ref
+from ..ir.graph import Node, Ref
 from ..ir.plan import Kernel, Plan
 from ..ir.prims import Prim, Reduce
 from ..schedule.attention_fusion import Attended
@@ -17,6 +19,7 @@ from .regions import Region, Regions, is_asked_for
 
 # H200, the first founding model, 72 products an element: 1.04 ms to write 520 MB beside all else, 0.67 for cuDNN to compute it again.
 FEW_PRODUCTS = 240
+MANY = 1 << 20  # elements, a microsecond of an H200's memory: not timed
 FEW = 64  # elements read for each that is stored for backward's sake: who only infers pays 2 % at most
 
 
@@ -27,19 +30,37 @@ def worth_saving(region: Region, regions: Regions) -> dict[str, str]:
     returned = [o.value.name for o in regions.graph.outputs if isinstance(o.value, Ref)]
     outputs = {regions.plan.base(value[name]).name for name in returned if name in value}
     found: dict[str, str] = {}
-    for node in regions.reference_nodes(region):
-        prim = regions.prims.get(value.get(node.name, ""))
-        if prim is None or prim.name in outputs or prim.name in found.values() or not prim.dtype.is_floating_point:
-            continue
+
+    def worth(prim: Prim) -> bool:
         stored_by = home.get(prim.name)
         if stored_by is None:
             by = maker(prim, region, regions)
-            worth = by is not None and not sooner_again(prim, by, regions)
-        else:
-            worth = regions.region_of(stored_by) is region and prim.name not in stored_by.overwrites
-        if worth:
+            return by is not None and not sooner_again(prim, by, regions)
+        return regions.region_of(stored_by) is region and prim.name not in stored_by.overwrites
+
+    for node in regions.reference_nodes(region):
+        prim = regions.prims.get(value.get(node.name, ""))
+        parts = [regions.prims[name] for name in regions.lowered.statistics.get(node.name, ())]
+        if parts and of_many_floats(node, regions) and all(map(worth, parts)):
+            found |= {part.name: part.name for part in parts}
+        if prim is None or prim.name in outputs or prim.name in found.values() or not prim.dtype.is_floating_point:
+            continue
+        if worth(prim):
             found[node.name] = prim.name
     return {name: prim for name, prim in found.items() if not is_off(prim, found, region, regions)}
+
+
+def of_many_floats(norm: Node, regions: Regions) -> bool:
+    """To read what it is of once more takes longer than to make room for its statistics, in every forward."""
+    found = regions.graph[norm.inputs[0]]
+    return found.dtype is torch.float32 and regions.graph.hint(sizes.product(found.shape or ())) >= MANY
+
+
+def of_norms(saved: Mapping[str, str], regions: Regions) -> dict[str, tuple[Node, Node]]:
+    """Norms -> their mean and reciprocal deviation, as nodes, where both are saved: they are no node's value."""
+    found = {norm: [regions.prims[name] for name in pair] for norm, pair in regions.lowered.statistics.items() if set(pair) <= saved.keys()}
+    nodes = {norm: [Node(prim.name, "saved", (), {}, prim.shape, prim.dtype) for prim in pair] for norm, pair in found.items()}
+    return {norm: (mean, rstd) for norm, (mean, rstd) in nodes.items()}
 
 
 def is_off(name: str, saved: Mapping[str, str], region: Region, regions: Regions) -> bool:

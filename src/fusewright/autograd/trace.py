@@ -31,6 +31,7 @@ from ..ir.graph import Binding, Graph, Node, Output, Ref, map_refs
 from ..ir.names import RESERVED
 from ..ops import registry
 from ..ops.declare import ELEMENTS
+from .norms import NORMS, with_statistics
 
 aten = torch.ops.aten
 
@@ -39,6 +40,8 @@ BATCH_NORMS = (aten._native_batch_norm_legit_functional.default, aten._native_ba
 
 # Formulas that are short where PyTorch has looked at the values (no zero among them) and long in a graph, which cannot look.
 LOOK_FIRST = (aten.cumprod.default,)
+
+SHORTER = {getattr(aten, f"max_pool{d}d_with_indices_backward").default: f"max_pool{d}d_grad" for d in (2, 3)}
 
 EXTREMES = (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default)
 
@@ -70,24 +73,28 @@ def gradient_graph(
     wanted: Sequence[str],
     traces: dict[str, Trace | None] | None = None,
     saved: Sequence[str] = (),
+    statistics: Mapping[str, tuple[Node, Node]] | None = None,
 ) -> Graph | None:
     """From the arguments of some nodes and the gradients of what they compute to the gradients of `wanted`.
 
     Output i is the gradient of `wanted[i]`, or None where nothing depends on it. Gradients of results are inputs named
-    `grad_<result>`; values in between that are `saved` are inputs too where they are read, before those. None where PyTorch's
-    formulas cannot be traced. What is traced stays in `traces`, which are of this graph: regions that differ only in names share one.
+    `grad_<result>`; values in between that are `saved` are inputs too where they are read, before those. Of norms these may be the
+    mean and the reciprocal deviation, which are no node's: `statistics` has them. None where PyTorch's formulas cannot be traced.
+    What is traced stays in `traces`, which are of this graph: regions that differ only in names share one.
     """
     given = [graph[name] for name in arguments]
     if any(node.dtype is None or node.dtype.is_complex for node in given) or any(node.target in LOOK_FIRST for node in nodes):
         return None
-    results, left = [graph[name] for name in outputs], [graph[name] for name in saved]
+    statistics = statistics or {}
+    beside = {node.name: node for pair in statistics.values() for node in pair}
+    results, left = [graph[name] for name in outputs], [beside[name] if name in beside else graph[name] for name in saved]
     traces = {} if traces is None else traces
-    form = form_of(nodes, given, results, wanted, saved)
+    form = form_of(nodes, given, results, wanted, saved, statistics)
     with quiet(), lean():
         try:
             if form not in traces:
                 traces[form] = None  # where it fails, it fails for all of its form
-                traces[form] = Trace(graph, nodes, given, results, wanted, left)
+                traces[form] = Trace(graph, nodes, given, results, wanted, left, statistics)
             trace = traces[form]
             return _Differentiated(trace, [*given, *left], results).read() if trace is not None else None
         except Exception:  # the tracer raises many kinds; PyTorch's operators then do it on every backward
@@ -95,10 +102,17 @@ def gradient_graph(
 
 
 def form_of(
-    nodes: Sequence[Node], given: Sequence[Node], results: Sequence[Node], wanted: Sequence[str], saved: Sequence[str] = ()
+    nodes: Sequence[Node],
+    given: Sequence[Node],
+    results: Sequence[Node],
+    wanted: Sequence[str],
+    saved: Sequence[str] = (),
+    statistics: Mapping[str, tuple[Node, Node]] | None = None,
 ) -> str:
     """What a trace depends on: calls, types and sizes, with numbers in the place of names."""
     number = {node.name: Ref(str(i)) for i, node in enumerate([*given, *nodes])}
+    for norm, pair in (statistics or {}).items():
+        number |= {node.name: Ref(f"{number[norm].name} {i}") for i, node in enumerate(pair)}
     calls = [(str(n.target), map_refs(n.args, number), map_refs(dict(n.kwargs), number)) for n in map(plain_form, nodes)]
     kinds = [(node.shape, node.dtype) for node in (*given, *nodes)]
     chosen = [[number[name] for name in names] for names in ([node.name for node in results], wanted, saved)]
@@ -130,8 +144,9 @@ class Trace:
         results: Sequence[Node],
         wanted: Sequence[str],
         saved: Sequence[Node] = (),
+        statistics: Mapping[str, tuple[Node, Node]] | None = None,
     ):
-        self.saved = saved
+        self.saved, self.statistics = saved, statistics or {}
         self.forward, self.nodes, self.given, self.results, self.wanted = graph, nodes, given, results, wanted
         self.environment = ShapeEnv(duck_shape=False, specialize_zero_one=False)
         self.fake = FakeTensorMode(shape_env=self.environment)
@@ -185,6 +200,10 @@ class Trace:
             given = _filled((read, dict(plain.kwargs)), values, self.extent_of)
             if target == "getitem":
                 values[node.name] = given[0][0][given[0][1]]
+            elif node.name in self.statistics:
+                mean, rstd = (saved[part.name] for part in self.statistics[node.name])
+                result = with_statistics(plain, given[0], given[1], mean, rstd)
+                values[node.name] = result if node.shape is not None else (result, mean, rstd)
             elif target is aten.copy.default:
                 values[node.name] = given[0][0].to(node.dtype).expand(self.empty(node).shape).clone()
             else:
@@ -234,16 +253,22 @@ class _Differentiated(Tracer):
         self.rename = trace.rename
         self.taken = set(RESERVED) | {node.name for node in given} | set(trace.extent)
 
-    def name(self, fx_name: str) -> str:
-        if fx_name not in self.names:
-            self.names[fx_name] = super().name(fx_name.replace("_with_indices_backward", "_grad"))
-        return self.names[fx_name]
+    def name_gradients(self) -> None:
+        """Shorter than their operators are called."""
+        for fx in self.trace.graph.nodes:
+            if fx.target in SHORTER:
+                label, count = SHORTER[fx.target], 1
+                while label in self.taken:
+                    label, count = f"{SHORTER[fx.target]}_{count}", count + 1
+                self.taken.add(label)
+                self.names[fx.name] = label
 
     def read(self) -> Graph | None:
         called = [node.name for node in self.given] + [f"grad_{node.name}" for node in self.results]
         nodes: list[Node] = []
         placeholders = [fx for fx in self.trace.graph.nodes if fx.op == "placeholder"]
         saved = set(placeholders[len(self.trace.given) : len(self.trace.given) + len(self.trace.saved)])
+        self.name_gradients()
         for fx, name, like in zip(placeholders, called, [*self.given, *self.results], strict=False):  # the sizes come last
             self.names[fx.name] = name
             self.taken.add(name)
@@ -306,7 +331,7 @@ def saved_extremes(graph: Graph, forward: Graph, saved: Mapping[str, str]) -> se
         while stack:
             behind = graph[stack.pop()]
             record = registry.RECORDS.get(behind.target)
-            if behind.name in saved and forward[behind.name].target in EXTREMES:
+            if behind.name in saved and behind.name in forward.index and forward[behind.name].target in EXTREMES:
                 found.add(behind.name)
             elif record is not None and (record.view or record.name in ("identity", "detach")):
                 stack += behind.inputs
@@ -340,124 +365,6 @@ def formulas() -> dict[Any, Callable[..., Any]]:
     return {**theirs, **NORMS, **SHRINKS}
 
 
-# ---- norms. PyTorch's own formulas multiply the input before they subtract its mean, and look at it more often.
-
-
-def _whitened(x: Tensor, dims: list[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """(x without its mean and of variance 1, mean, 1 / standard deviation)"""
-    variance, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
-    rstd = torch.rsqrt(variance + eps)
-    return (x - mean) * rstd, mean, rstd
-
-
-def _at_channels(weight: Tensor | None, rank: int) -> Tensor | float:
-    return 1.0 if weight is None else weight.reshape([1, -1] + [1] * (rank - 2))
-
-
-def _wide(x: Tensor | None) -> Any:
-    """Arithmetic of half types is done in float."""
-    return x.float() if x is not None and x.dtype in (torch.float16, torch.bfloat16) else x
-
-
-def batch_norm(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float) -> Any:
-    dims = [d for d in range(x.dim()) if d != 1]
-    if training:
-        white, mean, rstd = _whitened(_wide(x), dims, eps)
-        saved = mean.reshape(-1), rstd.reshape(-1)
-    else:
-        rstd = torch.rsqrt(_wide(var) + eps)
-        white = (_wide(x) - _at_channels(_wide(mean), x.dim())) * _at_channels(rstd, x.dim())
-        saved = x.new_empty(0), x.new_empty(0)
-    result = white * _at_channels(_wide(weight), x.dim())
-    result = result + _at_channels(_wide(bias), x.dim()) if bias is not None else result
-    return result.to(x.dtype), *saved
-
-
-def batch_norm_backward(
-    dy: Tensor, x: Tensor, weight: Any, running_mean: Any, running_var: Any, mean: Any, rstd: Any, train: bool, eps: float, mask: list[bool]
-) -> Any:
-    dims = [d for d in range(x.dim()) if d != 1]
-    if not train:
-        mean, rstd = _wide(running_mean), torch.rsqrt(_wide(running_var) + eps)
-    g, scale = _wide(dy), _at_channels(_wide(weight), x.dim())
-    rstd = _at_channels(rstd, x.dim())
-    white = (_wide(x) - _at_channels(mean, x.dim())) * rstd
-    dweight, dbias = (g * white).sum(dims, keepdim=True), g.sum(dims, keepdim=True)
-    count = x.numel() // x.shape[1]
-    centred = g - dbias / count - white * (dweight / count) if train else g
-    dx = centred * (rstd * scale)
-    kind = x.dtype if weight is None else weight.dtype
-    return dx.to(x.dtype) if mask[0] else None, dweight.reshape(-1).to(kind), dbias.reshape(-1).to(kind)
-
-
-def batch_norm_eval(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float) -> Any:
-    return batch_norm(x, weight, bias, mean, var, False, momentum, eps)
-
-
-def group_norm(x: Tensor, weight: Any, bias: Any, n: int, c: int, positions: int, groups: int, eps: float) -> Any:
-    grouped = _wide(x).reshape(n, groups, c // groups, positions)
-    white, mean, rstd = _whitened(grouped, [2, 3], eps)
-    result = white.reshape(x.shape) * _at_channels(_wide(weight), x.dim())
-    result = result + _at_channels(_wide(bias), x.dim()) if bias is not None else result
-    return result.to(x.dtype), mean.reshape(n, groups).to(x.dtype), rstd.reshape(n, groups).to(x.dtype)
-
-
-def group_norm_backward(
-    dy: Tensor, x: Tensor, mean: Any, rstd: Any, weight: Any, n: int, c: int, positions: int, groups: int, mask: list[bool]
-) -> Any:
-    """Sums over positions first: of them the groups' sums and the weights' gradients are made without another look. The gradient of x is
-    made in its own shape: what reads it, the sum for a bias, then goes over the same elements."""
-    each = c // groups
-
-    def of_channels(t: Tensor) -> Tensor:
-        return t.expand(n, groups, each, 1).reshape([n, c] + [1] * (x.dim() - 2))
-
-    g, wide = _wide(dy).reshape(n, groups, each, positions), _wide(x).reshape(n, groups, each, positions)
-    rstd = _wide(rstd).reshape(n, groups, 1, 1)
-    white = (wide - _wide(mean).reshape(n, groups, 1, 1)) * rstd
-    products, sums = (g * white).sum(3, keepdim=True), g.sum(3, keepdim=True)
-    scale = 1.0 if weight is None else _wide(weight).reshape(1, groups, each, 1)
-    count = each * positions
-    of_products, of_sums = ((t * scale).sum(2, keepdim=True) / count for t in (products, sums))
-    mean = _wide(mean).reshape(n, groups, 1, 1)
-    white = (_wide(x) - of_channels(mean)) * of_channels(rstd)
-    dx = (_wide(dy) * _at_channels(_wide(weight), x.dim()) - of_channels(of_sums) - white * of_channels(of_products)) * of_channels(rstd)
-    kind = x.dtype if weight is None else weight.dtype
-    dweight, dbias = (t.sum(0).reshape(c).to(kind) for t in (products, sums))
-    return dx.to(x.dtype) if mask[0] else None, dweight, dbias
-
-
-def layer_norm(x: Tensor, shape: list[int], weight: Any, bias: Any, eps: float) -> Any:
-    dims = list(range(x.dim() - len(shape), x.dim()))
-    white, mean, rstd = _whitened(_wide(x), dims, eps)
-    result = white if weight is None else white * _wide(weight)
-    result = result if bias is None else result + _wide(bias)
-    return result.to(x.dtype), mean, rstd
-
-
-def layer_norm_backward(dy: Tensor, x: Tensor, shape: list[int], mean: Any, rstd: Any, weight: Any, bias: Any, mask: list[bool]) -> Any:
-    outer = list(range(x.dim() - len(shape)))
-    inner = list(range(len(outer), x.dim()))
-    g = _wide(dy)
-    white = (_wide(x) - mean) * rstd
-    scaled = g if weight is None else g * _wide(weight)
-    dx = (scaled - scaled.mean(inner, keepdim=True) - white * (scaled * white).mean(inner, keepdim=True)) * rstd
-    dweight = (g * white).sum(outer).to(weight.dtype) if mask[1] else None
-    dbias = g.sum(outer).to(bias.dtype) if mask[2] else None
-    return dx.to(x.dtype) if mask[0] else None, dweight, dbias
-
-
-NORMS: dict[Any, Callable[..., Any]] = {
-    aten.native_batch_norm.default: batch_norm,
-    aten._native_batch_norm_legit_no_training.default: batch_norm_eval,
-    aten.native_batch_norm_backward.default: batch_norm_backward,
-    aten.native_group_norm.default: group_norm,
-    aten.native_group_norm_backward.default: group_norm_backward,
-    aten.native_layer_norm.default: layer_norm,
-    aten.native_layer_norm_backward.default: layer_norm_backward,
-}
-
-
 def shrink_backward(dy: Tensor, x: Tensor, bound: float) -> Tensor:
     """PyTorch's own kernel takes no symbolic sizes."""
     return torch.where((x >= -bound) & (x <= bound), 0, dy)
@@ -465,4 +372,4 @@ def shrink_backward(dy: Tensor, x: Tensor, bound: float) -> Tensor:
 
 SHRINKS = dict.fromkeys((aten.hardshrink_backward.default, aten.softshrink_backward.default), shrink_backward)
 
-__all__ = ["Trace", "gradient_graph", "plain_form", "saved_extremes"]
+__all__ = ["NORMS", "Trace", "gradient_graph", "plain_form", "saved_extremes"]

@@ -159,7 +159,8 @@ class Body(Storage):
             bytes_ = [name if size == often else size for size in bytes_]
         exact = sizes.tidy(sum(size for size in bytes_ if not isinstance(size, str)))
         words = [sizes.text(sizes.factored(sizes.tidy(sympy.Rational(1, 4) * exact)))] if exact != 0 else []
-        words += [f"{size} // 4" for size in bytes_ if isinstance(size, str)]
+        counts = Counter(size for size in bytes_ if isinstance(size, str))
+        words += [f"{size} // 4" if count == 1 else f"{count} * {size} // 4" for size, count in counts.items()]
         total = " + ".join(words)
         if len(total) > LONGEST_SIZE:
             total = self.launches.values.free_name("floats")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from .graph import Graph
 from .prims import Prim
@@ -16,3 +17,4 @@ class Lowered:
     prims: dict[str, Prim]
     value: dict[str, str]
     library: frozenset[str]  # nodes that stay calls to PyTorch
+    statistics: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # of norms: mean and reciprocal deviation, of floats

@@ -42,7 +42,7 @@ def lower(graph: Graph, left: frozenset[str] = frozenset()) -> Lowered:
     made, ours = ({n.args[0].name for n in elements if (n.name in build.library) == stays} for stays in (True, False))
     if made & ours:
         return lower(graph, given | (made & ours))
-    return Lowered(graph, share_slices(build.prims), build.value, frozenset(build.library))
+    return Lowered(graph, share_slices(build.prims), build.value, frozenset(build.library), build.statistics)
 
 
 def made_for_library(node: Node, graph: Graph, users: dict[str, list[str]]) -> bool:

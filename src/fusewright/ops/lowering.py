@@ -21,6 +21,7 @@ class Lowering:
         self.prims: dict[str, Prim] = {}
         self.value: dict[str, str] = {}
         self.library: set[str] = set()
+        self.statistics: dict[str, tuple[str, str]] = {}  # of norms: mean and reciprocal deviation
         self.known: dict[tuple[Any, ...], str] = {}  # equal primitives are one
         self.node: Node = graph.nodes[0]
 

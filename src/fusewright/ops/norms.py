@@ -26,8 +26,12 @@ def normalise(
     bias: str | None,
     eps: float,
     dtype: torch.dtype,
+    of: str,
 ) -> str:
+    """`of` is the node whose derivative is one of these statistics, where it is."""
     rstd = build.pointwise("rstd", lambda var: fn.rsqrt(var + float(eps)), [var], torch.float32, cost=4)
+    if of:
+        build.statistics[of] = mean_, rstd
     scale = rstd if weight is None else build.pointwise("scale", lambda rstd, weight: rstd * weight, [rstd, weight], torch.float32)
 
     def normalised(x: Expr, mean: Expr, scale: Expr, *shift: Expr) -> Expr:
@@ -55,7 +59,7 @@ def group_norm(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     affine = [groups, in_group, *[1] * len(space)]
     mean_, var = moments(build, grouped, range(2, 3 + len(space)))
     weight, bias = optional(build, a["weight"], affine), optional(build, a["bias"], affine)
-    return build.reshape(normalise(build, grouped, mean_, var, weight, bias, a["eps"], node.dtype), node.shape)
+    return build.reshape(normalise(build, grouped, mean_, var, weight, bias, a["eps"], node.dtype, node.name), node.shape)
 
 
 @lowers("layer_norm", aten.layer_norm.default)
@@ -67,7 +71,7 @@ def layer_norm(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     inner = list(a["normalized_shape"])
     mean_, var = moments(build, source, range(rank - len(inner), rank))
     weight, bias = optional(build, a["weight"], inner), optional(build, a["bias"], inner)
-    return normalise(build, source, mean_, var, weight, bias, a["eps"], node.dtype)
+    return normalise(build, source, mean_, var, weight, bias, a["eps"], node.dtype, node.name)
 
 
 @functools.cache
@@ -110,7 +114,7 @@ def instance_norm(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     mean_, var = moments(build, source, range(2, rank))
     affine = [node.shape[1], *[1] * (rank - 2)]
     weight, bias = optional(build, a["weight"], affine), optional(build, a["bias"], affine)
-    return normalise(build, source, mean_, var, weight, bias, a["eps"], node.dtype)
+    return normalise(build, source, mean_, var, weight, bias, a["eps"], node.dtype, "")
 
 
 def batch_statistics(build: Lowering, source: str) -> tuple[str, str, list[int], list[Dim]]:
@@ -129,7 +133,7 @@ def batch_norm_training_part(build: Lowering, node: Node, a: dict[str, Any], i: 
     mean_, var, dims, affine = batch_statistics(build, source)
     if i == 0:
         weight, bias = optional(build, a["weight"], affine), optional(build, a["bias"], affine)
-        return normalise(build, source, mean_, var, weight, bias, a["eps"], node.dtype)
+        return normalise(build, source, mean_, var, weight, bias, a["eps"], node.dtype, parent.name)
     if i == 1:
         found = build.drop(mean_, dims, False)
         return found if build[found].dtype is node.dtype else build.pointwise("", lambda mean: mean, [found], node.dtype, torch.float32)
@@ -164,7 +168,7 @@ def batch_norm_inference(build: Lowering, node: Node, a: dict[str, Any]) -> str 
     mean_, var = optional(build, a["running_mean"], affine), optional(build, a["running_var"], affine)
     weight, bias = optional(build, a["weight"], affine), optional(build, a["bias"], affine)
     assert mean_ is not None and var is not None
-    return normalise(build, source, mean_, var, weight, bias, a["eps"], node.dtype)
+    return normalise(build, source, mean_, var, weight, bias, a["eps"], node.dtype, "")
 
 
 @lowers("batch_norm", aten.batch_norm.default)
@@ -174,7 +178,7 @@ def batch_norm(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
         mean_, var, _, affine = batch_statistics(build, source)
         weight, bias = optional(build, a["weight"], affine), optional(build, a["bias"], affine)
         assert node.dtype is not None
-        return normalise(build, source, mean_, var, weight, bias, a["eps"], node.dtype)
+        return normalise(build, source, mean_, var, weight, bias, a["eps"], node.dtype, "")
     return None if a["training"] else batch_norm_inference(build, node, a)
 
 
