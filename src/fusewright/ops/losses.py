@@ -15,17 +15,18 @@ from ..ir.prims import Iota
 from .declare import float_result, lowers, value_of
 from .lowering import Lowering
 from .pointwise import log_sigmoid
-from .reductions import SUMMED_IN_FLOAT
+from .reductions import SUMMED_IN_FLOAT, counts_in
 from .registry import aten
 
 NONE, MEAN, SUM = 0, 1, 2  # aten's numbers for `reduction`
 
 
 def floats(build: Lowering, *values: Any) -> list[str] | None:
-    """The arguments' primitives where fp32 holds them: a loss of halves is computed in fp32 and rounded once, where PyTorch rounds
-    the differences, then each term, then the sum."""
+    """The arguments' primitives where fp32 holds them, or all are fp64: a loss of halves is computed in fp32 and rounded once, where
+    PyTorch rounds the differences, then each term, then the sum."""
     names = [value_of(build, value) for value in values]
-    return names if all(build[name].dtype in SUMMED_IN_FLOAT for name in names) else None
+    kinds = {build[name].dtype for name in names}
+    return names if kinds <= set(SUMMED_IN_FLOAT) or kinds == {torch.float64} else None
 
 
 def reduced(build: Lowering, node: Node, loss: str, reduction: int, count: str | None = None) -> str:
@@ -33,10 +34,10 @@ def reduced(build: Lowering, node: Node, loss: str, reduction: int, count: str |
     assert node.dtype is not None
     if reduction == NONE:
         return float_result(build, loss, node.dtype)
-    dims = range(len(build[loss].shape))
+    dims, wide = range(len(build[loss].shape)), build[loss].dtype
     total = build.reduce("total", "Sum", loss, dims)
     if reduction == MEAN:
-        total = build.pointwise("mean", quotient, [total, count or build.count(loss, dims)], torch.float32, cost=4)
+        total = build.pointwise("mean", quotient, [total, count or build.count(loss, dims, wide)], wide, cost=4)
     return build.drop(float_result(build, total, node.dtype), dims, False)
 
 
@@ -53,7 +54,8 @@ def mse_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     pair = floats(build, a["self"], a["target"])
     if pair is None:
         return None
-    return reduced(build, node, build.pointwise("square", lambda x, y: (x - y) * (x - y), pair, torch.float32), a["reduction"])
+    wide = counts_in(build[pair[0]].dtype)
+    return reduced(build, node, build.pointwise("square", lambda x, y: (x - y) * (x - y), pair, wide), a["reduction"])
 
 
 @lowers("l1_loss", aten.l1_loss.default)
@@ -61,7 +63,8 @@ def l1_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     pair = floats(build, a["self"], a["target"])
     if pair is None:
         return None
-    return reduced(build, node, build.pointwise("distance", lambda x, y: fn.fabs(x - y), pair, torch.float32), a["reduction"])
+    wide = counts_in(build[pair[0]].dtype)
+    return reduced(build, node, build.pointwise("distance", lambda x, y: fn.fabs(x - y), pair, wide), a["reduction"])
 
 
 @lowers("smooth_l1_loss", aten.smooth_l1_loss.default)
@@ -70,9 +73,10 @@ def smooth_l1_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None
     pair = floats(build, a["self"], a["target"])
     if pair is None or a["beta"] == 0:
         return None
-    distance = build.pointwise("distance", lambda x, y: fn.fabs(x - y), pair, torch.float32)
+    wide = counts_in(build[pair[0]].dtype)
+    distance = build.pointwise("distance", lambda x, y: fn.fabs(x - y), pair, wide)
     beta = float(a["beta"])
-    loss = build.pointwise("loss", lambda d: select(d < beta, 0.5 * d * d / beta, d - 0.5 * beta), [distance], torch.float32, cost=4)
+    loss = build.pointwise("loss", lambda d: select(d < beta, 0.5 * d * d / beta, d - 0.5 * beta), [distance], wide, cost=4)
     return reduced(build, node, loss, a["reduction"])
 
 
@@ -82,9 +86,10 @@ def huber_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     pair = floats(build, a["self"], a["target"])
     if pair is None:
         return None
-    distance = build.pointwise("distance", lambda x, y: fn.fabs(x - y), pair, torch.float32)
+    wide = counts_in(build[pair[0]].dtype)
+    distance = build.pointwise("distance", lambda x, y: fn.fabs(x - y), pair, wide)
     delta = float(a["delta"])
-    loss = build.pointwise("loss", lambda d: select(d <= delta, 0.5 * d * d, delta * (d - 0.5 * delta)), [distance], torch.float32)
+    loss = build.pointwise("loss", lambda d: select(d <= delta, 0.5 * d * d, delta * (d - 0.5 * delta)), [distance], wide)
     return reduced(build, node, loss, a["reduction"])
 
 
@@ -94,11 +99,12 @@ def kl_div(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     pair = floats(build, a["self"], a["target"])
     if pair is None:
         return None
+    wide = counts_in(build[pair[0]].dtype)
 
     def divergence(x: Expr, t: Expr) -> Expr:
         return fn.exp(t) * (t - x) if a["log_target"] else select(equal(t, 0.0), 0.0, t * fn.log(t)) - t * x
 
-    return reduced(build, node, build.pointwise("loss", divergence, pair, torch.float32, cost=12), a["reduction"])
+    return reduced(build, node, build.pointwise("loss", divergence, pair, wide, cost=12), a["reduction"])
 
 
 @lowers("binary_cross_entropy", aten.binary_cross_entropy.default)
@@ -107,11 +113,12 @@ def binary_cross_entropy(build: Lowering, node: Node, a: dict[str, Any]) -> str 
     pair = floats(build, a["self"], a["target"], *([a["weight"]] if a["weight"] is not None else []))
     if pair is None:
         return None
+    wide = counts_in(build[pair[0]].dtype)
 
     def entropy(x: Expr, t: Expr, *weight: Expr) -> Expr:
         return product([(t - 1.0) * fn.fmax(fn.log1p(-x), -100.0) - t * fn.fmax(fn.log(x), -100.0), *weight])
 
-    return reduced(build, node, build.pointwise("loss", entropy, pair, torch.float32, cost=24), a["reduction"])
+    return reduced(build, node, build.pointwise("loss", entropy, pair, wide, cost=24), a["reduction"])
 
 
 @lowers("binary_cross_entropy_with_logits", aten.binary_cross_entropy_with_logits.default)
@@ -121,12 +128,13 @@ def binary_cross_entropy_with_logits(build: Lowering, node: Node, a: dict[str, A
     names = floats(build, a["self"], a["target"], *given)
     if names is None:
         return None
+    wide = counts_in(build[names[0]].dtype)
 
     def entropy(x: Expr, t: Expr, *weights: Expr) -> Expr:
         own = log_sigmoid(x) if a["pos_weight"] is None else (1.0 + (weights[-1] - 1.0) * t) * log_sigmoid(x)
         return product([(1.0 - t) * x - own, *([weights[0]] if a["weight"] is not None else [])])
 
-    return reduced(build, node, build.pointwise("loss", entropy, names, torch.float32, cost=24), a["reduction"])
+    return reduced(build, node, build.pointwise("loss", entropy, names, wide, cost=24), a["reduction"])
 
 
 @lowers("margin_ranking_loss", aten.margin_ranking_loss.default)
@@ -135,8 +143,9 @@ def margin_ranking_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str |
     names = floats(build, a["input1"], a["input2"], a["target"])
     if names is None:
         return None
-    excess = build.pointwise("excess", lambda x, y, t: -t * (x - y) + float(a["margin"]), names, torch.float32)
-    return reduced(build, node, build.pointwise("loss", above_zero, [excess], torch.float32), a["reduction"])
+    wide = counts_in(build[names[0]].dtype)
+    excess = build.pointwise("excess", lambda x, y, t: -t * (x - y) + float(a["margin"]), names, wide)
+    return reduced(build, node, build.pointwise("loss", above_zero, [excess], wide), a["reduction"])
 
 
 @lowers("hinge_embedding_loss", aten.hinge_embedding_loss.default)
@@ -145,12 +154,13 @@ def hinge_embedding_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str 
     names = floats(build, a["self"], a["target"])
     if names is None:
         return None
-    excess = build.pointwise("excess", lambda x: float(a["margin"]) - x, names[:1], torch.float32)
+    wide = counts_in(build[names[0]].dtype)
+    excess = build.pointwise("excess", lambda x: float(a["margin"]) - x, names[:1], wide)
 
     def hinge(x: Expr, t: Expr, excess: Expr) -> Expr:
         return select(equal(t, 1.0), 0.0, above_zero(excess)) + select(equal(t, -1.0), 0.0, x)
 
-    return reduced(build, node, build.pointwise("loss", hinge, [*names, excess], torch.float32), a["reduction"])
+    return reduced(build, node, build.pointwise("loss", hinge, [*names, excess], wide), a["reduction"])
 
 
 # ---- of rows
@@ -158,16 +168,17 @@ def hinge_embedding_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str 
 
 def distance(build: Lowering, x: str, y: str, p: float, eps: float, label: str) -> str | None:
     """The p-norm of x − y + ε along the last dimension, which stays with size 1."""
-    difference = build.pointwise(f"{label}_difference", lambda x, y: x - y + float(eps), [x, y], torch.float32)
+    wide = counts_in(build[x].dtype)
+    difference = build.pointwise(f"{label}_difference", lambda x, y: x - y + float(eps), [x, y], wide)
     last = [len(build[difference].shape) - 1]
     if p == 1:
-        size = build.pointwise(f"{label}_abs", fn.fabs, [difference], torch.float32)
+        size = build.pointwise(f"{label}_abs", fn.fabs, [difference], wide)
         return build.reduce(label, "Sum", size, last)
     if p != 2 or last[0] < 0:
         return None
-    square = build.pointwise(f"{label}_square", lambda d: d * d, [difference], torch.float32)
+    square = build.pointwise(f"{label}_square", lambda d: d * d, [difference], wide)
     total = build.reduce(f"{label}_sum", "Sum", square, last)
-    return build.pointwise(label, fn.sqrt, [total], torch.float32, cost=4)
+    return build.pointwise(label, fn.sqrt, [total], wide, cost=4)
 
 
 @lowers("pairwise_distance", aten.pairwise_distance.default)
@@ -185,6 +196,7 @@ def triplet_margin_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str |
     names = floats(build, a["anchor"], a["positive"], a["negative"])
     if names is None or len({len(build[name].shape) for name in names}) > 1:
         return None
+    wide = counts_in(build[names[0]].dtype)
     anchor, positive, negative = names
     near = distance(build, anchor, positive, a["p"], a["eps"], "near")
     far = distance(build, anchor, negative, a["p"], a["eps"], "far")
@@ -193,9 +205,9 @@ def triplet_margin_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str |
     if a["swap"]:
         across = distance(build, positive, negative, a["p"], a["eps"], "across")
         assert across is not None  # as the others
-        far = build.pointwise("nearer", fn.smaller, [far, across], torch.float32)
-    excess = build.pointwise("excess", lambda near, far: float(a["margin"]) + near - far, [near, far], torch.float32)
-    loss = build.pointwise("loss", above_zero, [excess], torch.float32)
+        far = build.pointwise("nearer", fn.smaller, [far, across], wide)
+    excess = build.pointwise("excess", lambda near, far: float(a["margin"]) + near - far, [near, far], wide)
+    loss = build.pointwise("loss", above_zero, [excess], wide)
     return reduced(build, node, build.drop(loss, [len(build[loss].shape) - 1], False), a["reduction"])
 
 
@@ -208,14 +220,15 @@ def cosine_similarity(build: Lowering, node: Node, a: dict[str, Any]) -> str | N
     pair = floats(build, a["x1"], a["x2"])
     if pair is None or len(build[pair[0]].shape) != len(build[pair[1]].shape) or not build[pair[0]].shape or node.dtype is None:
         return None
+    wide = counts_in(build[pair[0]].dtype)
     dims = [a["dim"] % len(build[pair[0]].shape)]
     lengths = []
     for i, label in enumerate(("x", "y")):
-        square = build.pointwise(f"{label}_square", Arg(i) * Arg(i), pair, torch.float32)
+        square = build.pointwise(f"{label}_square", Arg(i) * Arg(i), pair, wide)
         total = build.reduce(f"{label}_sum", "Sum", square, dims)
-        length = build.pointwise(f"{label}_norm", lambda x: fn.larger(fn.sqrt(x), float(a["eps"])), [total], torch.float32, cost=4)
+        length = build.pointwise(f"{label}_norm", lambda x: fn.larger(fn.sqrt(x), float(a["eps"])), [total], wide, cost=4)
         lengths.append(length)
-    cosine = build.pointwise("product", lambda x, y, xs, ys: (x / xs) * (y / ys), [*pair, *lengths], torch.float32, cost=8)
+    cosine = build.pointwise("product", lambda x, y, xs, ys: (x / xs) * (y / ys), [*pair, *lengths], wide, cost=8)
     return build.drop(float_result(build, build.reduce("", "Sum", cosine, dims), node.dtype), dims, False)
 
 

@@ -18,33 +18,33 @@ from .registry import aten
 SUMMED_IN_FLOAT = (torch.float32, torch.float16, torch.bfloat16)  # and rounded once, to the type of the result
 
 
+def counts_in(dtype: torch.dtype) -> torch.dtype:
+    """What a reduction of this type works in."""
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
 @lowers("sum", aten.sum.default, aten.sum.dim_IntList)
 def sum_(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.dtype is not None
-    if node.dtype is torch.float64:
-        return None
     source = float_result(build, value_of(build, a["self"]), node.dtype)
     dims = dims_of(a.get("dim"), len(build[source].shape))
-    kind = "Sum" if node.dtype.is_floating_point else "IntegerSum"
-    return build.drop(build.reduce("", kind, source, dims), dims, a.get("keepdim", False))
+    return build.drop(build.reduce("", "Sum", source, dims), dims, a.get("keepdim", False))
 
 
 @lowers("mean", aten.mean.default, aten.mean.dim)
 def mean(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.dtype is not None
-    if node.dtype is torch.float64:
-        return None
     source = float_result(build, value_of(build, a["self"]), node.dtype)
     dims = dims_of(a.get("dim"), len(build[source].shape))
     total = build.reduce("sum", "Sum", source, dims)
-    found = build.pointwise("", quotient, [total, build.count(source, dims)], node.dtype, cost=4)
+    found = build.pointwise("", quotient, [total, build.count(source, dims, counts_in(node.dtype))], node.dtype, cost=4)
     return build.drop(found, dims, a.get("keepdim", False))
 
 
 @lowers("extreme", aten.amax.default, aten.amin.default, aten.max.default, aten.min.default)
 def extreme(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     source = value_of(build, a["self"])
-    if build[source].dtype not in (torch.float32, torch.float16, torch.bfloat16):
+    if build[source].dtype is torch.bool:
         return None
     dims = dims_of(a.get("dim"), len(build[source].shape))
     kind = "Max" if "max" in str(node.target) else "Min"
@@ -82,14 +82,13 @@ def count_nonzero(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     source = value_of(build, a["self"])
     dims = dims_of(a.get("dim"), len(build[source].shape))
     one = build.pointwise("one", lambda x: select(differs(x, 0), 1, 0), [source], torch.int64, build[source].dtype)
-    return build.drop(build.reduce("", "IntegerSum", one, dims), dims, False)
+    return build.drop(build.reduce("", "Sum", one, dims), dims, False)
 
 
 @lowers("prod", aten.prod.default, aten.prod.dim_int)
 def prod(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     source = value_of(build, a["self"])
-    if build[source].dtype not in SUMMED_IN_FLOAT or node.dtype not in SUMMED_IN_FLOAT:
-        return None
+    assert node.dtype is not None
     source = float_result(build, source, node.dtype)
     dims = dims_of(a.get("dim"), len(build[source].shape))
     return build.drop(build.reduce("", "Product", source, dims), dims, a.get("keepdim", False))
@@ -170,28 +169,28 @@ def vector_norm(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     source = value_of(build, a["self"])
     order = a.get("ord", a.get("p"))
     order = 2 if order is None else order
-    if build[source].dtype not in SUMMED_IN_FLOAT or a.get("dtype") is not None or node.dtype is None:
+    if not build[source].dtype.is_floating_point or a.get("dtype") is not None or node.dtype is None:
         return None
-    dims = dims_of(a.get("dim"), len(build[source].shape))
-    size = build.pointwise("abs", fn.fabs, [source], torch.float32)
+    dims, wide = dims_of(a.get("dim"), len(build[source].shape)), counts_in(build[source].dtype)
+    size = build.pointwise("abs", fn.fabs, [source], wide)
     if order == 1:
         found = build.reduce("", "Sum", size, dims)
     elif order == 2:
-        square = build.pointwise("square", lambda x: x * x, [source], torch.float32)
-        found = build.pointwise("", fn.sqrt, [build.reduce("sum", "Sum", square, dims)], torch.float32, cost=4)
+        square = build.pointwise("square", lambda x: x * x, [source], wide)
+        found = build.pointwise("", fn.sqrt, [build.reduce("sum", "Sum", square, dims)], wide, cost=4)
     elif order in (float("inf"), float("-inf")):
         found = build.reduce("", "Max" if order > 0 else "Min", size, dims)
     elif order in (3, 4):
-        power = build.pointwise("power", lambda x: product([x] * int(order)), [size], torch.float32)
+        power = build.pointwise("power", lambda x: product([x] * int(order)), [size], wide)
         found = build.reduce("sum", "Sum", power, dims)
-        found = build.pointwise("", fn.cbrt if order == 3 else lambda x: fn.sqrt(fn.sqrt(x)), [found], torch.float32, cost=8)
+        found = build.pointwise("", fn.cbrt if order == 3 else lambda x: fn.sqrt(fn.sqrt(x)), [found], wide, cost=8)
     elif order == 0:
-        counts = build.pointwise("counts", lambda x: select(differs(x, 0.0), 1.0, 0.0), [source], torch.float32)
+        counts = build.pointwise("counts", lambda x: select(differs(x, 0.0), 1.0, 0.0), [source], wide)
         found = build.reduce("", "Sum", counts, dims)
     elif isinstance(order, (int, float)):
-        power = build.pointwise("power", lambda x: fn.pow_(x, float(order)), [size], torch.float32, cost=16)
+        power = build.pointwise("power", lambda x: fn.pow_(x, float(order)), [size], wide, cost=16)
         total = build.reduce("sum", "Sum", power, dims)
-        found = build.pointwise("", lambda x: fn.pow_(x, 1 / order), [total], torch.float32, cost=16)
+        found = build.pointwise("", lambda x: fn.pow_(x, 1 / order), [total], wide, cost=16)
     else:
         return None
     return build.drop(float_result(build, found, node.dtype), dims, a.get("keepdim", False))

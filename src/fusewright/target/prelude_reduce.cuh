@@ -14,17 +14,74 @@ struct Sum {
   __device__ __forceinline__ float result() const { return s; }
 };
 
-//: section IntegerSum
-struct IntegerSum {
-  long long s = 0;
-  __device__ __forceinline__ void add(long long x) { s += x; }
-  template <int N> __device__ __forceinline__ void add(const long long (&x)[N]) {
+//: section WideSum
+template <typename T> struct WideSum {
+  T s = 0;
+  __device__ __forceinline__ void add(T x) { s += x; }
+  template <int N> __device__ __forceinline__ void add(const T (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; ++i) s += x[i];
   }
-  __device__ __forceinline__ void merge(const IntegerSum& other) { s += other.s; }
-  __device__ __forceinline__ long long result() const { return s; }
+  __device__ __forceinline__ void merge(const WideSum& other) { s += other.s; }
+  __device__ __forceinline__ T result() const { return s; }
 };
+
+//: section IntegerSum needs WideSum
+using IntegerSum = WideSum<long long>;
+
+//: section DoubleSum needs WideSum
+using DoubleSum = WideSum<double>;
+
+//: section WideProduct
+template <typename T> struct WideProduct {
+  T p = 1;
+  __device__ __forceinline__ void add(T x) { p *= x; }
+  template <int N> __device__ __forceinline__ void add(const T (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) p *= x[i];
+  }
+  __device__ __forceinline__ void merge(const WideProduct& other) { p *= other.p; }
+  __device__ __forceinline__ T result() const { return p; }
+};
+
+//: section IntegerProduct needs WideProduct
+using IntegerProduct = WideProduct<unsigned long long>;  // which wraps
+
+//: section DoubleProduct needs WideProduct
+using DoubleProduct = WideProduct<double>;
+
+//: section WideExtreme
+// The largest or smallest, as `OP` says; `first` is beyond all.
+template <typename T, T (*OP)(T, T), T (*first)()> struct WideExtreme {
+  T m = first();
+  __device__ __forceinline__ void add(T x) { m = OP(x, m); }
+  template <int N> __device__ __forceinline__ void add(const T (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) add(x[i]);
+  }
+  __device__ __forceinline__ void merge(const WideExtreme& other) { m = OP(other.m, m); }
+  __device__ __forceinline__ T result() const { return m; }
+};
+
+//: section DoubleMax needs WideExtreme larger
+__device__ __forceinline__ double larger_double(double a, double b) { return larger<double, double>(a, b); }
+__device__ __forceinline__ double lowest_double() { return -INFINITY; }
+using DoubleMax = WideExtreme<double, larger_double, lowest_double>;
+
+//: section DoubleMin needs WideExtreme smaller
+__device__ __forceinline__ double smaller_double(double a, double b) { return smaller<double, double>(a, b); }
+__device__ __forceinline__ double highest_double() { return INFINITY; }
+using DoubleMin = WideExtreme<double, smaller_double, highest_double>;
+
+//: section IntegerMax needs WideExtreme
+__device__ __forceinline__ long long larger_integer(long long a, long long b) { return a > b ? a : b; }
+__device__ __forceinline__ long long lowest_integer() { return -0x7fffffffffffffffLL - 1; }
+using IntegerMax = WideExtreme<long long, larger_integer, lowest_integer>;
+
+//: section IntegerMin needs WideExtreme
+__device__ __forceinline__ long long smaller_integer(long long a, long long b) { return a < b ? a : b; }
+__device__ __forceinline__ long long highest_integer() { return 0x7fffffffffffffffLL; }
+using IntegerMin = WideExtreme<long long, smaller_integer, highest_integer>;
 
 //: section Product
 struct Product {
