@@ -22,11 +22,16 @@ NONE, MEAN, SUM = 0, 1, 2  # aten's numbers for `reduction`
 
 
 def floats(build: Lowering, *values: Any) -> list[str] | None:
-    """The arguments' primitives where fp32 holds them, or all are fp64: a loss of halves is computed in fp32 and rounded once, where
-    PyTorch rounds the differences, then each term, then the sum."""
+    """The arguments' primitives where fp32 holds them: a loss of halves is computed in fp32 and rounded once, where PyTorch rounds the
+    differences, then each term, then the sum."""
     names = [value_of(build, value) for value in values]
-    kinds = {build[name].dtype for name in names}
-    return names if kinds <= set(SUMMED_IN_FLOAT) or kinds == {torch.float64} else None
+    return names if all(build[name].dtype in SUMMED_IN_FLOAT for name in names) else None
+
+
+def pairs(build: Lowering, *values: Any) -> list[str] | None:
+    """The same, or all of them fp64: of losses that are sums of what is computed element by element."""
+    names = [value_of(build, value) for value in values]
+    return names if all(build[name].dtype is torch.float64 for name in names) else floats(build, *values)
 
 
 def reduced(build: Lowering, node: Node, loss: str, reduction: int, count: str | None = None) -> str:
@@ -51,7 +56,7 @@ def above_zero(x: Expr) -> Expr:
 
 @lowers("mse_loss", aten.mse_loss.default)
 def mse_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    pair = floats(build, a["self"], a["target"])
+    pair = pairs(build, a["self"], a["target"])
     if pair is None:
         return None
     wide = counts_in(build[pair[0]].dtype)
@@ -60,7 +65,7 @@ def mse_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 
 @lowers("l1_loss", aten.l1_loss.default)
 def l1_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    pair = floats(build, a["self"], a["target"])
+    pair = pairs(build, a["self"], a["target"])
     if pair is None:
         return None
     wide = counts_in(build[pair[0]].dtype)
@@ -70,7 +75,7 @@ def l1_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 @lowers("smooth_l1_loss", aten.smooth_l1_loss.default)
 def smooth_l1_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """d² / 2β below β, |d| − β/2 above."""
-    pair = floats(build, a["self"], a["target"])
+    pair = pairs(build, a["self"], a["target"])
     if pair is None or a["beta"] == 0:
         return None
     wide = counts_in(build[pair[0]].dtype)
@@ -83,7 +88,7 @@ def smooth_l1_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None
 @lowers("huber_loss", aten.huber_loss.default)
 def huber_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """d² / 2 up to δ, δ·(|d| − δ/2) above."""
-    pair = floats(build, a["self"], a["target"])
+    pair = pairs(build, a["self"], a["target"])
     if pair is None:
         return None
     wide = counts_in(build[pair[0]].dtype)
@@ -96,7 +101,7 @@ def huber_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 @lowers("kl_div", aten.kl_div.default)
 def kl_div(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """target · (log target − input), where 0 · log 0 is 0."""
-    pair = floats(build, a["self"], a["target"])
+    pair = pairs(build, a["self"], a["target"])
     if pair is None:
         return None
     wide = counts_in(build[pair[0]].dtype)
@@ -110,7 +115,7 @@ def kl_div(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
 @lowers("binary_cross_entropy", aten.binary_cross_entropy.default)
 def binary_cross_entropy(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """−(t · log x + (1 − t) · log(1 − x)), logarithms not below −100, as PyTorch has it."""
-    pair = floats(build, a["self"], a["target"], *([a["weight"]] if a["weight"] is not None else []))
+    pair = pairs(build, a["self"], a["target"], *([a["weight"]] if a["weight"] is not None else []))
     if pair is None:
         return None
     wide = counts_in(build[pair[0]].dtype)
@@ -125,7 +130,7 @@ def binary_cross_entropy(build: Lowering, node: Node, a: dict[str, Any]) -> str 
 def binary_cross_entropy_with_logits(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """(1 − t) · x − w · log σ(x), w = 1 + (positive weight − 1) · t."""
     given = [value for value in (a["weight"], a["pos_weight"]) if value is not None]
-    names = floats(build, a["self"], a["target"], *given)
+    names = pairs(build, a["self"], a["target"], *given)
     if names is None:
         return None
     wide = counts_in(build[names[0]].dtype)
@@ -140,7 +145,7 @@ def binary_cross_entropy_with_logits(build: Lowering, node: Node, a: dict[str, A
 @lowers("margin_ranking_loss", aten.margin_ranking_loss.default)
 def margin_ranking_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """max(0, margin − t · (x − y))."""
-    names = floats(build, a["input1"], a["input2"], a["target"])
+    names = pairs(build, a["input1"], a["input2"], a["target"])
     if names is None:
         return None
     wide = counts_in(build[names[0]].dtype)
@@ -151,7 +156,7 @@ def margin_ranking_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str |
 @lowers("hinge_embedding_loss", aten.hinge_embedding_loss.default)
 def hinge_embedding_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """x where t is 1, max(0, margin − x) where it is −1; both where it is neither."""
-    names = floats(build, a["self"], a["target"])
+    names = pairs(build, a["self"], a["target"])
     if names is None:
         return None
     wide = counts_in(build[names[0]].dtype)
@@ -168,17 +173,16 @@ def hinge_embedding_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str 
 
 def distance(build: Lowering, x: str, y: str, p: float, eps: float, label: str) -> str | None:
     """The p-norm of x − y + ε along the last dimension, which stays with size 1."""
-    wide = counts_in(build[x].dtype)
-    difference = build.pointwise(f"{label}_difference", lambda x, y: x - y + float(eps), [x, y], wide)
+    difference = build.pointwise(f"{label}_difference", lambda x, y: x - y + float(eps), [x, y], torch.float32)
     last = [len(build[difference].shape) - 1]
     if p == 1:
-        size = build.pointwise(f"{label}_abs", fn.fabs, [difference], wide)
+        size = build.pointwise(f"{label}_abs", fn.fabs, [difference], torch.float32)
         return build.reduce(label, "Sum", size, last)
     if p != 2 or last[0] < 0:
         return None
-    square = build.pointwise(f"{label}_square", lambda d: d * d, [difference], wide)
+    square = build.pointwise(f"{label}_square", lambda d: d * d, [difference], torch.float32)
     total = build.reduce(f"{label}_sum", "Sum", square, last)
-    return build.pointwise(label, fn.sqrt, [total], wide, cost=4)
+    return build.pointwise(label, fn.sqrt, [total], torch.float32, cost=4)
 
 
 @lowers("pairwise_distance", aten.pairwise_distance.default)
@@ -196,7 +200,6 @@ def triplet_margin_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str |
     names = floats(build, a["anchor"], a["positive"], a["negative"])
     if names is None or len({len(build[name].shape) for name in names}) > 1:
         return None
-    wide = counts_in(build[names[0]].dtype)
     anchor, positive, negative = names
     near = distance(build, anchor, positive, a["p"], a["eps"], "near")
     far = distance(build, anchor, negative, a["p"], a["eps"], "far")
@@ -205,9 +208,9 @@ def triplet_margin_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str |
     if a["swap"]:
         across = distance(build, positive, negative, a["p"], a["eps"], "across")
         assert across is not None  # as the others
-        far = build.pointwise("nearer", fn.smaller, [far, across], wide)
-    excess = build.pointwise("excess", lambda near, far: float(a["margin"]) + near - far, [near, far], wide)
-    loss = build.pointwise("loss", above_zero, [excess], wide)
+        far = build.pointwise("nearer", fn.smaller, [far, across], torch.float32)
+    excess = build.pointwise("excess", lambda near, far: float(a["margin"]) + near - far, [near, far], torch.float32)
+    loss = build.pointwise("loss", above_zero, [excess], torch.float32)
     return reduced(build, node, build.drop(loss, [len(build[loss].shape) - 1], False), a["reduction"])
 
 
@@ -220,15 +223,14 @@ def cosine_similarity(build: Lowering, node: Node, a: dict[str, Any]) -> str | N
     pair = floats(build, a["x1"], a["x2"])
     if pair is None or len(build[pair[0]].shape) != len(build[pair[1]].shape) or not build[pair[0]].shape or node.dtype is None:
         return None
-    wide = counts_in(build[pair[0]].dtype)
     dims = [a["dim"] % len(build[pair[0]].shape)]
     lengths = []
     for i, label in enumerate(("x", "y")):
-        square = build.pointwise(f"{label}_square", Arg(i) * Arg(i), pair, wide)
+        square = build.pointwise(f"{label}_square", Arg(i) * Arg(i), pair, torch.float32)
         total = build.reduce(f"{label}_sum", "Sum", square, dims)
-        length = build.pointwise(f"{label}_norm", lambda x: fn.larger(fn.sqrt(x), float(a["eps"])), [total], wide, cost=4)
+        length = build.pointwise(f"{label}_norm", lambda x: fn.larger(fn.sqrt(x), float(a["eps"])), [total], torch.float32, cost=4)
         lengths.append(length)
-    cosine = build.pointwise("product", lambda x, y, xs, ys: (x / xs) * (y / ys), [*pair, *lengths], wide, cost=8)
+    cosine = build.pointwise("product", lambda x, y, xs, ys: (x / xs) * (y / ys), [*pair, *lengths], torch.float32, cost=8)
     return build.drop(float_result(build, build.reduce("", "Sum", cosine, dims), node.dtype), dims, False)
 
 

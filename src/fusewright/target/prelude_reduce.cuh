@@ -14,41 +14,49 @@ struct Sum {
   __device__ __forceinline__ float result() const { return s; }
 };
 
-//: section WideSum
-template <typename T> struct WideSum {
-  T s = 0;
-  __device__ __forceinline__ void add(T x) { s += x; }
-  template <int N> __device__ __forceinline__ void add(const T (&x)[N]) {
+//: section IntegerSum
+struct IntegerSum {
+  long long s = 0;
+  __device__ __forceinline__ void add(long long x) { s += x; }
+  template <int N> __device__ __forceinline__ void add(const long long (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; ++i) s += x[i];
   }
-  __device__ __forceinline__ void merge(const WideSum& other) { s += other.s; }
-  __device__ __forceinline__ T result() const { return s; }
+  __device__ __forceinline__ void merge(const IntegerSum& other) { s += other.s; }
+  __device__ __forceinline__ long long result() const { return s; }
 };
 
-//: section IntegerSum needs WideSum
-using IntegerSum = WideSum<long long>;
+//: section DoubleSum
+// With what rounding took from it: a thread adds thousands of elements one after another, where PyTorch adds sums of sums.
+struct DoubleSum {
+  double s = 0.0, lost = 0.0;
+  __device__ __forceinline__ void add(double x) {
+    const double sum = s + x, added = sum - s;
+    lost += (s - (sum - added)) + (x - added);  // NaN where the sum is not finite
+    s = sum;
+  }
+  template <int N> __device__ __forceinline__ void add(const double (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) add(x[i]);
+  }
+  __device__ __forceinline__ void merge(const DoubleSum& other) {
+    add(other.s);
+    lost += other.lost;
+  }
+  __device__ __forceinline__ double result() const { return lost == lost ? s + lost : s; }
+};
 
-//: section DoubleSum needs WideSum
-using DoubleSum = WideSum<double>;
-
-//: section WideProduct
-template <typename T> struct WideProduct {
-  T p = 1;
-  __device__ __forceinline__ void add(T x) { p *= x; }
-  template <int N> __device__ __forceinline__ void add(const T (&x)[N]) {
+//: section IntegerProduct
+struct IntegerProduct {
+  unsigned long long p = 1;  // it wraps
+  __device__ __forceinline__ void add(unsigned long long x) { p *= x; }
+  template <int N> __device__ __forceinline__ void add(const unsigned long long (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; ++i) p *= x[i];
   }
-  __device__ __forceinline__ void merge(const WideProduct& other) { p *= other.p; }
-  __device__ __forceinline__ T result() const { return p; }
+  __device__ __forceinline__ void merge(const IntegerProduct& other) { p *= other.p; }
+  __device__ __forceinline__ unsigned long long result() const { return p; }
 };
-
-//: section IntegerProduct needs WideProduct
-using IntegerProduct = WideProduct<unsigned long long>;  // which wraps
-
-//: section DoubleProduct needs WideProduct
-using DoubleProduct = WideProduct<double>;
 
 //: section WideExtreme
 // The largest or smallest, as `OP` says; `first` is beyond all.

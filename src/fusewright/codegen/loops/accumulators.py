@@ -23,9 +23,9 @@ WORDS = {
 TAKES = {  # other than floats
     **dict.fromkeys(("IntegerSum", "IntegerMax", "IntegerMin"), "long long"),
     "IntegerProduct": "unsigned long long",
-    **dict.fromkeys(("DoubleSum", "DoubleProduct", "DoubleMax", "DoubleMin"), "double"),
+    **dict.fromkeys(("DoubleSum", "DoubleMax", "DoubleMin"), "double"),
 }
-WORDS.update(dict.fromkeys(TAKES, 2))
+WORDS.update({**dict.fromkeys(TAKES, 2), "DoubleSum": 4})
 CLOSER = {"Moments": "CloseMoments"}  # wherever a row is longer than what one thread has in registers
 WIDE = (*TAKES, "ArgMax", "ArgMin")  # of 64-bit words
 POSITIONS = ("ArgMax", "ArgMin")  # which are told where an element is
