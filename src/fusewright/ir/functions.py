@@ -34,6 +34,7 @@ mish, inverse_of, exactly = Function("mish_of"), Function("inverse_of"), Functio
 floor_divided, remainder_of, fmod_of = Function("floor_divided"), Function("remainder_of"), Function("fmod_of")
 whole_floor_divided, whole_truncated = Function("whole_floor_divided"), Function("whole_truncated")
 whole_power = Function("whole_power")
+common_divisor, common_multiple = Function("common_divisor"), Function("common_multiple")
 shifted_left, shifted_right = Function("shifted_left"), Function("shifted_right")
 ratio_of, floor_of = Function("ratio_of"), Function("floor_of")
 cubic_near, cubic_far = Function("cubic_near"), Function("cubic_far")
