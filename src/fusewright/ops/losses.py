@@ -15,17 +15,23 @@ from ..ir.prims import Iota
 from .declare import float_result, lowers, value_of
 from .lowering import Lowering
 from .pointwise import log_sigmoid
-from .reductions import SUMMED_IN_FLOAT
+from .reductions import SUMMED_IN_FLOAT, counts_in
 from .registry import aten
 
 NONE, MEAN, SUM = 0, 1, 2  # aten's numbers for `reduction`
 
 
 def floats(build: Lowering, *values: Any) -> list[str] | None:
-    """The arguments' primitives where fp32 holds them: a loss of halves is computed in fp32 and rounded once, where PyTorch rounds
-    the differences, then each term, then the sum."""
+    """The arguments' primitives where fp32 holds them: a loss of halves is computed in fp32 and rounded once, where PyTorch rounds the
+    differences, then each term, then the sum."""
     names = [value_of(build, value) for value in values]
     return names if all(build[name].dtype in SUMMED_IN_FLOAT for name in names) else None
+
+
+def pairs(build: Lowering, *values: Any) -> list[str] | None:
+    """The same, or all of them fp64: of losses that are sums of what is computed element by element."""
+    names = [value_of(build, value) for value in values]
+    return names if all(build[name].dtype is torch.float64 for name in names) else floats(build, *values)
 
 
 def reduced(build: Lowering, node: Node, loss: str, reduction: int, count: str | None = None) -> str:
@@ -33,10 +39,10 @@ def reduced(build: Lowering, node: Node, loss: str, reduction: int, count: str |
     assert node.dtype is not None
     if reduction == NONE:
         return float_result(build, loss, node.dtype)
-    dims = range(len(build[loss].shape))
+    dims, wide = range(len(build[loss].shape)), build[loss].dtype
     total = build.reduce("total", "Sum", loss, dims)
     if reduction == MEAN:
-        total = build.pointwise("mean", quotient, [total, count or build.count(loss, dims)], torch.float32, cost=4)
+        total = build.pointwise("mean", quotient, [total, count or build.count(loss, dims, wide)], wide, cost=4)
     return build.drop(float_result(build, total, node.dtype), dims, False)
 
 
@@ -50,107 +56,116 @@ def above_zero(x: Expr) -> Expr:
 
 @lowers("mse_loss", aten.mse_loss.default)
 def mse_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    pair = floats(build, a["self"], a["target"])
+    pair = pairs(build, a["self"], a["target"])
     if pair is None:
         return None
-    return reduced(build, node, build.pointwise("square", lambda x, y: (x - y) * (x - y), pair, torch.float32), a["reduction"])
+    wide = counts_in(build[pair[0]].dtype)
+    return reduced(build, node, build.pointwise("square", lambda x, y: (x - y) * (x - y), pair, wide), a["reduction"])
 
 
 @lowers("l1_loss", aten.l1_loss.default)
 def l1_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
-    pair = floats(build, a["self"], a["target"])
+    pair = pairs(build, a["self"], a["target"])
     if pair is None:
         return None
-    return reduced(build, node, build.pointwise("distance", lambda x, y: fn.fabs(x - y), pair, torch.float32), a["reduction"])
+    wide = counts_in(build[pair[0]].dtype)
+    return reduced(build, node, build.pointwise("distance", lambda x, y: fn.fabs(x - y), pair, wide), a["reduction"])
 
 
 @lowers("smooth_l1_loss", aten.smooth_l1_loss.default)
 def smooth_l1_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """d² / 2β below β, |d| − β/2 above."""
-    pair = floats(build, a["self"], a["target"])
+    pair = pairs(build, a["self"], a["target"])
     if pair is None or a["beta"] == 0:
         return None
-    distance = build.pointwise("distance", lambda x, y: fn.fabs(x - y), pair, torch.float32)
+    wide = counts_in(build[pair[0]].dtype)
+    distance = build.pointwise("distance", lambda x, y: fn.fabs(x - y), pair, wide)
     beta = float(a["beta"])
-    loss = build.pointwise("loss", lambda d: select(d < beta, 0.5 * d * d / beta, d - 0.5 * beta), [distance], torch.float32, cost=4)
+    loss = build.pointwise("loss", lambda d: select(d < beta, 0.5 * d * d / beta, d - 0.5 * beta), [distance], wide, cost=4)
     return reduced(build, node, loss, a["reduction"])
 
 
 @lowers("huber_loss", aten.huber_loss.default)
 def huber_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """d² / 2 up to δ, δ·(|d| − δ/2) above."""
-    pair = floats(build, a["self"], a["target"])
+    pair = pairs(build, a["self"], a["target"])
     if pair is None:
         return None
-    distance = build.pointwise("distance", lambda x, y: fn.fabs(x - y), pair, torch.float32)
+    wide = counts_in(build[pair[0]].dtype)
+    distance = build.pointwise("distance", lambda x, y: fn.fabs(x - y), pair, wide)
     delta = float(a["delta"])
-    loss = build.pointwise("loss", lambda d: select(d <= delta, 0.5 * d * d, delta * (d - 0.5 * delta)), [distance], torch.float32)
+    loss = build.pointwise("loss", lambda d: select(d <= delta, 0.5 * d * d, delta * (d - 0.5 * delta)), [distance], wide)
     return reduced(build, node, loss, a["reduction"])
 
 
 @lowers("kl_div", aten.kl_div.default)
 def kl_div(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """target · (log target − input), where 0 · log 0 is 0."""
-    pair = floats(build, a["self"], a["target"])
+    pair = pairs(build, a["self"], a["target"])
     if pair is None:
         return None
+    wide = counts_in(build[pair[0]].dtype)
 
     def divergence(x: Expr, t: Expr) -> Expr:
         return fn.exp(t) * (t - x) if a["log_target"] else select(equal(t, 0.0), 0.0, t * fn.log(t)) - t * x
 
-    return reduced(build, node, build.pointwise("loss", divergence, pair, torch.float32, cost=12), a["reduction"])
+    return reduced(build, node, build.pointwise("loss", divergence, pair, wide, cost=12), a["reduction"])
 
 
 @lowers("binary_cross_entropy", aten.binary_cross_entropy.default)
 def binary_cross_entropy(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """−(t · log x + (1 − t) · log(1 − x)), logarithms not below −100, as PyTorch has it."""
-    pair = floats(build, a["self"], a["target"], *([a["weight"]] if a["weight"] is not None else []))
+    pair = pairs(build, a["self"], a["target"], *([a["weight"]] if a["weight"] is not None else []))
     if pair is None:
         return None
+    wide = counts_in(build[pair[0]].dtype)
 
     def entropy(x: Expr, t: Expr, *weight: Expr) -> Expr:
         return product([(t - 1.0) * fn.fmax(fn.log1p(-x), -100.0) - t * fn.fmax(fn.log(x), -100.0), *weight])
 
-    return reduced(build, node, build.pointwise("loss", entropy, pair, torch.float32, cost=24), a["reduction"])
+    return reduced(build, node, build.pointwise("loss", entropy, pair, wide, cost=24), a["reduction"])
 
 
 @lowers("binary_cross_entropy_with_logits", aten.binary_cross_entropy_with_logits.default)
 def binary_cross_entropy_with_logits(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """(1 − t) · x − w · log σ(x), w = 1 + (positive weight − 1) · t."""
     given = [value for value in (a["weight"], a["pos_weight"]) if value is not None]
-    names = floats(build, a["self"], a["target"], *given)
+    names = pairs(build, a["self"], a["target"], *given)
     if names is None:
         return None
+    wide = counts_in(build[names[0]].dtype)
 
     def entropy(x: Expr, t: Expr, *weights: Expr) -> Expr:
         own = log_sigmoid(x) if a["pos_weight"] is None else (1.0 + (weights[-1] - 1.0) * t) * log_sigmoid(x)
         return product([(1.0 - t) * x - own, *([weights[0]] if a["weight"] is not None else [])])
 
-    return reduced(build, node, build.pointwise("loss", entropy, names, torch.float32, cost=24), a["reduction"])
+    return reduced(build, node, build.pointwise("loss", entropy, names, wide, cost=24), a["reduction"])
 
 
 @lowers("margin_ranking_loss", aten.margin_ranking_loss.default)
 def margin_ranking_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """max(0, margin − t · (x − y))."""
-    names = floats(build, a["input1"], a["input2"], a["target"])
+    names = pairs(build, a["input1"], a["input2"], a["target"])
     if names is None:
         return None
-    excess = build.pointwise("excess", lambda x, y, t: -t * (x - y) + float(a["margin"]), names, torch.float32)
-    return reduced(build, node, build.pointwise("loss", above_zero, [excess], torch.float32), a["reduction"])
+    wide = counts_in(build[names[0]].dtype)
+    excess = build.pointwise("excess", lambda x, y, t: -t * (x - y) + float(a["margin"]), names, wide)
+    return reduced(build, node, build.pointwise("loss", above_zero, [excess], wide), a["reduction"])
 
 
 @lowers("hinge_embedding_loss", aten.hinge_embedding_loss.default)
 def hinge_embedding_loss(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     """x where t is 1, max(0, margin − x) where it is −1; both where it is neither."""
-    names = floats(build, a["self"], a["target"])
+    names = pairs(build, a["self"], a["target"])
     if names is None:
         return None
-    excess = build.pointwise("excess", lambda x: float(a["margin"]) - x, names[:1], torch.float32)
+    wide = counts_in(build[names[0]].dtype)
+    excess = build.pointwise("excess", lambda x: float(a["margin"]) - x, names[:1], wide)
 
     def hinge(x: Expr, t: Expr, excess: Expr) -> Expr:
         return select(equal(t, 1.0), 0.0, above_zero(excess)) + select(equal(t, -1.0), 0.0, x)
 
-    return reduced(build, node, build.pointwise("loss", hinge, [*names, excess], torch.float32), a["reduction"])
+    return reduced(build, node, build.pointwise("loss", hinge, [*names, excess], wide), a["reduction"])
 
 
 # ---- of rows

@@ -96,7 +96,8 @@ class Lowering:
         field: str = "result()",
         dtype: torch.dtype | None = None,
     ) -> str:
-        """Dimensions stay, with size 1. Over dimensions that all have size 1 it is no reduction for most accumulators."""
+        """Dimensions stay, with size 1. Over dimensions that all have size 1 it is no reduction for most accumulators. Doubles and whole
+        numbers have accumulators of their own, as wide as they are."""
         shape = [1 if d in dims else size for d, size in enumerate(self.prims[source].shape)]
         single = all(sizes.is_one(self.prims[source].shape[d]) for d in dims)
         if single and field == "result()" and accumulator in ("Sum", "Product", "Max", "Min", "LogSumExp"):
@@ -105,6 +106,10 @@ class Lowering:
             kind = self.prims[source].dtype
             half = kind in (torch.float16, torch.bfloat16)
             dtype = torch.float32 if half and field != "result()" else kind
+        if accumulator in ("Sum", "Product", "Max", "Min"):
+            of = self.prims[source].dtype
+            wide = "Double" if of is torch.float64 else "" if of.is_floating_point else "Integer"
+            accumulator = wide + accumulator
         if not shape:  # a number is a row of one element
             row = self.reshape(source, [1])
             return self.reshape(self.add(label, Reduce(accumulator, (0,), field), [row], [1], dtype), [])
@@ -124,10 +129,10 @@ class Lowering:
             prim, found = inner, [there[here.index(d)] for d in found if d in here]
         return prim.name, found
 
-    def count(self, source: str, dims: Sequence[int]) -> str:
-        """How many elements a reduction over `dims` takes in, as a float value."""
+    def count(self, source: str, dims: Sequence[int], dtype: torch.dtype = torch.float32) -> str:
+        """How many elements a reduction over `dims` takes in, as a float value, or a double."""
         shape = self.prims[source].shape
-        return self.add("count", Size(sizes.product(shape[d] for d in dims)), [], (), torch.float32)
+        return self.add("count", Size(sizes.product(shape[d] for d in dims)), [], (), dtype)
 
     def drop(self, source: str, dims: Sequence[int], keepdim: bool) -> str:
         """Remove dimensions of size 1, unless they are to be kept."""

@@ -373,3 +373,6 @@ pointwise("isinf", aten.isinf.default, expr=lambda a: equal(fn.fabs(a.self), INF
 pointwise("isfinite", aten.isfinite.default, expr=lambda a: fn.fabs(a.self) < INF, floats=True)
 pointwise("signbit", aten.signbit.default, expr=lambda a: fn.copysign(1.0, a.self) < 0.0, floats=True)
 pointwise("isnan", aten.isnan.default, expr=lambda a: differs(a.self, a.self))
+
+pointwise("gcd", aten.gcd.default, expr=lambda a: fn.common_divisor(a.self, a.other), cost=100, whole=True)
+pointwise("lcm", aten.lcm.default, expr=lambda a: fn.common_multiple(a.self, a.other), cost=120, whole=True)

@@ -18,33 +18,33 @@ from .registry import aten
 SUMMED_IN_FLOAT = (torch.float32, torch.float16, torch.bfloat16)  # and rounded once, to the type of the result
 
 
+def counts_in(dtype: torch.dtype) -> torch.dtype:
+    """What a reduction of this type works in."""
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
 @lowers("sum", aten.sum.default, aten.sum.dim_IntList)
 def sum_(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.dtype is not None
-    if node.dtype is torch.float64:
-        return None
     source = float_result(build, value_of(build, a["self"]), node.dtype)
     dims = dims_of(a.get("dim"), len(build[source].shape))
-    kind = "Sum" if node.dtype.is_floating_point else "IntegerSum"
-    return build.drop(build.reduce("", kind, source, dims), dims, a.get("keepdim", False))
+    return build.drop(build.reduce("", "Sum", source, dims), dims, a.get("keepdim", False))
 
 
 @lowers("mean", aten.mean.default, aten.mean.dim)
 def mean(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     assert node.dtype is not None
-    if node.dtype is torch.float64:
-        return None
     source = float_result(build, value_of(build, a["self"]), node.dtype)
     dims = dims_of(a.get("dim"), len(build[source].shape))
     total = build.reduce("sum", "Sum", source, dims)
-    found = build.pointwise("", quotient, [total, build.count(source, dims)], node.dtype, cost=4)
+    found = build.pointwise("", quotient, [total, build.count(source, dims, counts_in(node.dtype))], node.dtype, cost=4)
     return build.drop(found, dims, a.get("keepdim", False))
 
 
 @lowers("extreme", aten.amax.default, aten.amin.default, aten.max.default, aten.min.default)
 def extreme(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     source = value_of(build, a["self"])
-    if build[source].dtype not in (torch.float32, torch.float16, torch.bfloat16):
+    if build[source].dtype is torch.bool:
         return None
     dims = dims_of(a.get("dim"), len(build[source].shape))
     kind = "Max" if "max" in str(node.target) else "Min"
@@ -82,13 +82,13 @@ def count_nonzero(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     source = value_of(build, a["self"])
     dims = dims_of(a.get("dim"), len(build[source].shape))
     one = build.pointwise("one", lambda x: select(differs(x, 0), 1, 0), [source], torch.int64, build[source].dtype)
-    return build.drop(build.reduce("", "IntegerSum", one, dims), dims, False)
+    return build.drop(build.reduce("", "Sum", one, dims), dims, False)
 
 
 @lowers("prod", aten.prod.default, aten.prod.dim_int)
 def prod(build: Lowering, node: Node, a: dict[str, Any]) -> str | None:
     source = value_of(build, a["self"])
-    if build[source].dtype not in SUMMED_IN_FLOAT or node.dtype not in SUMMED_IN_FLOAT:
+    if node.dtype is None or node.dtype is torch.float64:  # PyTorch's rounding grows with the length, and is part of the reference
         return None
     source = float_result(build, source, node.dtype)
     dims = dims_of(a.get("dim"), len(build[source].shape))

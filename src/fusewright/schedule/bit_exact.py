@@ -33,7 +33,7 @@ def bit_exact(lowered: Lowered) -> Lowered | None:
             continue
         chain[prim.name] = None
         if isinstance(prim.op, Reduce):  # computed once; but a maximum is to be one of the values that it is compared with
-            stack += prim.inputs if prim.op.accumulator in ("Max", "Min") else ()
+            stack += prim.inputs if prim.op.accumulator in ("Max", "Min", "DoubleMax", "DoubleMin") else ()
             continue
         exact = isinstance(prim.op, (Pointwise, View, Picked)) or (isinstance(prim.op, Window) and prim.op.kind != "sum")
         if not exact or prim.dtype is torch.float64 or (prim.dtype in HALVES and has_functions(prim)):

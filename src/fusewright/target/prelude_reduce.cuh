@@ -26,6 +26,71 @@ struct IntegerSum {
   __device__ __forceinline__ long long result() const { return s; }
 };
 
+//: section DoubleSum
+// With what rounding took from it: a thread adds thousands of elements one after another, where PyTorch adds sums of sums.
+struct DoubleSum {
+  double s = 0.0, lost = 0.0;
+  __device__ __forceinline__ void add(double x) {
+    const double sum = s + x, added = sum - s;
+    lost += (s - (sum - added)) + (x - added);  // NaN where the sum is not finite
+    s = sum;
+  }
+  template <int N> __device__ __forceinline__ void add(const double (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) add(x[i]);
+  }
+  __device__ __forceinline__ void merge(const DoubleSum& other) {
+    add(other.s);
+    lost += other.lost;
+  }
+  __device__ __forceinline__ double result() const { return lost == lost ? s + lost : s; }
+};
+
+//: section IntegerProduct
+struct IntegerProduct {
+  unsigned long long p = 1;  // it wraps
+  __device__ __forceinline__ void add(unsigned long long x) { p *= x; }
+  template <int N> __device__ __forceinline__ void add(const unsigned long long (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) p *= x[i];
+  }
+  __device__ __forceinline__ void merge(const IntegerProduct& other) { p *= other.p; }
+  __device__ __forceinline__ unsigned long long result() const { return p; }
+};
+
+//: section WideExtreme
+// The largest or smallest, as `OP` says; `first` is beyond all.
+template <typename T, T (*OP)(T, T), T (*first)()> struct WideExtreme {
+  T m = first();
+  __device__ __forceinline__ void add(T x) { m = OP(x, m); }
+  template <int N> __device__ __forceinline__ void add(const T (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) add(x[i]);
+  }
+  __device__ __forceinline__ void merge(const WideExtreme& other) { m = OP(other.m, m); }
+  __device__ __forceinline__ T result() const { return m; }
+};
+
+//: section DoubleMax needs WideExtreme larger
+__device__ __forceinline__ double larger_double(double a, double b) { return larger<double, double>(a, b); }
+__device__ __forceinline__ double lowest_double() { return -INFINITY; }
+using DoubleMax = WideExtreme<double, larger_double, lowest_double>;
+
+//: section DoubleMin needs WideExtreme smaller
+__device__ __forceinline__ double smaller_double(double a, double b) { return smaller<double, double>(a, b); }
+__device__ __forceinline__ double highest_double() { return INFINITY; }
+using DoubleMin = WideExtreme<double, smaller_double, highest_double>;
+
+//: section IntegerMax needs WideExtreme
+__device__ __forceinline__ long long larger_integer(long long a, long long b) { return a > b ? a : b; }
+__device__ __forceinline__ long long lowest_integer() { return -0x7fffffffffffffffLL - 1; }
+using IntegerMax = WideExtreme<long long, larger_integer, lowest_integer>;
+
+//: section IntegerMin needs WideExtreme
+__device__ __forceinline__ long long smaller_integer(long long a, long long b) { return a < b ? a : b; }
+__device__ __forceinline__ long long highest_integer() { return 0x7fffffffffffffffLL; }
+using IntegerMin = WideExtreme<long long, smaller_integer, highest_integer>;
+
 //: section Product
 struct Product {
   float p = 1.0f;

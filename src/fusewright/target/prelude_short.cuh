@@ -67,6 +67,27 @@ template <typename T, typename U> __device__ __forceinline__ T whole_power(T a, 
   return static_cast<T>(power);
 }
 
+//: section common_divisor
+// The greatest of two whole numbers, by Euclid; of 0 and 0 it is 0.
+template <typename T> __device__ __forceinline__ T common_divisor(T a, T b) {
+  a = static_cast<T>(a < T(0) ? -a : a);
+  b = static_cast<T>(b < T(0) ? -b : b);
+  while (a != T(0)) {
+    const T rest = static_cast<T>(b % a);
+    b = a;
+    a = rest;
+  }
+  return b;
+}
+
+//: section common_multiple needs common_divisor
+// The least of two whole numbers; of 0 and any it is 0.
+template <typename T> __device__ __forceinline__ T common_multiple(T a, T b) {
+  const T divisor = common_divisor(a, b);
+  const T multiple = divisor == T(0) ? T(0) : static_cast<T>(a / divisor * b);
+  return static_cast<T>(multiple < T(0) ? -multiple : multiple);
+}
+
 //: section shifted_left
 // By more than there are bits, or by less than 0, nothing is left.
 template <typename T, typename U> __device__ __forceinline__ T shifted_left(T a, U by) {

@@ -17,12 +17,17 @@ WORDS = {
     "FastLogSumExp": 2,
     "Moments": 3,
     "CloseMoments": 4,
-    "IntegerSum": 2,
     "ArgMax": 4,
     "ArgMin": 4,
 }
+TAKES = {  # other than floats
+    **dict.fromkeys(("IntegerSum", "IntegerMax", "IntegerMin"), "long long"),
+    "IntegerProduct": "unsigned long long",
+    **dict.fromkeys(("DoubleSum", "DoubleMax", "DoubleMin"), "double"),
+}
+WORDS.update({**dict.fromkeys(TAKES, 2), "DoubleSum": 4})
 CLOSER = {"Moments": "CloseMoments"}  # wherever a row is longer than what one thread has in registers
-WIDE = ("IntegerSum", "ArgMax", "ArgMin")  # of 64-bit words
+WIDE = (*TAKES, "ArgMax", "ArgMin")  # of 64-bit words
 POSITIONS = ("ArgMax", "ArgMin")  # which are told where an element is
 COLLECTED = ("LogSumExp", "FastLogSumExp", "CloseMoments", "Sum")  # which take several elements at once for less, or more exactly
 

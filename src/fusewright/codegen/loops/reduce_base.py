@@ -36,7 +36,7 @@ from ...ir.prims import Picked, Prim, arithmetic_type
 from ...ir.stmt import Assign, Declare, Do, For, Lambda, Statement, array, block, const, counted, names_declared
 from ...target.machine import H200, Machine
 from . import text
-from .accumulators import COLLECTED, POSITIONS, WORDS, Accumulator, kind_of, reductions_behind
+from .accumulators import COLLECTED, POSITIONS, TAKES, WORDS, Accumulator, kind_of, reductions_behind
 from .evaluator import Evaluator, converted_to, each_lane, in_lanes
 from .scope import LANE, VEC, Level, Value, pointer
 from .text import KernelText
@@ -299,7 +299,7 @@ class Base:
 
     def accumulate(self, part: Accumulator, element_level: Level, lanes: Level, after: list[Statement]) -> None:
         result = self.evaluator.value(part.source, self.at)
-        kind = "long long" if part.kind == "IntegerSum" else "float"
+        kind = TAKES.get(part.kind, "float")
         value = result.expr if arithmetic_type(result.dtype) == kind else Cast(kind, Grouped(result.expr))
         single = self.single(element_level, lanes)
         if part.kind in POSITIONS:
