@@ -366,10 +366,10 @@ def _free_sizes(graph: Graph) -> int:
 
 
 def _capture_with(
-    dims: Callable[[Any], dict[int, Any] | None], model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool, in_order: bool
+    dynamic_dims: Callable[[Any], dict[int, Any] | None], model: nn.Module, inputs: Sequence[Any], file: str, dynamic: bool, in_order: bool
 ) -> tuple[Graph, Watch]:
     given = tuple(inputs)
-    every = tuple(pytree.tree_map(dims, argument) for argument in given)
+    every = tuple(pytree.tree_map(dynamic_dims, argument) for argument in given)
     batches = tuple(pytree.tree_map(_dynamic_batch, argument) for argument in given)
     failure: Exception | None = None
     odd: torch.fx.Node | None = None
