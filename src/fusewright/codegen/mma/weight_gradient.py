@@ -38,7 +38,7 @@ ROUNDING, SPLITTING = 2, 5  # issue slots for a number: what rounds it takes two
 ISSUED_BESIDE = 20  # instructions of a chunk that neither load, round, multiply nor add
 WAVEFRONTS = 1.3  # of shared memory, for 32 lanes that read the input
 STEP_CYCLES = 400  # of a step: its barrier, and what waits for it
-L2_TB_PER_S, MEMORY_TB_PER_S = 5.5, 4.1  # H200
+L2_TB_PER_S, MEMORY_TB_PER_S, SECTOR = 5.5, 4.1, 32  # H200; bytes that memory is read in
 FULL = 0.85  # of the slowest unit's rate that a kernel reaches, since not everything overlaps
 LAUNCH_MS = 0.004
 REGISTERS_BESIDE, MOST_REGISTERS = 72, 220  # of a thread: addresses, what is loaded ahead; with more, nvcc spills
@@ -274,11 +274,14 @@ def gradient_ms(gradient: WeightGradient, tile: GradientTile, batch: int, out_si
     many rounds of blocks as there are; and the sums of slices."""
     per_sm, window, tiles = blocks_per_sm(gradient, tile, machine), window_of(gradient, tile), tiles_of(gradient, tile)
     clock = machine.clock_ghz * 1e6  # cycles of a millisecond
-    copied = tile.block_rows * tile.positions + window.channels * window.depth * window.high * window.wide
+    rows = ((tile.block_rows * tile.high, tile.wide), (window.channels * window.depth * window.high, window.wide))  # that are copied
+    copied = sum(count * length for count, length in rows)
+    lines = sum(count * max(length, 32) / 32 for count, length in rows)  # of memory, that a warp's copies touch
+    crossing = sum(count * (4 * length + SECTOR - 4) for count, length in rows)  # bytes: a row begins somewhere in a sector
     warps = tile.threads // 32
     mma, issued, wavefronts = (tile.positions // 16 * warps / tile.warps_k * cycles for cycles in chunk_cycles(gradient, tile, machine))
-    by_l2 = 4 * copied / (machine.by_memory(L2_TB_PER_S) * 1e9 / machine.multiprocessors / clock)
-    of_step = max(mma, issued + copied / 32 * 3 / 4, wavefronts + copied / 32, by_l2)
+    by_l2 = crossing / (machine.by_memory(L2_TB_PER_S) * 1e9 / machine.multiprocessors / clock)
+    of_step = max(mma, issued + copied / 32 * 3 / 4, wavefronts + lines, by_l2)
     blocks = tiles * tile.slices
     rounds = -(-blocks // (machine.multiprocessors * per_sm))
     together = per_sm if rounds > 1 else -(-blocks // machine.multiprocessors)
