@@ -25,6 +25,7 @@ from fusewright.options import Options
 from fusewright.schedule import fusion
 from fusewright.schedule.layout import coarse_calls
 from fusewright.schedule.library import FEW_CHANNELS, Convolution, Library
+from fusewright.schedule.training import Training
 from fusewright.target.helpers import helpers
 from fusewright.verify import library_arithmetic
 from fusewright.verify.candidate import load_candidate
@@ -379,7 +380,7 @@ def test_what_a_file_says_and_asks(precision: str, tmp_path: Path) -> None:
 
 def test_choices_are_kept_apart(tmp_path: Path) -> None:
     """What was timed of files that round is not taken for files that split, also where the predicted file has no such kernel."""
-    library = Choices(own=frozenset())
+    library = Choices(own=frozenset(), training=Training(own_weights=frozenset()))
     found = [front_of(tmp_path, BATCH_NORM, 3, precision=precision) for precision in ("eager", "flags")]
     (_, exact), (_, coarse) = (front.finish(library) for front in found)
     assert exact.text == coarse.text
@@ -399,7 +400,8 @@ def test_backward_goes_by_one_convolution(name: str, inputs: int, cotangent: str
     """Rows of 22 are computed again in backward, by the library: then statistics are those of what is computed again, and a
     gradient that is zero is no more than noise. By forward's statistics, of TF32 products, these erred a thousand times as much."""
     front = front_of(tmp_path, BY_HAND if name == "by hand" else BATCH_NORM, inputs, precision="flags")
-    made, emitted = front.finish(Choices(own=convolutions(front.graph), stored=False))
+    library = Training(own_weights=frozenset())  # by the flags alone, a kernel's gradient of the weight would round as forward does
+    made, emitted = front.finish(Choices(own=convolutions(front.graph), stored=False, training=library))
     assert sum(kernel.fused is not None and kernel.fused.anchor.conv.tf32 for kernel in made.kernels) == 2
     original = front.problem.model(0)
     new = load_candidate(emitted.text, "host", name="new.py").build_model(front.problem)

@@ -149,7 +149,21 @@ def test_gradients_that_crash_are_not_taken(front: Front, prices: Prices, probe:
 
     found = tune(front.problem, altered(front), prices, "host", seconds=0.0, trained=trained, probe=probe)
     assert found.steps == () and not found.whole and not found.choices.plain and found.choices.training.original
-    assert found.degraded == ("the original's forward is kept for training: first training steps in a process apart ended by SIGSEGV",)
+    what = "first training steps in a process apart ended by SIGSEGV"
+    kept = "the original's forward is kept for training"
+    assert found.degraded == (f"gradients of weights are the library's: {what}", f"{kept}: {what}")
+
+
+def test_gradients_of_weights_that_crash_are_the_librarys(front: Front, prices: Prices, probe: Probe) -> None:
+    """The others stay kernels'."""
+    def trained(choices: Choices) -> tuple[Plan, Emitted]:
+        made, emitted = front.finish(choices)
+        return made, doing(emitted, SEGFAULT, r"\w+_weight_grad") if emitted.weights else emitted
+
+    found = tune(front.problem, altered(front), prices, "host", seconds=0.0, trained=trained, probe=probe)
+    assert found.steps and not found.whole and not found.choices.training.original
+    assert found.choices.training.own_weights == frozenset()
+    assert found.degraded == ("gradients of weights are the library's: first training steps in a process apart ended by SIGSEGV",)
 
 
 @pytest.mark.parametrize("worker", ["fusewright.nothing", ""])
@@ -365,7 +379,8 @@ def test_kernels_that_crash_at_other_sizes(where: str, front: Front, monkeypatch
 
     def alter(choices: Choices, gradients: bool, emitted: Emitted) -> Emitted:
         altered = gradients if where == "backward" else not choices.plain
-        return doing(emitted, crash, r"\w+_grad\w*" if where == "backward" else r"softmax_fwd") if altered else emitted
+        which = r"(?!\w*weight_grad)\w+_grad\w*" if where == "backward" else r"softmax_fwd"  # weights' are told no x_0
+        return doing(emitted, crash, which) if altered else emitted
 
     as_on_a_gpu(monkeypatch, alter)
     run = pipeline.optimize(front.problem, Options(target="cuda", bench=False, tune="off"))

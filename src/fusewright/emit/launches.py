@@ -164,7 +164,7 @@ class Body(Storage):
         total = " + ".join(words)
         if len(total) > LONGEST_SIZE:
             total = self.launches.values.free_name("floats")
-            lines += wrapped(f"{total} = sum((", words, "))", limit=WIDTH)
+            lines += wrapped(f"{total} = sum((", words, ",))", limit=WIDTH)
         lines += allocation(whole, (total,), (1,), torch.float32, "  # what only kernels see")
         start = f"{whole}.data_ptr()"
         for slot, size in zip(self.slots, bytes_, strict=True):
