@@ -199,6 +199,9 @@ class GraphFunction(GradientFunction):
         lines.append(f"return tuple([{views_name}.get(i, {item}) for i, {item} in enumerate({results})])")
         return f"def {NAME}(sizes, {tensors}):\n" + "\n".join(f"    {line}" for line in lines)
 
+    def of_device(self) -> str:
+        return ""  # `_planned_for` asks it, before the function is called
+
     def comment(self, kernel: Kernel) -> list[str]:
         return comment(kernel, self.plan, self.stated)
 
