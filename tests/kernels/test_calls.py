@@ -11,6 +11,7 @@ from kernels.conv.chains import WITH_PLACE
 from kernels.conv.founding import CONV1, CONV2, apply_epilogue
 from kernels.words import called
 
+from fusewright.codegen.mma import weight_gradient
 from fusewright.codegen.mma.attention import Attention, attention_kernel
 from fusewright.codegen.mma.code import HERE, Code, calling, pieces_of
 from fusewright.codegen.mma.conv import (
@@ -29,7 +30,8 @@ from fusewright.ir import functions as fn
 from fusewright.ir.expr import Name
 from fusewright.target.helpers import BASE, named
 
-HEADERS = [file.name for file in sorted(HERE.glob("*.cuh")) if not file.name.startswith("product")]  # these are no pieces
+WHOLE = ("product", "weight_gradient")  # headers of these are no pieces
+HEADERS = [file.name for file in sorted(HERE.glob("*.cuh")) if not file.name.startswith(WHOLE)]
 CONVS = {
     "plain": CONV1,
     "three dimensions": CONV2,
@@ -80,9 +82,9 @@ def test_pieces_of_headers(file: str) -> None:
     }
 
 
-def test_what_products_share() -> None:
-    helper = support()
-    assert set(helper.requires) == called(helper.text) and helper.defines == ("product",)
+def test_what_products_and_gradients_of_weights_share() -> None:
+    for helper, name in ((support(), "product"), (weight_gradient.support(), "weight_gradient")):
+        assert set(helper.requires) == called(helper.text) and helper.defines == (name,)
 
 
 def widened(epilogue: Epilogue, dims: int) -> Epilogue:

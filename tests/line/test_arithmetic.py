@@ -21,6 +21,7 @@ from fusewright.errors import Refused
 from fusewright.frontend.problem import load_problem
 from fusewright.options import Options
 from fusewright.schedule import fusion
+from fusewright.schedule.training import Training
 from fusewright.target.helpers import helpers
 from fusewright.verify.candidate import load_candidate
 from fusewright.verify.verifier import verify
@@ -103,7 +104,8 @@ def test_ieee_splits_operands(tmp_path: Path) -> None:
 def test_choices_are_kept_apart(tmp_path: Path) -> None:
     """Also where the predicted file has no such kernel."""
     fronts = [front_of(tmp_path, arithmetic) for arithmetic in ("auto", "tf32", "ieee")]
-    library = [front.finish(Choices(own=frozenset()))[1] for front in fronts]
+    choices = Choices(own=frozenset(), training=Training(own_weights=frozenset()))
+    library = [front.finish(choices)[1] for front in fronts]
     assert len({emitted.text for emitted in library}) == 1
     assert len({key(emitted, "a GPU", front.precision.name) for emitted, front in zip(library, fronts, strict=True)}) == 3
 

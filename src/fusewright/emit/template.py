@@ -248,13 +248,15 @@ class _Convolution(torch.autograd.Function):  # if: convolved
         (kernel, floats, shared_bytes, rounds), of_weight = ctx.own, None
         able = _has_tensor_cores(x.device, shared_bytes) and (not rounds or _tf32_allowed())  # if: convolves
         able = _has_tensor_cores(x.device, shared_bytes)  # unless: convolves
-        if needed[1] and able and not torch.is_grad_enabled() and not torch.is_autocast_enabled():  # no second derivative is asked for
+        usual = not torch.is_grad_enabled() and not torch.is_autocast_enabled()  # no second derivative is asked for
+        if needed[1] and able and usual:
             needed[1] = False
             still, moved = map(torch.Tensor.contiguous, (x, gradient) if ctx.settings[3] else (gradient, x))
             of_weight = torch.empty_like(weight, memory_format=torch.contiguous_format)
             sums = [of_weight.new_empty(floats)] if floats else []  # of the blocks that share a sum
             sizes = [size for t in (still, moved) for size in (*[1] * (5 - t.dim()), *t.shape[2:])]
             _launch(kernel, still, moved, of_weight, *sums, len(still), *sizes)
+            del still, moved, sums
         if any(needed):
             found = aten.convolution_backward(gradient, x, weight, ctx.biases, *ctx.settings, needed)
         of_x, by_library, of_bias = [g if need else None for g, need in zip(found, needed)]

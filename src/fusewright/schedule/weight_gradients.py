@@ -152,9 +152,10 @@ def separated(graph: Graph, found: list[Site]) -> Graph:
     of_call = {site.call.name: site for site in found}
     now = {site.element.name: of_call[site.call.name] for site in found}
     nodes: list[Node] = []
+    laid_out: dict[str, Ref] = {}  # values that several of them read are laid out once
     for node in graph.nodes:
         if node.name in of_call:
-            nodes += calls_of(of_call[node.name], graph)
+            nodes += calls_of(of_call[node.name], graph, laid_out)
         elif node.name in now:
             nodes.append(replace(node, args=(Ref(own_name(now[node.name], graph)), 1)))
         else:
@@ -162,16 +163,17 @@ def separated(graph: Graph, found: list[Site]) -> Graph:
     return replace(graph, nodes=tuple(nodes)).check()
 
 
-def calls_of(site: Site, graph: Graph) -> Iterator[Node]:
-    """The call without the weight's gradient, if it is asked for another, and the weight's own."""
+def calls_of(site: Site, graph: Graph, laid_out: dict[str, Ref]) -> Iterator[Node]:
+    """The call without the weight's gradient, if it is asked for another, and the weight's own; `laid_out` are values that earlier ones
+    have put in memory."""
     a = site.call.bound()
     first, _, third = a["output_mask"]
     if first or third:
         yield replace(site.call, args=tuple({**a, "output_mask": [first, False, third]}.values()), kwargs={})
-    laid_out: dict[str, Ref] = {}
     for name in ("grad_output", "input"):
         node = graph[a[name].name]
-        if is_view(node, graph) and node.target not in (aten.view.default, aten.reshape.default):  # it lies elsewhere, or repeats
+        lies_elsewhere = is_view(node, graph) and node.target not in (aten.view.default, aten.reshape.default)  # or it repeats
+        if lies_elsewhere and node.name not in laid_out:
             laid_out[node.name] = Ref(free_name(f"{node.name}_laid_out", graph))
             yield Node(laid_out[node.name].name, aten.clone.default, (Ref(node.name),), {}, node.shape, node.dtype, node.where)
     own = {**{name: map_refs(value, laid_out) for name, value in a.items()}, "output_mask": [False, True, False]}

@@ -71,22 +71,22 @@ template <typename T, T (*OP)(T, T), T (*first)()> struct WideExtreme {
   __device__ __forceinline__ T result() const { return m; }
 };
 
-//: section DoubleMax needs WideExtreme larger
+//: section DoubleMax defines DoubleMax larger_double lowest_double needs WideExtreme larger
 __device__ __forceinline__ double larger_double(double a, double b) { return larger<double, double>(a, b); }
 __device__ __forceinline__ double lowest_double() { return -INFINITY; }
 using DoubleMax = WideExtreme<double, larger_double, lowest_double>;
 
-//: section DoubleMin needs WideExtreme smaller
+//: section DoubleMin defines DoubleMin smaller_double highest_double needs WideExtreme smaller
 __device__ __forceinline__ double smaller_double(double a, double b) { return smaller<double, double>(a, b); }
 __device__ __forceinline__ double highest_double() { return INFINITY; }
 using DoubleMin = WideExtreme<double, smaller_double, highest_double>;
 
-//: section IntegerMax needs WideExtreme
+//: section IntegerMax defines IntegerMax larger_integer lowest_integer needs WideExtreme
 __device__ __forceinline__ long long larger_integer(long long a, long long b) { return a > b ? a : b; }
 __device__ __forceinline__ long long lowest_integer() { return -0x7fffffffffffffffLL - 1; }
 using IntegerMax = WideExtreme<long long, larger_integer, lowest_integer>;
 
-//: section IntegerMin needs WideExtreme
+//: section IntegerMin defines IntegerMin smaller_integer highest_integer needs WideExtreme
 __device__ __forceinline__ long long smaller_integer(long long a, long long b) { return a < b ? a : b; }
 __device__ __forceinline__ long long highest_integer() { return 0x7fffffffffffffffLL; }
 using IntegerMin = WideExtreme<long long, smaller_integer, highest_integer>;

@@ -33,6 +33,7 @@ from .held import put_back
 
 # Rms error over rms result, between float32's (1e-7 to 1e-6; 1e-5 for Winograd's transforms) and TF32's (2e-4, whatever the depth).
 ROUNDED = 4e-5
+BELOW_TF32 = 0.9 * 2.0**-11  # of 1: less than half of its last bit
 FEW = 3  # samples: the library chooses by the batch too, and verification runs small ones
 MOST_ELEMENTS = 1 << 25  # of an input whose gradients are asked about: float64's take eight bytes each, several times
 
@@ -129,14 +130,19 @@ def gradients_asked(convolution: Convolution, sizes: Sequence[int], device: torc
 
 
 def weight_gradient_asked(convolution: Convolution, sizes: Sequence[int], device: torch.device) -> bool | None:
-    """Whether it rounds the operands of the weight's gradient on plain data, as eager calls it; None where it cannot be run."""
-    batch = min(sizes[0], max(1, MOST_ELEMENTS * sizes[0] // max(1, prod(sizes))))
+    """Whether it rounds the operands of the weight's gradient on plain data, as eager calls it; None where it cannot be run.
+
+    At the model's own batch, and so without float64: inputs are 1 and less than half of TF32's last bit, upstream gradients 1 or -1.
+    Rounded, they add up to whole numbers."""
     try:
         with torch.no_grad():
-            x, weight = _drawn(convolution, (batch, *sizes[1:]), device)
-            upstream = torch.randn_like(_run(convolution, x, weight))
-            found = _gradients(convolution, x, weight, upstream, of_input=False)[1]
-            return _is_rounded(found, _gradients(convolution, x.double(), weight.double(), upstream.double(), of_input=False)[1])
+            x, weight = _drawn(convolution, sizes, device)
+            x = 1 + x.abs().frac() * BELOW_TF32
+            upstream = torch.randint_like(_run(convolution, x, weight), 2) * 2 - 1
+            found = _gradients(convolution, x, weight, upstream, of_input=False)[1].double()
+        positions = (x if convolution.transposed else upstream).numel() / found.shape[0]
+        off = float((found - found.round()).square().mean().sqrt())
+        return off < 0.1 * min(0.25 * BELOW_TF32 * positions**0.5, 0.25)
     except RuntimeError:  # as above
         return None
 

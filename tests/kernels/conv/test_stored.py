@@ -15,9 +15,11 @@ from fusewright.frontend.problem import load_problem
 from fusewright.ir.plan import Kernel
 from fusewright.options import Options
 from fusewright.schedule import conv_stored
+from fusewright.schedule.training import Training
 from fusewright.verify.candidate import load_candidate
 from fusewright.verify.verifier import verify
 
+LIBRARY = Training(own_weights=frozenset())  # gradients of weights are the library's
 CHAINS = {
     "transposed 2d, a row's logsumexp": (
         "nn.ConvTranspose2d(8, 16, 3, stride=2)", "nn.BatchNorm2d(16)", 16, "(2, 8, 6, 9)",
@@ -115,7 +117,7 @@ def test_the_prediction_stores_what_it_would_compute_twice(name: str, tmp_path: 
 def test_backward_reads_what_forward_stored(tmp_path: Path) -> None:
     """And does not compute the convolution again."""
     front = front_of(tmp_path, "transposed 2d, a row's logsumexp")
-    _, emitted = front.finish(Choices(own=convolutions(front.graph), stored=True))
+    _, emitted = front.finish(Choices(own=convolutions(front.graph), stored=True, training=LIBRARY))
     gradient = emitted.text.split("_grad(sizes, ")[1].split("\n\n\n")[0]
     assert "convolution_backward(" in gradient and "conv_transpose2d(" not in gradient
     assert "saved += [conv_transpose2d_add]" in emitted.text
@@ -130,7 +132,7 @@ def test_a_later_region_reads_it_too(bias: bool, tmp_path: Path) -> None:
     path.write_text(FILE.format(conv=conv, norm=norm, channels=16, shape="(2, 8, 9, 12)", chain="torch.tanh(self.norm(x) + x)"))
     front = read_problem(load_problem(path), Options(target="host", precision="flags"))
     first = frozenset({min(convolutions(front.graph), key=front.graph.position.__getitem__)})
-    made, emitted = front.finish(Choices(own=first, stored=True))
+    made, emitted = front.finish(Choices(own=first, stored=True, training=LIBRARY))
     assert own(made.kernels).stores[0] == own(made.kernels).fused.anchor.value and len(made.calls) == 1
     assert emitted.text.count("aten.convolution_backward(") == 1
     candidate = load_candidate(emitted.text, "host", name="new.py")
@@ -163,7 +165,7 @@ def get_init_inputs():
 def test_readers_on_both_sides_of_a_call_share_a_convolution_and_its_backward(tmp_path: Path) -> None:
     path = tmp_path / "gated.py"
     path.write_text(GATED.format(batch=64, channels=120, groups=120, size=56))
-    _, made, emitted = compile_problem(load_problem(path), Options(precision="flags"))
+    _, made, emitted = compile_problem(load_problem(path), Options(precision="flags"), choices=Choices(training=LIBRARY))
     assert [call.node.target.__name__ for call in made.calls] == ["conv2d.default"]  # the gate's
     kernel = own(made.kernels)
     assert kernel.stores[0] == kernel.fused.anchor.value
@@ -177,7 +179,7 @@ def test_what_is_left_for_the_other_side_serves_backward(groups: int, tmp_path: 
     path.write_text(GATED.format(batch=3, channels=6, groups=groups, size=9))
     front = read_problem(load_problem(path), Options(target="host", precision="flags"))
     first = min(convolutions(front.graph), key=front.graph.position.__getitem__)
-    _, emitted = front.finish(Choices(own=frozenset({first}), stored=True))
+    _, emitted = front.finish(Choices(own=frozenset({first}), stored=True, training=LIBRARY))
     assert emitted.text.count("aten.convolution_backward(") == 1 and "aten.convolution(" not in emitted.text
     candidate = load_candidate(emitted.text, "host", name="new.py")
     verdict = verify(front.problem, candidate, graph=front.graph, options=Options(target="host", precision="flags"))

@@ -28,11 +28,13 @@ from fusewright.driver.pipeline import read_problem
 from fusewright.driver.tuning.choices import Choices
 from fusewright.ir.expr import Pointer
 from fusewright.options import Options
+from fusewright.schedule.conv_fusion import called
 from fusewright.schedule.library import Convolution, Library
 from fusewright.schedule.training import Training
 from fusewright.target.machine import MACHINES
+from fusewright.verify import library_arithmetic
 from fusewright.verify.candidate import load_candidate
-from fusewright.verify.precision import Precision
+from fusewright.verify.precision import Precision, to_tf32
 from fusewright.verify.verifier import verify
 
 
@@ -296,6 +298,20 @@ def test_the_library_is_asked(tmp_path: Path) -> None:
     assert Precision().rounds_weight_gradient(each)  # the flags alone
 
 
+@pytest.mark.parametrize("conv", [plain(8, 12, 3, padding=1), transposed(8, 12, 4, 2, 1), plain(6, 8, 5, 2, dims=1)], ids=["a", "b", "c"])
+@pytest.mark.parametrize("rounds", [True, False])
+def test_a_library_is_found_out(rounds: bool, conv: Conv, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By numbers that TF32 cannot tell from whole ones."""
+    exactly = library_arithmetic._gradients
+
+    def rounded(each: Convolution, x: Tensor, weight: Tensor, upstream: Tensor, of_input: bool = True) -> tuple[Tensor, Tensor]:
+        return exactly(each, to_tf32(x), weight, to_tf32(upstream), of_input)
+
+    monkeypatch.setattr(library_arithmetic, "_gradients", rounded if rounds else exactly)
+    sizes = (3, conv.in_channels, *(20, 21)[: conv.dims])
+    assert library_arithmetic.weight_gradient_asked(called(conv), sizes, torch.device("cpu")) is rounds
+
+
 def test_arguments_are_in_order() -> None:
     text = weight_gradient_kernel("k", WeightGradient(plain(8, 16, 3)), GradientTile(1, 3, 1, 1, 4, 2, 32, slices=3))
     assert [arg.name for arg in text.launcher_args][:4] == ["upstream", "input", "out", "sums"]
@@ -390,3 +406,20 @@ def test_layers_of_one_shape_share_a_kernel(tmp_path: Path) -> None:
     frozen = problem_of(tmp_path, "self.a(torch.relu(x))", "torch.randn(2, 8, 9, 11)", init=still)
     front = read_problem(frozen, Options(target="host"))
     assert "_weight_grad" not in front.finish(Choices(own=frozenset(), training=every(front)))[1].text
+
+
+def test_two_convolutions_whose_gradient_is_one_view(tmp_path: Path) -> None:
+    """Both ask for it to be laid out: it is one value."""
+    problem = problem_of(
+        tmp_path, "torch.tanh((self.first(x) + self.second(y)).permute(0, 2, 3, 1)).mean(1)",
+        "torch.randn(2, 4, 9, 11)", "torch.randn(2, 6, 9, 11)", init=TWO_CONVOLUTIONS[0],
+    )  # fmt: skip
+    front = read_problem(problem, Options(target="host"))
+    own = frozenset(node.name for node in front.graph.nodes if "conv" in str(node.target))
+    text = front.finish(Choices(own=own, training=every(front)))[1].text
+    new, old = load_candidate(text, "host", name="new.py").build_model(problem), problem.model()
+    new.load_state_dict(old.state_dict())
+    for model in (new, old):
+        model(*problem.inputs()).square().sum().backward()
+    for ours, theirs in zip(new.parameters(), old.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-3)

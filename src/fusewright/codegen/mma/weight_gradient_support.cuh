@@ -22,38 +22,38 @@ template <class T> __device__ __forceinline__ Step step_at(int step, const Sizes
   return {plane / size.out_d, plane % size.out_d, row % down * T::HIGH, step % across * T::WIDE};
 }
 
-// Calls `copy(piece, set)` for each of PIECES places; where there are more threads, SETS of them share a place.
-template <int PIECES, int THREADS> constexpr int SETS = THREADS >= PIECES ? THREADS / PIECES : 1;
-template <int PIECES, int THREADS, class Copy> __device__ __forceinline__ void each_piece(Copy copy) {
-  constexpr int APART = THREADS >= PIECES ? PIECES : THREADS;
+// Calls `copy(place, set)` for each of PLACES places; where there are more threads, SETS of them share a place.
+template <int PLACES, int THREADS> constexpr int SETS = THREADS >= PLACES ? THREADS / PLACES : 1;
+template <int PLACES, int THREADS, class Copy> __device__ __forceinline__ void each_place(Copy copy) {
+  constexpr int APART = THREADS >= PLACES ? PLACES : THREADS;
   const int set = threadIdx.x / APART;
-  if (set < SETS<PIECES, THREADS>)
+  if (set < SETS<PLACES, THREADS>)
 #pragma unroll 1
-    for (int piece = threadIdx.x % APART; piece < PIECES; piece += APART) copy(piece, set);
+    for (int place = threadIdx.x % APART; place < PLACES; place += APART) copy(place, set);
 }
 
 // Starts the copies of one step: of upstream T::BLOCK_ROWS rows, of input what the taps of T::BLOCK_CHANNELS channels read. Zeros where
 // there is nothing.
 template <class T, int VECTOR>
-__device__ __forceinline__ void load(float* stage, const float* __restrict__ upstream, const float* __restrict__ input, const Step& at,
+__device__ __forceinline__ void stage_step(float* stage, const float* __restrict__ upstream, const float* __restrict__ input, const Step& at,
                                      const Sizes& size, int group, int row0, int channel0) {
   constexpr int IN_STEP = T::POSITIONS / VECTOR;
-  each_piece<IN_STEP, T::THREADS>([&](int piece, int set) {
+  each_place<IN_STEP, T::THREADS>([&](int place, int set) {
     constexpr int APART = SETS<IN_STEP, T::THREADS>;
-    const int h = at.h + piece * VECTOR / T::WIDE, w = at.w + piece * VECTOR % T::WIDE;
+    const int h = at.h + place * VECTOR / T::WIDE, w = at.w + place * VECTOR % T::WIDE;
     const bool real = h < size.out_h && w < size.out_w;
     const long long plane = (long long)size.out_d * size.out_h * size.out_w;
     const float* from = upstream + ((long long)at.n * T::ALL_ROWS + group * T::ROWS + row0 + set) * plane +
                         ((long long)at.d * size.out_h + h) * size.out_w + w;
-    float* const to = stage + piece * VECTOR;
+    float* const to = stage + place * VECTOR;
 #pragma unroll 4
     for (int row = set; row < T::BLOCK_ROWS; row += APART, from += APART * plane)
       cp_async<4 * VECTOR>(to + row * T::PITCH, from, real && row0 + row < T::ROWS);
   });
   constexpr int WINDOW = T::KERNEL_D * T::WINDOW_H * T::WINDOW_W;
-  each_piece<WINDOW, T::THREADS>([&](int piece, int set) {
+  each_place<WINDOW, T::THREADS>([&](int place, int set) {
     constexpr int APART = SETS<WINDOW, T::THREADS>;
-    const int x = piece % T::WINDOW_W, y = piece / T::WINDOW_W % T::WINDOW_H, z = piece / (T::WINDOW_W * T::WINDOW_H);
+    const int x = place % T::WINDOW_W, y = place / T::WINDOW_W % T::WINDOW_H, z = place / (T::WINDOW_W * T::WINDOW_H);
     const int d = at.d * T::STRIDE_D - T::PADDING_D + z * T::DILATION_D, h = at.h * T::STRIDE_H - T::PADDING_H + y;
     const int w = at.w * T::STRIDE_W - T::PADDING_W + x;
     const bool real = unsigned(d) < unsigned(size.in_d) && unsigned(h) < unsigned(size.in_h) && unsigned(w) < unsigned(size.in_w);
@@ -184,7 +184,7 @@ __device__ __forceinline__ void run(const float* __restrict__ upstream, const fl
 #pragma unroll
   for (int ahead = 0; ahead < T::STAGES - 1; ++ahead) {
     if (first + ahead < last)
-      load<T, VECTOR>(shared + ahead * T::STAGE, upstream, input, step_at<T>(first + ahead, size), size, group, row0, channel0);
+      stage_step<T, VECTOR>(shared + ahead * T::STAGE, upstream, input, step_at<T>(first + ahead, size), size, group, row0, channel0);
     cp_async_commit();
   }
   int stage = 0;
@@ -193,7 +193,7 @@ __device__ __forceinline__ void run(const float* __restrict__ upstream, const fl
     cp_async_wait<T::STAGES - 2>();
     __syncthreads();  // the step is there, and nobody reads the stage of the one before any more
     const int next = step + T::STAGES - 1, to = stage == 0 ? T::STAGES - 1 : stage - 1;
-    if (next < last) load<T, VECTOR>(shared + to * T::STAGE, upstream, input, step_at<T>(next, size), size, group, row0, channel0);
+    if (next < last) stage_step<T, VECTOR>(shared + to * T::STAGE, upstream, input, step_at<T>(next, size), size, group, row0, channel0);
     cp_async_commit();
     const Step at = step_at<T>(step, size);
     const int begin = stage * T::STAGE;

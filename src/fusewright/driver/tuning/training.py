@@ -244,7 +244,7 @@ def candidates(emitted: Emitted) -> list[tuple[str, Training]]:
     groups = [names[::2], names[1::2]] if len(names) > MOST_ALONE else [[name] for name in names]
     sets = list(dict.fromkeys([*map(frozenset, groups), *([frozenset(names)] if names else [])]))
     found = [(f"training: {left_words(left)}", Training(by_pytorch=left)) for left in sets]
-    if names:
+    if emitted.training:
         found.append(("training: gradients of weights by kernels", Training(own_weights=EVERY_WEIGHT)))
         found.append(("training: gradients of weights by the library", Training(own_weights=frozenset())))
     return [*found, ("training: the original's forward", Training(original=True))] if emitted.training else []
