@@ -78,7 +78,6 @@ class Backward:
         self.weight_kernels.append(weight_kernel(launched, of.name, of.gradient, text, still, moved, graph[of.name].shape or ()))
         return f'("{launched}", {floats_of(text)}, {text.shared_bytes}, {text.tf32})'
 
-
     def weights(self) -> tuple[WeightKernel, ...]:
         """Its kernels for weights, each once, with all weights that it is launched for."""
         found: dict[str, WeightKernel] = {}
